@@ -23,7 +23,7 @@ from jaxrl_sql.types import Example, InputError
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
 
-OWN_SCORERS = ("spider2", "ehrsql", "defog")
+OWN_SCORERS = ("spider2", "ehrsql", "ehrsql_2022", "defog")
 """The rules of sets whose golds are made for their own scorer: another rule says little of them."""
 
 

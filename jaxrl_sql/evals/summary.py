@@ -55,8 +55,9 @@ class Summary:
     `feature/join`. `statuses` counts predictions by how they ended, `gold_statuses` golds; `stopped` counts what the
     clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
     what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
-    `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs. `unjudged` counts
-    predictions without a verdict, for example after a database error: the accuracy leaves them out.
+    `reliability`, where some questions have no answer, is EHRSQL's score by what an error costs; `abstention` has the
+    shares that its scorer of 2022 gives. `unjudged` counts predictions without a verdict, for example after a database
+    error: the accuracy leaves them out.
     """
 
     own: str
@@ -70,6 +71,7 @@ class Summary:
     reasons: Mapping[str, tuple[str, ...]]
     failed_golds: tuple[tuple[str, str], ...] = ()
     reliability: Mapping[str, float] = field(default_factory=dict)
+    abstention: Mapping[str, float] = field(default_factory=dict)
     unjudged: int = 0
 
     @property
@@ -109,6 +111,7 @@ class Summary:
             numbers[f"count/{name}"] = float(group.count)
             numbers |= {f"{rule}/{name}": share.mean for rule, share in group.shares.items()}
         numbers |= {f"reliability/{cost}": score for cost, score in self.reliability.items()}
+        numbers |= {f"abstention/{name}": share for name, share in self.abstention.items()}
         numbers |= {f"sensitive/{name}": float(len(uids)) for name, uids in self.reasons.items()}
         return numbers
 
@@ -124,6 +127,7 @@ def summarize(
     the order in which they first occur.
     """
     pairs = list(zip(examples, verdicts, strict=True))
+    judged = [pair for pair in pairs if pair[1].is_judged]
     rules = list(dict.fromkeys(rule for one in verdicts for rule in one.scores))
     members: dict[str, list[int]] = {}
     for i, (example, _) in enumerate(pairs):
@@ -141,7 +145,8 @@ def summarize(
         stopped=sum(one.stop == "wall" for one in verdicts),
         reasons=reasons,
         failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
-        reliability=_reliability([pair for pair in pairs if pair[1].is_judged], own),
+        reliability=_reliability(judged, own),
+        abstention=_abstention(judged) if own == "ehrsql_2022" else {},
         unjudged=sum(not verdict.is_judged for verdict in verdicts),
     )
 
@@ -214,6 +219,25 @@ def _reliability(pairs: Sequence[tuple[Example, Verdict]], own: str) -> dict[str
     wrong, count = len(pairs) - right - silent, len(pairs)
     costs = {"0": 0, "5": 5, "10": 10, "N": count}
     return {name: (right - cost * wrong) / count for name, cost in costs.items()}
+
+
+def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
+    """Return precision, recall and F1 of answering at all, and of right answers, as EHRSQL's scorer of 2022 has them.
+
+    Precision is over the questions that got SQL, recall over those that have an answer (Lee et al. 2022).
+    """
+    answered = sum(verdict.status != "no_sql" for _, verdict in pairs)
+    askable = [verdict for example, verdict in pairs if example.answerable]
+    shares: dict[str, float] = {}
+    for name, count in (
+        ("ans", sum(verdict.status != "no_sql" for verdict in askable)),
+        ("exec", sum(verdict.is_right("ehrsql_2022") for verdict in askable)),
+    ):
+        shares[f"precision_{name}"] = count / max(answered, 1)
+        shares[f"recall_{name}"] = count / max(len(askable), 1)
+        # The harmonic mean of count / answered and count / askable.
+        shares[f"f1_{name}"] = 2 * count / max(answered + len(askable), 1)
+    return shares
 
 
 def _group(pairs: Sequence[tuple[Example, Verdict]], rules: Sequence[str]) -> Group:

@@ -55,7 +55,8 @@ def _by_level(one: Judged) -> list[Table]:
     levels = [] if _fit(found := _levels(one)) else found
     names = [level.partition("/")[2] for level in levels]
     counts = [f"{one.numbers.get(f'count/{level}', 0):.0f}" for level in levels]
-    room = _WIDE - sum(3 + max(map(len, column), default=0) for column in (names, counts))
+    # A column takes three characters more than its cells, and the table's edge one.
+    room = _WIDE - 1 - sum(3 + max(map(len, column)) for column in ((*names, "level"), (*counts, "of")))
     parts: list[list[str]] = []
     left = 0
     for rule in one.summaries[0].scores:
@@ -103,6 +104,7 @@ def _statuses(one: Judged) -> Table:
         "stopped by the clock, even alone": numbers["stopped_by_clock"],
     }
     beside |= {f"reliability, an error costs {cost}, in %": 100 * v for cost, v in counted("reliability/").items()}
+    beside |= {f"{name}, in %": 100 * share for name, share in counted("abstention/").items()}
     rows = [
         *((f"prediction: {name}", _count(value), "") for name, value in predictions.items()),
         *((f"gold: {name}, in no share", _count(golds[name]), cases(uids)) for name, uids in failed.items() if uids),

@@ -134,6 +134,15 @@ def ehrsql(pair: Pair) -> float:
     return float(answer(pair.predicted) == answer(pair.gold))
 
 
+def ehrsql_2022(pair: Pair) -> float:
+    """EHRSQL 2022: the first hundred rows as they come, each as Python writes it, sorted."""
+
+    def answer(rows: list[Row]) -> str:
+        return str(sorted(str(row) for row in rows[:100]))
+
+    return float(answer(pair.predicted) == answer(pair.gold))
+
+
 def text_of(value: Any) -> str:
     try:
         return str(round(float(value), 3))
@@ -298,7 +307,9 @@ def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[flo
     return [one for one in zip(given, ours, theirs, strict=True) if abs(one[1] - one[2]) > 1e-12][:3]
 
 
-REFERENCES: dict[str, Callable[[Pair], float]] = {"soft_f1": soft_f1, "spider2": spider2, "ehrsql": ehrsql}
+REFERENCES: dict[str, Callable[[Pair], float]] = {
+    "soft_f1": soft_f1, "spider2": spider2, "ehrsql": ehrsql, "ehrsql_2022": ehrsql_2022,
+}  # fmt: skip
 
 
 @N_PAIRS
@@ -320,17 +331,18 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str,
 
 
 @N_PAIRS
-def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int) -> None:
+@pytest.mark.parametrize("rule", ["ehrsql", "ehrsql_2022"])
+def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
     """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
     draw = random.Random(10)
     given = []
     for _ in range(n_pairs // 10):
         gold = [(i, draw.choice("ab")) for i in draw.sample(range(400), draw.choice([90, 99, 100, 101, 120, 150]))]
-        predicted = draw.sample(gold, len(gold))
+        predicted = draw.sample(gold, len(gold)) if draw.random() < 0.7 else [*gold]
         if draw.random() < 0.7:
             predicted[draw.randrange(len(predicted))] = (draw.randrange(400), "a")
         given.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
-    assert not differing(given, verdicts(executor, database, "ehrsql", given), [ehrsql(one) for one in given])
+    assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
 
 
 @pytest.mark.parametrize(
@@ -346,6 +358,9 @@ def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pai
         ("ehrsql", [(1,), (1,)], [(1,)], 0.0),
         ("ehrsql", [(1, 2)], [(2, 1)], 0.0),
         ("ehrsql", [], [], 1.0),
+        ("ehrsql_2022", [(1,), ("a",)], [("a",), (1,)], 1.0),
+        ("ehrsql_2022", [(1.0,)], [(1,)], 0.0),
+        ("ehrsql_2022", [(1,), (1,)], [(1,)], 0.0),
     ],
 )
 def test_examples(

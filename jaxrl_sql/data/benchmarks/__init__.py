@@ -65,5 +65,5 @@ def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:
         found = found._replace(items=[*found.items])
     order = () if found.is_huge else tuple(item.uid for item in found.items)
     examples, skipped = gather(found, notes, limit)
-    rule = "test_suite" if form is PLAIN and any(one.suite for one in examples) else form.rule
+    rule = found.rule or ("test_suite" if form is PLAIN and any(one.suite for one in examples) else form.rule)
     return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, found.prepare, order)

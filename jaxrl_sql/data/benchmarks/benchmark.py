@@ -14,10 +14,10 @@ Skipped = tuple[tuple[str, str], ...]
 class Benchmark(NamedTuple):
     """A set as it was published: its usable questions in file order and what to know before a number is believed.
 
-    `rule` is the comparison of its own leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `defog`), `submission`
-    the form in which that one takes predictions. `notes` say in plain sentences what is missing or was read otherwise.
-    `prepare` is what its scorer does to a predicted query before it runs it, where it does something. `order` are the
-    ids of all questions, those left out among them, as they stand in the file; empty of a huge set.
+    `rule` is the comparison of its own leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`),
+    `submission` the form in which that one takes predictions. `notes` say in plain sentences what is missing or was
+    read otherwise. `prepare` is what its scorer does to a predicted query before it runs it, where it does something.
+    `order` are the ids of all questions, those left out among them, as they stand in the file; empty of a huge set.
     """
 
     name: str

@@ -102,6 +102,7 @@ def _item(record: Record, uid: str) -> Item:
         said(record, "SQL", "sql", "query"),
         said(record, "evidence", "hint"),
         said(record, "difficulty"),
+        fields=tuple(record),
     )
 
 

@@ -1,8 +1,9 @@
 """Defog's questions (sql-eval, 2023) as published: CSV files whose golds may be several.
 
 `questions_gen_sqlite.csv`, `instruct_basic_sqlite.csv` and `instruct_advanced_sqlite.csv`, in a folder `data/` or not,
-have `db_name`, `query_category`, `question`, `query` and perhaps `instructions`; databases are `<db_name>.db`. Those of
-`_postgres.csv` and `_mysql.csv` are run by servers, and are splits of their own, such as `questions_gen_postgres`.
+have `db_name`, `query_category`, `question`, `query` and perhaps `instructions`; databases are `<db_name>.db`.
+`idk.csv` has questions that no database answers. Those of `_postgres.csv` and `_mysql.csv` are run by servers, and are
+splits of their own, such as `questions_gen_postgres`.
 The rule is its own (`defog`), which asks whether the question's category or words ask for an order.
 """
 
@@ -37,6 +38,8 @@ def _files(folder: Path) -> dict[str, Path]:
         for split in _SPLITS
         for place in (folder, folder / "data")
     ]
+    # Questions that the data do not answer: their golds only say so, in any engine's SQL.
+    places += [folder / "idk.csv", folder / "data" / "idk.csv"]
     return {path.stem.removesuffix("_sqlite"): path for path in places if _is_defogs(path)}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.bird import BIRD
 from jaxrl_sql.data.benchmarks.defog import DEFOG
-from jaxrl_sql.data.benchmarks.ehrsql import EHRSQL
+from jaxrl_sql.data.benchmarks.ehrsql import EHRSQL, is_split_folder
 from jaxrl_sql.data.benchmarks.folder import PLAIN
 from jaxrl_sql.data.benchmarks.gather import Format, listed
-from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, called_as
+from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, called_as, lacking
 from jaxrl_sql.data.benchmarks.others import KAGGLE, SCIENCE
 from jaxrl_sql.data.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPIDER_REALISTIC, SPIDER_SYN
 from jaxrl_sql.data.benchmarks.spider2 import SPIDER2
@@ -58,8 +58,10 @@ def located(folder: Path, split: str) -> tuple[Format, Path, str]:
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such folder")
+    if is_split_folder(folder):
+        return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
-        places = [one for one in level if not (split and _gives_way(one, split))]
+        places = [one for one in level if not (split and _gives_way(one, split)) and not is_split_folder(one)]
         named = [one for one in places if split and (one.name == split or one.name.startswith(f"{split}_"))]
         for place in sorted(named, key=lambda one: one.name != split):
             if form := format_of(place):
@@ -112,6 +114,8 @@ def _told(folder: Path, split: str, sets: list[str]) -> str:
         )
     there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
     holds = f"it holds {listed(there)}" if there else "it is empty"
+    if lacks := lacking(folder, split):
+        holds += f"; {lacks}"
     return (
         f"{where}: no questions in a format that is known: {holds}. Looked for {PLAIN.expects}; for a file of one's "
         f"own, {OWN.expects}; and for the files of {', '.join(form for form in FORMATS if form not in _GENERAL)}, "

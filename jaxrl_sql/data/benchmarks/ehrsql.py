@@ -3,24 +3,30 @@
 The first has `<database>/train.json`, `valid.json` and `test.json`, lists with `id`, `question`, `query` and
 `is_impossible`; the second `<database>/<split>/data.json` and `label.json`, whose SQL is found by id and is `null` for
 a question without one. Databases are `<database>/<database>.sqlite`, made by its own scripts from data under licence.
+Each is judged as its own scorer does it. OmniSQL's archive has questions with an answer as `dev.json`, `tables.json`
+and `database/`: it runs their SQL as it is, and compares by BIRD's rule.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, listed, no_split, said, uid_or
 from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import InputError
 
 _SPLITS = ("valid", "dev", "test", "train")
-_NOW = {"mimic_iv": "2100-12-31 23:59:00"}
-_NOW_BEFORE = "2105-12-31 23:59:00"
+# A few questions of the shared task's, on its database.
+_SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
+_DATABASES = ("database", "databases")
+_RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
+_OMNISQL = ("mimic", "eicu")
 # What questions call normal: golds write `heart_rate_lower`, and the published scorers put the number there.
 _RANGES = {
     "temperature": (35.5, 38.1),
@@ -37,15 +43,27 @@ _BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Return the folders of a set's databases: this one, or those in it."""
+    """Return the folders of a set's databases: this one, or those in it, without a sample of them."""
     inner = [one for one in sorted(folder.iterdir()) if one.is_dir()] if folder.is_dir() else []
     outer = [one for name in ("data", "dataset/ehrsql") for one in sorted((folder / name).glob("*/"))]
-    return [one for one in (folder, *inner, *outer) if _splits(one)]
+    parts = [part for part in (folder, *inner, *outer) if _splits(part)]
+    return [part for part in parts if part.name != _SAMPLE] or parts
 
 
 def _splits(folder: Path) -> list[str]:
     """Return the splits that one database's folder has."""
-    return [split for split in _SPLITS if _is_2024(folder, split) or _is_first(folder / f"{split}.json")]
+    return [split for split in _SPLITS if _form(folder, split)]
+
+
+def _form(folder: Path, split: str) -> str:
+    """Return the form in which a folder has a split, a key of `_RULES`; "" where it has none."""
+    if _is_2024(folder, split):
+        return "2024"
+    path = folder / f"{split}.json"
+    record = first_record(path) if path.is_file() else {}
+    if split == "dev" and is_reshaped(folder, record, "ehrsql", _OMNISQL):
+        return "OmniSQL"
+    return "2022" if "is_impossible" in record and "question" in record else ""
 
 
 def _is_2024(folder: Path, split: str) -> bool:
@@ -56,9 +74,9 @@ def _is_2024(folder: Path, split: str) -> bool:
     return '"question"' in head and ((folder / split / "label.json").is_file() or '"data"' in head)
 
 
-def _is_first(path: Path) -> bool:
-    record = first_record(path) if path.is_file() else {}
-    return "is_impossible" in record and "question" in record
+def is_split_folder(folder: Path) -> bool:
+    """Return whether a folder is a split of the shared task's, and no set by itself."""
+    return folder.name in _SPLITS and _is_2024(folder.parent, folder.name)
 
 
 def _head(path: Path) -> str:
@@ -79,30 +97,51 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
     chosen = asked or there[0]
     if chosen not in there:
         raise no_split(folder, split, there)
-    items = [item for part in parts if chosen in _splits(part) for item in _items(part, chosen, notes)]
+    parts = [part for part in parts if chosen in _splits(part)]
+    forms = {_form(part, chosen) for part in parts}
+    if len(forms) > 1:
+        raise InputError(
+            f"{folder}: has sets of EHRSQL that are judged by different rules ({', '.join(sorted(forms))}): name one "
+            f"of the folders {listed(map(str, parts))}"
+        )
+    (form,) = forms
+    databases = Databases(
+        root
+        for part in parts
+        for root in (part, *(part / name for name in _DATABASES), part.parent, part.parent / "data")
+    )
+    items = [item for part in parts for item in _items(part, chosen, form, databases, notes)]
     unanswerable = sum(not item.more.get("answerable", True) for item in items)
     notes.append(
         f"{unanswerable} of {len(items)} questions have no answer in the database: to give no SQL is right there"
     )
-    databases = Databases(root for part in parts for root in (part, part / "database", part / "databases", part.parent))
-    where = f"{folder}: {chosen} (databases are expected as {parts[0] / parts[0].name}.sqlite)"
-    nows = {_NOW.get(item.db_id, _NOW_BEFORE) for item in items}
-    return Found(items, databases, where, partial(as_run, now=nows.pop()) if len(nows) == 1 else None)
+    if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in parts:
+        notes.append(f"{_SAMPLE}/ repeats some questions, and is not read: name it as the data to read it alone")
+    where = f"{folder}: {chosen} (databases are expected as {parts[0] / items[0].db_id if items else parts[0]}.sqlite)"
+    return Found(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
 
 
-def _items(part: Path, split: str, notes: Notes) -> list[Item]:
-    own = _shared_task(part, split, notes) if _is_2024(part, split) else read_records(part / f"{split}.json", notes)
+def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[Item]:
+    records = _shared_task(part, split, notes) if form == "2024" else read_records(part / f"{split}.json", notes)
+    prepare = _PREPARES.get(form, str)
     items = []
     changed = 0
-    for number, record in enumerate(own):
-        db_id = _database(part, said(record, "db_id"))
+    for number, record in enumerate(records):
         sql = said(record, "query", "sql")
         is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
-        run = as_run(sql, _NOW.get(db_id, _NOW_BEFORE)) if is_answerable else ""
-        changed += is_answerable and run != sql
-        uid = uid_or(record, f"{part.name}_{split}_{number}", "id")
-        more = {} if is_answerable else {"answerable": False}
-        items.append(Item(uid, db_id, said(record, "question"), run, difficulty=said(record, "importance"), more=more))
+        run = prepare(sql) if is_answerable else ""
+        changed += is_answerable and run.lower() != sql.lower()
+        items.append(
+            Item(
+                uid_or(record, f"{part.name}_{split}_{number}", "id"),
+                _database(part, said(record, "db_id"), databases),
+                said(record, "question"),
+                run,
+                difficulty=said(record, "importance"),
+                more={} if is_answerable else {"answerable": False},
+                fields=tuple(record),
+            )
+        )
     if changed:
         notes.append(
             f"{part.name}/{split}: {changed} golds name today or the bounds of vital signs; they are "
@@ -119,7 +158,9 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     if not isinstance(questions, list):
         raise InputError(f"{path}: expected a list of questions under `data`")
     if not labels.is_file():
-        raise InputError(f"{labels}: no such file (it holds the SQL of each question by id)")
+        there = [name for name in _splits(part) if (part / name / labels.name).is_file()]
+        others = f"; splits with one: {', '.join(there)}" if there else ""
+        raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
     golds = read_json(labels, notes)
     if isinstance(golds, list):
         by_id = [(uid_of(label, str(labels), ("id",)), label) for label in golds if isinstance(label, dict)]
@@ -127,24 +168,28 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
         golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
     if not isinstance(golds, dict):
         raise InputError(f"{labels}: expected an object of SQL by id")
+    # A label that is null says that there is no SQL; one that is missing says nothing.
+    golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
     questions = [one for one in questions if isinstance(one, dict)]
     return [{**one, "query": said(golds, uid_of(one, str(path), ("id",)))} for one in questions]
 
 
-def _database(part: Path, db_id: str) -> str:
-    """Return the database's name: questions may write `mimic3` for what lies in `mimic_iii`."""
+def _database(part: Path, db_id: str, databases: Databases) -> str:
+    """Return the database's name: questions may write `mimic3` for what lies in `mimic_iii`, or nothing."""
     if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
         return db_id
+    if not db_id:
+        return part.name if databases.path(part.name) else _DATABASE_2024
     own = any((part / f"{part.name}{ending}").is_file() for ending in (".sqlite", ".db"))
-    return part.name if own or not db_id else db_id
+    return part.name if own else db_id
 
 
 def as_run(sql: str, now: str) -> str:
-    """Return SQL as the published scorers run it: the set's own date for today, numbers for the bounds of vital signs.
+    """Return SQL as the scorer of 2024 runs it: the set's own date for today, numbers for the bounds of vital signs.
 
     Both stand for what no database knows. Today is `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` or
     `CURTIME()`, written so; comparisons with a space inside, MySQL's DATE_ADD and DATE_SUB, and format letters that
-    SQLite writes in capitals are mended too. Lines stay apart; the scorers join them, and a comment swallows SQL.
+    SQLite writes in capitals are mended too. Lines stay apart; the scorer joins them, and a comment swallows SQL.
     """
     date, time = now.split(" ")
     text = _SHIFT.sub(_shifted, mended(sql))
@@ -158,8 +203,28 @@ def as_run(sql: str, now: str) -> str:
     }
     for name, moment in today.items():
         text = text.replace(name, f"'{moment}'")
-    text = _BOUND.sub(lambda found: str(_RANGES[found[1]][found[2] == "upper"]), text)
-    return text.replace("%y", "%Y").replace("%j", "%J")
+    return _with_bounds(text).replace("%y", "%Y").replace("%j", "%J")
+
+
+def as_run_2022(sql: str, now: str) -> str:
+    """Return SQL as the scorer of 2022 runs it: all in lower case, as its databases are, and with fewer replacements.
+
+    Today is `current_time` or `'now'`. Two quotes in a row become one, in texts, too.
+    """
+    text = _with_bounds(sql.lower().replace("current_time", f"'{now}'"))
+    text = text.replace("''", "'").replace("< =", "<=").replace("%y", "%Y").replace("%j", "%J")
+    return text.replace("'now'", f"'{now}'")
+
+
+_PREPARES: dict[str, Callable[[str], str]] = {
+    "2022": partial(as_run_2022, now="2105-12-31 23:59:00"),
+    "2024": partial(as_run, now="2100-12-31 23:59:00"),
+}
+"""What each scorer does to SQL before it runs it."""
+
+
+def _with_bounds(sql: str) -> str:
+    return _BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
 
 
 def _shifted(found: re.Match[str]) -> str:

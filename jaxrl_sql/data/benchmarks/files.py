@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ Notes = list[str]
 _HEAD_BYTES, _HEADER_BYTES = 4 << 20, 64 << 10
 # What Excel writes, and reads, above a header.
 _SEPARATOR = re.compile(r'"?sep=([,;\t|:])"?[\r\n]', re.IGNORECASE)
+# A line below a table: a row by itself unless a quote is still open.
+_LAST_LINE = "\0"
 # What stands before a semicolon that is in no quotes and no comment.
 _STATEMENT = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|[^;])+""", re.DOTALL)
 
@@ -79,32 +81,65 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
 
     A column without a name before others is left out, and cells that a row lacks are empty. Raises InputError for what
     is no such table, one without rows, a name of `used` that several columns have, and with the line of a row that has
-    more cells than the header has names.
+    more cells than the header has names. A quote inside a quoted cell is read as pandas reads it, with a note.
     """
     text = read_text(path, notes)
     if "\0" in text:
         raise InputError(f"{path}: is no text: save it as CSV in UTF-8")
     found = []
-    rows = csv.reader(io.StringIO(text, newline=""))
+    odd: list[int] = []
     try:
         head = _header(text[:_HEADER_BYTES], used)
         if not head.names:
             raise InputError(f"{path}: its first line is empty: it should name the columns")
         if twice := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
             raise InputError(f"{path}: several columns are called {', '.join(twice)}: rename or remove all but one")
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=head.delimiter, strict=True)
-        for _ in range(head.rows):
-            next(rows)
-        for cells in rows:
-            if any(cell.strip() for cell in cells[len(head.names) :]):
-                raise InputError(f"{path}: line {rows.line_num}: {len(cells)} cells under {len(head.names)} columns")
+        for number, cells, is_strict in islice(csv_rows(text, head.delimiter), head.rows, None):
+            odd += [] if is_strict else [number]
+            more = cells[len(head.names) :]
+            if any(cell.strip() for cell in more) or (more and not is_strict):
+                raise InputError(f"{path}: line {number}: {len(cells)} cells under {len(head.names)} columns")
             if any(cell.strip() for cell in cells):
                 found.append({name: cell for name, cell in zip_longest(head.names, cells, fillvalue="") if name})
     except csv.Error as error:
-        raise InputError(f"{path}: line {max(1, rows.line_num)}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
+    if odd:
+        notes.append(
+            f"{path.name}: {len(odd)} rows have a quote inside a quoted cell, the first in line {odd[0]}; they are "
+            "read as pandas reads them, without that quote"
+        )
     if not found:
         raise InputError(f"{path}: has no rows below its header: write a question a row")
     return found
+
+
+def csv_rows(text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str], bool]]:
+    """Yield (last line, cells, whether its quotes are as CSV wants them) of each row, as pandas reads them.
+
+    A quote inside a quoted cell ends the quoting, and the rest of the cell is read as it is. Raises csv.Error with the
+    line for a quote that nothing closes.
+    """
+    lines = list(io.StringIO(text, newline=""))
+    rows = csv.reader([*lines, _LAST_LINE], delimiter=delimiter)
+    first = 1
+    cells: list[str] = []
+    try:
+        for cells in rows:
+            if (last := rows.line_num) <= len(lines):
+                yield last, cells, _is_strict(lines[first - 1 : last], delimiter)
+                first = last + 1
+    except csv.Error as error:
+        raise csv.Error(f"line {first}: {error}") from error
+    if cells != [_LAST_LINE]:
+        raise csv.Error(f"line {first}: unexpected end of data: a quote is opened here and never closed")
+
+
+def _is_strict(lines: Sequence[str], delimiter: str) -> bool:
+    try:
+        list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error:
+        return False
+    return True
 
 
 def csv_columns(path: Path, used: Collection[str]) -> list[str]:

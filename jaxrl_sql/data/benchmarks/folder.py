@@ -64,6 +64,7 @@ def _item(record: dict[str, Any], number: int) -> Item:
             "engine_url": "" if fault else open_url(optional("db")) if optional("db") else "",
             "other_golds": said_all(record, "other_sql"),
         },
+        fields=tuple(record),
     )
 
 

@@ -17,7 +17,7 @@ from jaxrl_sql.types import UNPLACED, Example, InputError
 class Item(NamedTuple):
     """A published question: `fault` says why it cannot be used, where its loader knows; `more` is fields of Example.
 
-    `script` makes the question's database, where a set publishes that in its place.
+    `script` makes the question's database, where a set publishes that in its place. `fields` are those of its record.
     """
 
     uid: str
@@ -30,12 +30,14 @@ class Item(NamedTuple):
     fault: str = ""
     more: Mapping[str, Any] = {}
     script: str = ""
+    fields: tuple[str, ...] = ()
 
 
 class Found(NamedTuple):
     """What a loader found in a folder; `where` names the file that the questions are from.
 
-    `prepare` is what the set's own scorer does to a query before it runs it. Of a huge set no more is read than asked.
+    `prepare` is what the set's own scorer does to a query before it runs it, `rule` its comparison where it is not the
+    format's. Of a huge set no more is read than asked.
     """
 
     items: Iterable[Item]
@@ -43,6 +45,7 @@ class Found(NamedTuple):
     where: str
     prepare: Callable[[str], str] | None = None
     is_huge: bool = False
+    rule: str = ""
 
 
 class Lines(NamedTuple):
@@ -76,10 +79,12 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     examples: list[Example] = []
     skipped: list[tuple[str, str]] = []
     seen: set[str] = set()
+    fields: tuple[str, ...] = ()
     for item in found.items:
         reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
         if reason:
             skipped.append((item.uid, reason))
+            fields = fields or item.fields
             continue
         seen.add(item.uid)
         examples.append(example_of(item, found.databases))
@@ -88,8 +93,10 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     if not examples:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
         looked = listed(map(str, found.databases.roots), 3) or "no folder of databases was found"
+        has = f"; the first record has {listed(fields, 24)}" if fields else ""
         raise InputError(
-            f"{found.where}: no usable question ({reasons or 'the file is empty'}; databases looked for in: {looked})"
+            f"{found.where}: no usable question ({reasons or 'the file is empty'}{has}; databases looked for in: "
+            f"{looked})"
         )
     found.databases.tell(notes)
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
@@ -146,6 +153,16 @@ def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return (
         tuple(one.strip() for one in found if isinstance(one, str) and one.strip()) if isinstance(found, list) else ()
     )
+
+
+def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: tuple[str, ...]) -> bool:
+    """Return whether a folder has a set of OmniSQL's archive, which gives each the files of Spider, by a record.
+
+    The set is known by the folder's name, or by the beginnings of its databases' names.
+    """
+    has_files = any((folder / one).exists() for one in ("tables.json", "database", "databases"))
+    is_named = folder.name.lower() == name or said(record, "db_id").lower().startswith(databases)
+    return has_files and is_named and bool(said(record, "question"))
 
 
 def on_server(dialect: str) -> dict[str, Any]:

@@ -18,7 +18,15 @@ from typing import Any
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, listed, no_split, said, said_all, uid_or
-from jaxrl_sql.data.benchmarks.released import ShownDatabases, flattened, released_roots, script_of, source_of
+from jaxrl_sql.data.benchmarks.released import (
+    ASKED,
+    ShownDatabases,
+    fields_of,
+    flattened,
+    released_roots,
+    script_of,
+    source_of,
+)
 from jaxrl_sql.data.index import open_index
 from jaxrl_sql.data.shares import rank
 from jaxrl_sql.data.traces import trace_of
@@ -26,12 +34,11 @@ from jaxrl_sql.types import InputError
 
 _DATABASES = ("databases", "database", "dev_databases", "train_databases")
 _IDS = ("id", "uid", "question_id", "instance_id", "qid")
-_QUESTION = ("question", "nl_question", "utterance", "nl")
-_SQL = ("sql", "SQL", "query", "gold_sql", "gold", "sql_query")
-_EVIDENCE = ("evidence", "external_knowledge", "hint", "knowledge")
-_TRACE = ("response", "completion", "output", "trace", "cot", "answer")
-_DATABASE = ("db_id", "database", "db_name", "db")
-_DIFFICULTY = ("difficulty", "sql_complexity", "hardness")
+_QUESTION, _EVIDENCE = ASKED["question"], ASKED["evidence"]
+_SQL = ("sql", "SQL", "query", "gold_sql", "goldsql", "gold", "sql_query")
+_TRACE = ("response", "completion", "output", "trace", "cot", "goldcot", "answer")
+_DATABASE = ("db_id", "database", "db_name", "dbname", "db")
+_DIFFICULTY = ("difficulty", "sql_complexity", "complexity", "hardness")
 # The columns of a CSV that are read, as it calls them.
 _USED = frozenset(
     (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *_DATABASE, *_DIFFICULTY, "db_path", "reasoning", "demonstration")
@@ -60,6 +67,7 @@ def synsql_item(record: Record, number: int) -> Item:
         said(record, "external_knowledge"),
         said(record, "sql_complexity"),
         more=_taught(said(record, "cot")),
+        fields=fields_of(record),
     )
 
 
@@ -70,6 +78,7 @@ def _taught(text: str) -> dict[str, Any]:
 
 def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
     """Make a question of a user's record; a gold that is not there is what its trace teaches."""
+    fields = fields_of(record)
     record = flattened(record)
     taught = _taught(next((text for name in _TRACE if (text := said(record, name))), "") or _last_message(record))
     if not taught and said(record, "reasoning"):
@@ -89,6 +98,7 @@ def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
         said(record, *_DIFFICULTY),
         str(folder / path) if path else "",
         more=taught,
+        fields=fields,
     )
 
 
@@ -156,8 +166,22 @@ def _has_questions(path: Path) -> bool:
         return True
     if _ending(path) in _CSV:
         return not _lacks(csv_columns(path, _USED))
-    record = flattened(first_record(path))
-    return bool(said(record, *_QUESTION)) and bool(said(record, *_SQL, *_TRACE) or _last_message(record))
+    return not _lacks_first(flattened(first_record(path)))
+
+
+def _lacks_first(record: Record) -> list[str]:
+    has = {"question": said(record, *_QUESTION), "sql": said(record, *_SQL, *_TRACE) or _last_message(record)}
+    return [name for name, value in has.items() if not value]
+
+
+def lacking(folder: Path, split: str) -> str:
+    """Return what the one file of JSON that may hold a split's questions lacks; "" where none or several may."""
+    there = called_as(folder, split) if split else [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS]
+    records = [(path.name, first_record(path)) for path in there if _ending(path) in (".json", ".jsonl")]
+    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
+        return ""
+    name, record = records[0]
+    return f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)}"
 
 
 def read_synsql(folder: Path, split: str, notes: Notes) -> Found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, first_record, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, no_split, said, uid_or
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
@@ -17,7 +17,7 @@ def _item(record: dict[str, object], uid: str, databases: Databases, other: str)
     uid, db_id = uid_or(record, uid, "id", "question_id"), said(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
     sql = said(record, "query", "sql", "SQL")
-    return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"))
+    return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
 
 
 def is_kaggle(folder: Path) -> bool:
@@ -48,8 +48,25 @@ def _science(folder: Path) -> list[Path]:
     return [path for path in inner if path.name.lower() in _SCIENCE and any(path.glob("*.json"))]
 
 
+def is_science(folder: Path) -> bool:
+    """Return whether a folder holds ScienceBenchmark, by database or as OmniSQL's archive has it, all in `dev.json`."""
+    return bool(_science(folder)) or _is_omnisqls(folder)
+
+
+def _is_omnisqls(folder: Path) -> bool:
+    record = first_record(folder / "dev.json")
+    return is_reshaped(folder, record, "sciencebenchmark", (*_SCIENCE, "skyserver"))
+
+
 def read_science(folder: Path, split: str, notes: Notes) -> Found:
     """Read a split of ScienceBenchmark, dev (the usual one), seed or synth, of every database that has it."""
+    if _is_omnisqls(folder):
+        if split not in ("", "dev"):
+            raise no_split(folder, split, ["dev"])
+        path, databases = folder / "dev.json", Databases(folder / name for name in _DATABASES)
+        records = enumerate(read_records(path, notes))
+        items = [_item(record, f"sciencebenchmark_dev_{i}", databases, "") for i, record in records]
+        return Found(items, databases, f"{path} (databases are expected in {folder / 'databases'})")
     chosen = {"": "dev", "train": "seed"}.get(split, split)
     paths = [path / f"{chosen}.json" for path in _science(folder)]
     if not any(path.is_file() for path in paths):
@@ -83,6 +100,6 @@ SCIENCE = Format(
     "bird",
     "jsonl",
     "cordis/, oncomx/ or sdss/ with dev.json, databases/<db_id>/<db_id>.sqlite",
-    lambda folder: bool(_science(folder)),
+    is_science,
     read_science,
 )

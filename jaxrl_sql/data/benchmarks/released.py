@@ -2,6 +2,8 @@
 
 - verl and SkyRL: `prompt` is a chat, the gold `reward_model.ground_truth` or `reward_spec.ground_truth`, a text of SQL
   or an object of `sql` and `db_id`; `data` or `data_source` says whose database it is (SkyRL-SQL-653, SQL-R1's rows).
+- PaVeRL-SQL: the same, where the gold is a CSV file of its authors' machine; SQL, question and database are in
+  `extra_info`, as `goldsql`, `question` and `dbname`.
 - OmniSQL: `input_seq` and `output_seq` alone; the database is the one whose tables and columns the prompt shows.
 - Gretel: `sql_prompt`, `sql` and `sql_context`, the script that makes the database.
 """
@@ -21,6 +23,12 @@ from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.data.traces import trace_of
 from jaxrl_sql.types import InputError
 
+ASKED = {
+    "question": ("question", "nl_question", "utterance", "nl"),
+    "evidence": ("evidence", "external_knowledge", "hint", "knowledge"),
+}
+"""What the question and its evidence are called in rows and files."""
+
 # Where the databases of each source lie in OmniSQL's archive, which the others train on too.
 _ROOTS = {
     "synsql": ("SynSQL-2.5M/databases",),
@@ -31,10 +39,14 @@ _ROOTS = {
 }
 _MARKED = re.compile(r"\{external_knowledge\}:(?P<evidence>.*?);?\s*\{question\}:(?P<question>.*)", re.DOTALL)
 _ONLY_QUESTION = re.compile(r"\{question\}:(?P<question>.*)", re.DOTALL)
-_SECTION = r"^{}:[ \t]*\n?(.+?)(?=\n[ \t]*\n|^[A-Z][A-Za-z ]+:[ \t]*$|\Z)"
+# An empty section is followed by a blank line, or by the next heading.
+_SECTION = r"^{}:[ \t]*\n?(?!\s*\n|[A-Z][A-Za-z ]+:[ \t]*$)(.+?)(?=\n[ \t]*\n|^[A-Z][A-Za-z ]+:[ \t]*$|\Z)"
 _QUESTION, _EVIDENCE = (
     re.compile(_SECTION.format(name), re.DOTALL | re.MULTILINE) for name in ("Question", "External Knowledge")
 )
+# PaVeRL-SQL's heading, above the question.
+_CONTEXT = re.compile(r"^Context:[ \t]*\n(.+?)\n\s*^Question:", re.DOTALL | re.MULTILINE)
+_RESULT_FILE = re.compile(r"\S+\.(csv|tsv|json|parquet|pkl)")
 _TABLE = re.compile(r"CREATE TABLE\s+(.+?)\s*\(\n(.*?)\n\)", re.DOTALL | re.IGNORECASE)
 _COLUMN = re.compile(r"""^\s*(?:"([^"]+)"|`([^`]+)`|\[([^\]]+)\]|(\w+))\s+\S""")
 _NO_COLUMN = ("primary", "foreign", "constraint", "unique", "check")
@@ -45,17 +57,32 @@ def flattened(record: Record) -> Record:
     if not record.keys() & {"reward_spec", "reward_model", "input_seq", "sql_context"}:
         return record
     found: Record = {"id": record.get("id")}
+    searched: dict[str, str] = {}
     if "sql_context" in record:
         found |= {"question": record.get("sql_prompt"), "db_id": f"gretel_{record.get('id', '')}"}
     elif "input_seq" in record:
         question = asked_in(str(record["input_seq"])).get("question", "")
         # External knowledge stands in the line before the question, without a heading.
         evidence, _, question = question.rpartition("\n")
-        found |= {"question": question, "evidence": evidence, **_output(str(record.get("output_seq", "")))}
+        searched = {"question": question, "evidence": evidence}
+        found |= _output(str(record.get("output_seq", "")))
     else:
         found |= _rewarded(record)
+        searched = asked_in(_prompt(record.get("prompt")))
+    # The prompt is searched only for a field that is missing or null: an empty one means that there is nothing.
+    names = {name for name, value in (*found.items(), *record.items()) if value is not None}
+    found |= {name: text for name, text in searched.items() if not names & {*ASKED[name]}}
     given = {name: value for name, value in record.items() if value not in (None, "")}
     return {**{name: value for name, value in found.items() if value}, **given}
+
+
+def fields_of(record: Record) -> tuple[str, ...]:
+    """Return the names of a record's fields, and of those inside them."""
+    return tuple(
+        name
+        for outer, value in record.items()
+        for name in ([f"{outer}.{inner}" for inner in value] if isinstance(value, dict) and value else [outer])
+    )
 
 
 def script_of(record: Record) -> str:
@@ -72,8 +99,11 @@ def _output(text: str) -> Record:
 
 
 def _rewarded(record: Record) -> Record:
-    """Read a row of verl's or SkyRL's: the gold beside its reward, the question in its prompt or in `extra_info`."""
-    found: Record = asked_in(_prompt(record.get("prompt")))
+    """Read a row of verl's or SkyRL's: the gold with its reward, and the texts in `extra_info`.
+
+    PaVeRL-SQL's gold is a path: its SQL is in `extra_info`.
+    """
+    found: Record = {}
     extra = record.get("extra_info")
     found |= {name: value for name, value in extra.items() if isinstance(value, str)} if isinstance(extra, dict) else {}
     for name in ("reward_spec", "reward_model"):
@@ -85,7 +115,7 @@ def _rewarded(record: Record) -> Record:
             truth = truth["ground_truth"]
         if isinstance(truth, dict):
             found |= {key: value for key, value in truth.items() if isinstance(value, str)}
-        elif isinstance(truth, str):
+        elif isinstance(truth, str) and not _RESULT_FILE.fullmatch(truth):
             found["sql"] = truth
     return found
 
@@ -103,8 +133,8 @@ def asked_in(prompt: str) -> dict[str, str]:
     """Return the question and evidence of a prompt: marked as in SkyRL's rows, or below headings as in OmniSQL's."""
     if marked := _MARKED.search(prompt) or _ONLY_QUESTION.search(prompt):
         return {name: text.strip() for name, text in marked.groupdict().items()}
-    found = {"question": _QUESTION.search(prompt), "evidence": _EVIDENCE.search(prompt)}
-    return {name: match[1].strip() for name, match in found.items() if match}
+    found = {"question": _QUESTION.search(prompt), "evidence": _EVIDENCE.search(prompt) or _CONTEXT.search(prompt)}
+    return {name: match[1].strip() for name, match in found.items() if match and match[1].strip() != "None"}
 
 
 def source_of(record: Record, stem: str) -> str:

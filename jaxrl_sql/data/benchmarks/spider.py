@@ -109,7 +109,8 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
 def _item(record: Mapping[str, Any], uid: str, sql: str, difficulty: str = "") -> Item:
     question = said(record, "SpiderSynQuestion", "question")
     uid = uid_or(record, uid, "id", "question_id", "uid")
-    return Item(uid, said(record, "db_id"), question, mended(sql), said(record, "evidence"), difficulty)
+    evidence, fields = said(record, "evidence"), tuple(record)
+    return Item(uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
 
 
 def read_dk(folder: Path, split: str, notes: Notes) -> Found:

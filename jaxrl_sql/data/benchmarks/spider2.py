@@ -10,14 +10,13 @@ with what is compared: `condition_cols` and `ignore_order`. The same in one fold
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
-from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, read_records, read_text
+from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_rows, first_record, read_records, read_text
 from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
 from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import Cell
@@ -148,11 +147,13 @@ def _only(table: Table, columns: Sequence[int]) -> Table:
 def read_table(path: Path, notes: Notes) -> Table:
     """Read a gold table: a column whose every value is a number is one of numbers; '', 'NA', 'None', 'nan' are NULL.
 
-    Raises ValueError for a file without a header and for rows of another width.
+    Raises ValueError for a file without a header, rows of another width, and a quote that nothing closes.
     """
     usual = csv.field_size_limit(1 << 30)  # of the whole process
     try:
-        rows = [row for row in csv.reader(io.StringIO(read_text(path, notes))) if row]
+        rows = [row for _, row, _ in csv_rows(read_text(path, notes)) if row]
+    except csv.Error as error:
+        raise ValueError(f"{path.name}, {error}") from error
     finally:
         csv.field_size_limit(usual)
     if not rows:

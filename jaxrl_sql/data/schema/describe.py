@@ -123,20 +123,29 @@ def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descri
     return Descriptions(MappingProxyType(columns), tuple(faults))
 
 
+# A line below a table: a row by itself unless a quote is still open.
+_LAST_LINE = "\0"
+
+
 def _read_table(path: Path) -> tuple[dict[str, Description], str]:
     """Read a table's CSV file; return descriptions by column, and what is wrong with it."""
     found: dict[str, Description] = {}
     try:
-        lines = csv.DictReader(io.StringIO(_decode(path.read_bytes()), newline=""))
+        text = io.StringIO(_decode(path.read_bytes()), newline="")
+        lines = csv.DictReader([*text, _LAST_LINE])
         heads = {_letters(head): head for head in lines.fieldnames or () if head}
         if "originalcolumnname" not in heads:
             return {}, "no column original_column_name"
+        is_closed = False
         for line in lines:
+            is_closed = _LAST_LINE in line.values()
             column, *written = (_cell(line, heads.get(name, "")) for name in _COLUMNS)
-            if column:
+            if column and not is_closed:
                 found[plain(column)] = Description(*written)
     except (OSError, csv.Error) as error:
         return found, f"read in part ({error})"
+    if not is_closed:
+        return found, "read in part (a quote is opened and never closed)"
     return found, "" if found else "no column is described"
 
 

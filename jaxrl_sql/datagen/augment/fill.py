@@ -19,6 +19,7 @@ from sqlglot import exp
 from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table
 from jaxrl_sql.datagen.augment.change import Change
+from jaxrl_sql.datagen.augment.column_kind import is_alike, next_value, value_within
 from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
 from jaxrl_sql.datagen.augment.ties import is_tied
 from jaxrl_sql.sqlenv.parse import parse_statements
@@ -26,7 +27,13 @@ from jaxrl_sql.sqlenv.parse import parse_statements
 _OPCODES = 1_000_000_000
 _DEEPEST = 5
 _DRAWS = 5
-_DEFAULTS = (("INT", 1), ("REAL", 1.0), ("FLOA", 1.0), ("DOUB", 1.0), ("NUM", 1), ("DEC", 1.0), ("DATE", "2020-01-01"))
+_MOST_KNOWN = 50
+_DEFAULTS = (
+    ("INT", 1), ("REAL", 1.0), ("FLOA", 1.0), ("DOUB", 1.0), ("NUM", 1), ("DEC", 1.0), ("YEAR", 2020), ("BOOL", 0),
+    ("DATETIME", "2020-01-01 00:00:00"), ("TIMESTAMP", "2020-01-01 00:00:00"), ("DATE", "2020-01-01"),
+    ("TIME", "12:00:00"),
+)  # fmt: skip
+_ANY_TEXT = "a"
 Row = dict[str, Any]
 
 
@@ -259,9 +266,24 @@ class _Inserting:
                 if how == "free":
                     is_new = name in telling or any(sign == "new" for sign, _ in self.wanted.get(root, ()))
                     value = self._fresh(table, name) if is_new else self._chosen_known(table, name, root)
+                elif value is not None:
+                    value = value_within(self.wanted[root], value, self._known(table, name))
+                    if value is None:
+                        raise _NoRowError(f"{table.name}.{name} holds no values such as the query asks for")
                 self.fixed[root] = value
             values[name] = self.fixed[root]
+            if not is_alike(values[name], self._known(table, name), is_named=True):
+                raise _NoRowError(f"{table.name}.{name} holds no values such as {values[name]!r}")
         return values
+
+    def _known(self, table: Table, name: str) -> list[Any]:
+        """Return values that a column holds, the highest first; of an empty table one by its type."""
+        column = quote_name(name)
+        query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
+        known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MOST_KNOWN}")]
+        declared = next(one.type for one in table.columns if one.name == name)
+        # A text says nothing of what other texts are like.
+        return known or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
     def _chosen_known(self, table: Table, name: str, root: Slot) -> Any:
         """Choose a value that the column (or what it refers to) holds, other than those that may not be."""
@@ -276,7 +298,10 @@ class _Inserting:
         return self.rng.choice(known) if known else self._fresh(table, name)
 
     def _fresh(self, table: Table, name: str) -> Any:
-        """Return a value that the column does not hold: the next number, or a text with one."""
+        """Return a value that the column does not hold: the next number, date or code, or a text with a number."""
+        known = self._known(table, name)
+        if (coming := next_value(known)) is not None:
+            return coming
         column, source = quote_name(name), quote_name(table.name)
         declared = next(one.type for one in table.columns if one.name == name).upper()
         top = self.connection.execute(f"SELECT MAX(CAST({column} AS INTEGER)), COUNT(*) FROM {source}").fetchone()
@@ -375,4 +400,4 @@ _TESTS = {"null": "{} IS NULL", "known": "{} IS NOT NULL", "=": "{} = ?", "is": 
 
 
 def _default(declared: str) -> Any:
-    return next((value for word, value in _DEFAULTS if word in declared.upper()), "a")
+    return next((value for word, value in _DEFAULTS if word in declared.upper()), _ANY_TEXT)

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from jaxrl_sql.data.jsonl import write_lines
+from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.data.schema.sqlite_file import read_file
 from jaxrl_sql.datagen.augment.ties import is_tied, key_query
 from jaxrl_sql.datagen.copy.kinds import affinity_of
 from jaxrl_sql.datagen.copy.manifest import Entry, Manifest
+from jaxrl_sql.datagen.copy.source import content_by_rows
 from jaxrl_sql.sqlenv.address import Address
 from jaxrl_sql.sqlenv.executor import SOUND_RULES, Executor, Outcome
 from jaxrl_sql.sqlenv.parse import parse_query
@@ -62,12 +64,12 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
     `gold_failed` (on SQLite), `tied` (rows that are as good), `different_rows`, `different_order` and
     `not_itself` (by a rule it is not equal to itself). Raises InputError where the engine does not let the reader in.
     """
-    entries = {entry["source"]["path"]: entry for entry in manifest.databases.values()}
+    copies = _Copies(manifest)
     schemas: dict[str, EngineSchema] = {}
     golds: list[Gold] = []
     for start in range(0, len(examples), _CHUNK):
         some = examples[start : start + _CHUNK]
-        translated = [_translated(example, entries, schemas, reader.engine) for example in some]
+        translated = [_translated(example, copies, schemas, reader.engine) for example in some]
         waiting = [(place, gold) for place, gold in enumerate(translated) if gold.status == "ok"]
         ran = _run(executor, [gold for _, gold in waiting], schemas, reader)
         for (place, _), gold in zip(waiting, ran, strict=True):
@@ -145,11 +147,42 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
     }
 
 
-def _translated(example: Example, entries: Mapping[str, Entry], schemas: dict[str, EngineSchema], engine: str) -> Gold:
+class _Copies:
+    """Finds the copy of a database: of the file itself, or else of one that holds the same."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.entries = list(manifest.databases.values())
+        self.by_path = {entry["source"]["path"]: entry for entry in self.entries}
+
+    def of(self, path: str) -> Entry | None:
+        """Return the entry of a file's copy, by its path, its bytes, or its tables and rows."""
+        if path not in self.by_path:
+            content = content_of(path)
+            same_bytes = (entry for entry in self.entries if entry["source"]["digest"] == content)
+            same_rows = (entry for entry in self.entries if _has_rows(entry, path, content))
+            entry = next(same_bytes, None) or next(same_rows, None)
+            if entry is None:
+                return None
+            self.by_path[path] = entry
+        return self.by_path[path]
+
+
+def _has_rows(entry: Entry, path: str, content: str) -> bool:
+    """Return whether the source of a copy, where it is there as it was, has the tables and rows of a file."""
+    source = entry["source"]
+    names = {table.name for table in read_schema(path).tables}
+    if names != entry["tables"].keys() or not Path(source["path"]).is_file():
+        return False
+    there = content_by_rows(source["path"], source["digest"])
+    return there is not None and there == content_by_rows(path, content)
+
+
+def _translated(example: Example, copies: _Copies, schemas: dict[str, EngineSchema], engine: str) -> Gold:
     path = str(Path(example.db_path).resolve())
-    entry = entries.get(path)
+    entry = copies.of(path)
     if entry is None:
-        return Gold(example, "", status="not_copied")
+        message = f"{path}: no database that was copied has the same tables and rows"
+        return Gold(example, "", status="not_copied", message=message)
     if not example.gold_sql:
         return Gold(example, entry["name"], status="no_sql")
     if path not in schemas:

@@ -7,12 +7,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from jaxrl_sql.data.schema.cache import content_of
 from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import ForeignKey, Schema, Table, read_schema
 from jaxrl_sql.data.schema.sqlite_file import open_read_only
+from jaxrl_sql.datagen.copy.digest import TableDigest
 from jaxrl_sql.datagen.copy.kinds import Cell, Seen, decode_text, is_dated, look, merged
 from jaxrl_sql.types import InputError
 
@@ -178,6 +180,26 @@ def open_source(file: SourceFile) -> Iterator[Source]:
         raise InputError(f"{file.path}: cannot be read ({error})") from error
     if content_of(file.path) != file.digest:
         raise InputError(f"{file.path} changed while it was copied: run the command again when nobody writes to it")
+
+
+@lru_cache(maxsize=256)
+def content_by_rows(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
+    """Return the columns and the rows' digest of each table of a file with this content; None where it cannot be read.
+
+    Files of other bytes may hold the same: one that was written again, or copied by SQLite.
+    """
+    try:
+        with open_source(SourceFile(Path(path).stem, Path(path), content)) as source:
+            return {table.name: _content(source, table) for table in source.schema().tables}
+    except InputError:
+        return None
+
+
+def _content(source: Source, table: Table) -> tuple[tuple[str, ...], TableDigest]:
+    digest = TableDigest()
+    for rows in source.rows(table):
+        digest = digest.plus(rows)
+    return tuple(column.name for column in table.columns), digest
 
 
 def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:

@@ -30,8 +30,10 @@ _MAX_NAME_CHARS = 40
 _DIGITS = 4
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
 _NO_MEASURE = re.compile(
-    r"(^|\b)(id|ids|key|code|number|no|num|zip|postal|postcode|phone|fax|ssn|isbn|index|rank"
-    r"|(?!\w*(?:paid|bid|valid|void|grid)$)\w{3,}id)$"
+    r"\b(phone|telephone|mobile|cell|fax|zip|zipcode|postal|postcode|\w?ssn|isbn|iban|uuid|guid|latitude|longitude)\b"
+    r"|(^|\b)(id|ids|key|pk|fk|code|\w?number|\w?no|nr|\w?num|ref|reference|serial|sku|account|index|rank"
+    r"|(?!(?:kid|lid|bid|paid|void|grid|acid|raid)$)\w{1,2}id|(?!\w*(?:paid|bid|valid|void|grid)$)\w{3,}id)$"
+    r"|(?<!per )\b(month|weekday|day|week|hour|quarter)$"
 )
 _LABEL = re.compile(r"\b(name|title|label)\b")
 # A quantity, whatever its values are like; a year is one where it is no number of a row.
@@ -43,7 +45,14 @@ _QUANTITY = re.compile(
 _HASH = re.compile(
     r"(?i:\{?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?|[0-9a-f]{16,})|(?=\D*\d)(?=.*[A-Za-z])[\w+/=-]{16,}"
 )
-_MIN_KEYS = 8
+_MIN_KEYS, _FEW_KEYS = 8, 3
+_CHANCE = 0.01
+_YEARS = range(1800, 2101)
+_SINCE = re.compile(
+    r"\b(founded|established|opened|built|born|birth|since|season|vintage|released?|launched|edition)\b"
+)
+# Seconds or milliseconds since 1970, of 2001 and later.
+_MOMENTS = (range(10**9, 4 * 10**9), range(10**12, 4 * 10**12))
 _TIME = re.compile(r"\b(date|day|time)\b")
 # Claims that an adjective makes of a row: `active`, `abandoned`, `available`.
 _ADJECTIVE = re.compile(
@@ -105,7 +114,8 @@ class _Reader:
         for column, values in zip(table.columns, zip(*rows, strict=True), strict=True):
             if column.name not in keys:
                 words = self._natural_name(table.name, column.name) or split_words(column.name)
-                made = self._column(name, column, words, values, total)
+                is_first = not table.primary_key and column is table.columns[0]
+                made = self._column(name, column, words, values, total, is_first=is_first)
                 if isinstance(made, str):
                     self.left_out.append((f"{table.name}.{column.name}", made))
                 else:
@@ -137,7 +147,7 @@ class _Reader:
         return spread or self.run(f"{query} LIMIT {limit}")
 
     def _column(
-        self, table: str, column: Column, words: str, values: Sequence[object], total: int
+        self, table: str, column: Column, words: str, values: Sequence[object], total: int, *, is_first: bool
     ) -> AnnotatedColumn | str:
         name = quote_name(column.name)
         known = [value for value in values if value is not None]
@@ -151,10 +161,10 @@ class _Reader:
         claim = _claim(words, column.name) if {flag_of(value) for value in known} == {True, False} else ""
         if claim:
             words, kind = claim, "bool"
-        elif self._is_id(table, column, words, known, total):
+        elif self._is_id(table, column, words, [_spoken(value) for value in known], total, is_first=is_first):
             kind = "id"
         else:
-            kind = _text_kind(known) if str in types else _number_kind(words, known, float in types)
+            kind = _text_kind(known) if str in types else _number_kind(f"{split_words(column.name)} | {words}", known)
         usable = [_spoken(value) for value in known if _is_speakable(value, kind)]
         if not usable and kind != "id":
             # It can be shown; only text that repeats, or is a pattern, is asked for by its values.
@@ -166,14 +176,20 @@ class _Reader:
         said = words if kind == "date" and _TIME.search(words) else column_words(words, kind)
         return AnnotatedColumn(name, said, (), kind, kept, _DIGITS if kind in MEASURE else 0)
 
-    def _is_id(self, table: str, column: Column, words: str, known: Sequence[object], total: int) -> bool:
-        """Return whether a column names rows by numbers or hashes: no value stands twice in the table."""
+    def _is_id(
+        self, table: str, column: Column, words: str, known: Sequence[object], total: int, *, is_first: bool
+    ) -> bool:
+        """Return whether a column names rows by numbers or hashes: no value stands twice in the table.
+
+        The first column of a table without a primary key does so by any whole numbers.
+        """
         says = f"{split_words(column.name)} | {words}"
         if _QUANTITY.search(says) or _LABEL.search(says) or len(set(known)) < len(known):
             return False
         if not (
             _are_hashes(known)
             or _are_keys(known, total)
+            or (is_first and all(isinstance(value, int) for value in known) and not _is_year(says, known))
             or (_NO_MEASURE.search(words) and not isinstance(known[0], str))
         ):
             return False
@@ -248,13 +264,35 @@ def _text_kind(values: Sequence[object]) -> str:
     return "category" if is_few else "text"
 
 
-def _number_kind(words: str, values: Sequence[object], is_real: bool) -> str:
-    if {flag_of(value) for value in values} == {True, False} or _NO_MEASURE.search(words.lower()):
+def _number_kind(says: str, values: Sequence[object]) -> str:
+    """Return the kind of numbers by what their column's name and words say: `category` where no mean makes sense."""
+    numbers = [_spoken(value) for value in values]
+    is_measured = not any(_NO_MEASURE.search(part) for part in says.lower().split(" | "))
+    if {flag_of(value) for value in values} == {True, False} or not is_measured or _are_dates(numbers):
         return "category"
-    if is_real:
-        return "real"
-    is_year = "year" in words.lower() and all(isinstance(value, int) and 1000 <= value <= 2200 for value in values)
-    return "year" if is_year else "int"
+    if _is_year(says, numbers):
+        return "year"
+    return "real" if any(isinstance(value, float) for value in values) else "int"
+
+
+def _is_year(says: str, numbers: Sequence[object]) -> bool:
+    """Return whether numbers are years, by a name that says so or, where it says no other quantity, by their range."""
+    whole = [value for value in numbers if isinstance(value, int)]
+    if len(whole) < len(numbers):
+        return False
+    if "year" in says.lower() or _SINCE.search(says.lower()):
+        return all(1000 <= value <= 2200 for value in whole)
+    return all(value in _YEARS for value in whole) and not _QUANTITY.search(says.lower())
+
+
+def _are_dates(numbers: Sequence[object]) -> bool:
+    """Return whether whole numbers are days, such as 20240131, or moments as seconds since 1970."""
+    whole = [value for value in numbers if isinstance(value, int)]
+    if len(whole) < len(numbers):
+        return False
+    if all(any(value in moments for moments in _MOMENTS) for value in whole):
+        return True
+    return all(value // 10**4 in _YEARS and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31 for value in whole)
 
 
 def _claim(words: str, name: str) -> str:
@@ -272,10 +310,15 @@ def _are_hashes(values: Sequence[object]) -> bool:
 
 
 def _are_keys(values: Sequence[object], total: int) -> bool:
-    """Return whether integers, no two of which are equal, name rows: they count these, or have as many digits each."""
+    """Return whether integers, no two of which are equal, name rows: they count these, or have as many digits each.
+
+    A few count rows only one by one.
+    """
     numbers = [value for value in values if isinstance(value, int)]
-    if len(numbers) < max(len(values), _MIN_KEYS):
+    if len(numbers) < max(len(values), _FEW_KEYS):
         return False
+    if len(numbers) < _MIN_KEYS:
+        return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     is_counted = max(numbers) - min(numbers) < 2 * total and numbers == sorted(numbers)
     is_wide = min(numbers) >= 10**5 and len({len(str(number)) for number in numbers}) == 1
     return is_counted or (is_wide and sum(number % 10 != 0 for number in numbers) > len(numbers) * 3 // 4)
@@ -328,18 +371,37 @@ def _mark_joined(found: dict[str, tuple[Table, AnnotatedTable]], run: RunSql) ->
 def _points(
     table: AnnotatedTable, column: AnnotatedColumn, found: Mapping[str, tuple[Table, AnnotatedTable]], run: RunSql
 ) -> bool:
-    """Return whether a column is named as another table is, and holds nothing but ids of its rows."""
+    """Return whether a column holds nothing but ids of another table's rows.
+
+    It has to be named as that table, or as its ids, or to hold what cannot well be there by chance.
+    """
     if _QUANTITY.search(column.words):
         return False
     for _, other in found.values():
-        if other is not table and other.singular.split()[-1:] == column.words.split()[-1:]:
-            ids = [other.key.name] * bool(other.key.name) + [one.name for one in other.columns if one.kind == "id"]
-            for one in ids:
-                matches = f"SELECT 1 FROM {other.name} AS b WHERE b.{one} = a.{column.name}"
-                lost = f"SELECT 1 FROM {table.name} AS a WHERE a.{column.name} IS NOT NULL AND NOT EXISTS ({matches})"
-                if run(f"{lost} LIMIT 1") == []:
-                    return True
+        is_named = other.singular.split()[-1:] == column.words.split()[-1:]
+        keys = [
+            key
+            for key in other.columns
+            if key.kind == "id" and (is_named or key.words == column.words or _is_no_chance(column.values, key.values))
+        ]
+        keys += [other.key] if is_named and other.key.name else []
+        for key in keys if other is not table else ():
+            matches = f"SELECT 1 FROM {other.name} AS b WHERE b.{key.name} = a.{column.name}"
+            lost = f"SELECT 1 FROM {table.name} AS a WHERE a.{column.name} IS NOT NULL AND NOT EXISTS ({matches})"
+            if run(f"{lost} LIMIT 1") == []:
+                return True
     return False
+
+
+def _is_no_chance(values: Sequence[Value], ids: Sequence[Value]) -> bool:
+    """Return whether numbers are all among ids that leave most numbers between them out."""
+    numbers = {value for value in values if isinstance(value, int)}
+    keys = {key for key in ids if isinstance(key, int)}
+    if not numbers or not numbers <= keys:
+        return False
+    low, high = min(numbers), max(numbers)
+    share = sum(low <= key <= high for key in keys) / (high - low + 1)
+    return len(numbers) >= _FEW_KEYS and share ** len(numbers) < _CHANCE
 
 
 def _guessed(found: Mapping[str, tuple[Table, AnnotatedTable]]) -> Iterator[tuple[str, ForeignKey]]:

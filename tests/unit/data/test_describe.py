@@ -83,6 +83,7 @@ def test_encodings(path: Path, encoding: str) -> None:
         (b"a,b\n1,2\n", "no column original_column_name"),
         (HEAD.encode(), "no column is described"),
         (b"\xff\xfe\x00\x01" * 50, "no column original_column_name"),
+        ((HEAD + 'plain,,"x,,\nother,,y,,\n').encode(), "read in part (a quote is opened and never closed)"),
         ((HEAD + f"plain,,{'x' * 200_000},,\n").encode(), "read in part (field larger than field limit"),
     ],
 )

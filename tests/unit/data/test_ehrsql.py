@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.data.benchmarks import load_benchmark, load_split
-from jaxrl_sql.data.benchmarks.ehrsql import as_run
+from jaxrl_sql.data.benchmarks.ehrsql import as_run, as_run_2022
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import summarize
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.types import InputError
 
 NOW = "2100-12-31 23:59:00"
+NUMBERS = "with recursive n(i) as (select 0 union all select i + 1 from n where i < 149)"
 
 
 def database(path: Path) -> None:
@@ -52,14 +53,14 @@ def test_ehrsql_has_questions_without_an_answer(tmp_path: Path) -> None:
         ],
     )
     found = load_benchmark(tmp_path)
-    assert (found.name, found.rule, found.submission) == ("ehrsql", "ehrsql", "ehrsql")
+    assert (found.name, found.rule, found.submission) == ("ehrsql", "ehrsql_2022", "ehrsql")
     first, second = found.examples
-    assert first.gold_sql == "SELECT a FROM t WHERE a < '2105-12-31 23:59:00' AND a > 60.0 AND a < 100.0"
+    assert first.gold_sql == "select a from t where a < '2105-12-31 23:59:00' and a > 60.0 and a < 100.0"
     assert (first.answerable, first.difficulty, second.answerable, second.gold_sql) == (True, "high", False, "")
     assert any(note.startswith("1 of 2 questions have no answer") for note in found.notes)
     assert any("1 golds name today" in note for note in found.notes)
     assert found.prepare is not None
-    assert found.prepare("SELECT current_time") == "SELECT '2105-12-31 23:59:00'"
+    assert found.prepare("SELECT current_time") == "select '2105-12-31 23:59:00'"
     loaded = load_split(tmp_path, "valid")
     assert ([one.uid for one in loaded.examples], loaded.skipped) == (["x"], (("y", "has no answer"),))
 
@@ -96,6 +97,55 @@ def test_the_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
 )
 def test_today_is_the_sets_own_date(sql: str, run: str) -> None:
     assert as_run(sql, NOW) == run
+
+
+@pytest.mark.parametrize(
+    ("sql", "run"),
+    [
+        ("SELECT strftime('%Y', current_time)", "select strftime('%Y', '2105-12-31 23:59:00')"),
+        ("strftime('%J', 'now')", "strftime('%J', '2105-12-31 23:59:00')"),
+        ("b = 'X' AND a < = 1", "b = 'x' and a <= 1"),
+        ("datetime('current_time')", "datetime('2105-12-31 23:59:00')"),
+        ("NOW(), a > = current_date", "now(), a > = current_date"),  # only the scorer of 2024 replaces these
+    ],
+)
+def test_sql_is_run_as_the_scorer_of_2022_does(sql: str, run: str) -> None:
+    assert as_run_2022(sql, "2105-12-31 23:59:00") == run
+
+
+def test_the_rule_of_2022_is_its_scorer_s(tmp_path: Path) -> None:
+    """Verdicts on which the rules of the two years differ, and the shares that the scorer of 2022 gives."""
+    database(tmp_path / "eicu/eicu.sqlite")
+    golds = {
+        "types": ("select 1", "SELECT 1.0", 0.0),  # 2024: right
+        "rounded": ("select 0.12345", "SELECT 0.1234999", 0.0),  # 2024: right
+        "text": ("select b from t", "SELECT B FROM T ORDER BY a DESC", 1.0),
+        "case": ("select 'v1'", "SELECT 'V1'", 1.0),  # all is in lower case; 2024: wrong
+        "first": (f"{NUMBERS} select i from n", f"{NUMBERS} select i from n order by i desc", 0.0),  # 2024: wrong, too
+        "behind": (f"{NUMBERS} select i from n", f"{NUMBERS} select i + (i > 99) * 1000 from n", 1.0),
+        "silent": ("select a from t", None, 0.0),
+        "fails": ("select nope from t", "select nope from t", None),
+        "mute": ("null", None, 1.0),
+        "answered": ("null", "select 1", 0.0),
+    }
+    records = [
+        {"id": uid, "db_id": "eicu", "question": "?", "query": gold, "is_impossible": gold == "null"}
+        for uid, (gold, _, _) in golds.items()
+    ]
+    write(tmp_path / "eicu/valid.json", records)
+    found = load_benchmark(tmp_path)
+    assert found.prepare is not None
+    sqls = [sql and found.prepare(sql) for _, sql, _ in golds.values()]
+    with Executor(threads=1) as executor:
+        verdicts = score_predictions(executor, found.examples, sqls, (found.rule,))
+    assert {one.uid: one.scores.get("ehrsql_2022") for one in verdicts} == {
+        uid: right for uid, (_, _, right) in golds.items()
+    }
+    numbers = summarize(found.examples, verdicts, found.rule).metrics()
+    # Eight questions got SQL, seven of these have an answer, and so does one more; three answers are right.
+    wanted = {"precision_ans": 7 / 8, "recall_ans": 7 / 8, "f1_ans": 7 / 8}
+    wanted |= {"precision_exec": 3 / 8, "recall_exec": 3 / 8, "f1_exec": 3 / 8}
+    assert {name: numbers[f"abstention/{name}"] for name in wanted} == pytest.approx(wanted)
 
 
 def test_today_does_not_change_a_verdict(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -781,6 +782,34 @@ def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Plac
     folder = folder.rename(tmp_path / "moved")
     assert main(place.arguments(folder, "--questions", str(folder))) == 0
     assert {"plain", "elsewhere"} <= read_lines(place.out / "questions.jsonl").keys()
+
+
+def _rewritten(source: Path, target: Path) -> None:
+    """Write the same database again, with other bytes: in another order, and with other pages."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        new.execute("PRAGMA page_size = 8192")
+        new.executescript("\n".join(old.iterdump()))
+    assert source.read_bytes() != target.read_bytes()
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_golds_find_the_copy_of_the_same_database_elsewhere(tmp_path: Path, place: Place, *, rewrites: bool) -> None:
+    folder = make_questions(tmp_path)
+    other = shutil.copytree(folder, tmp_path / "other")
+    if rewrites:
+        for path in (other / "databases").glob("*/*.sqlite"):
+            path.unlink()
+            _rewritten(folder / "databases" / path.parent.name / path.name, path)
+    with closing(sqlite3.connect(other / "databases/other/other.sqlite")) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        connection.commit()
+    assert main(place.arguments(folder, "--questions", str(other))) == 0
+    kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert {"plain", "text", "sorted"} <= kept.keys()
+    assert left["elsewhere"]["status"] == "not_copied"
+    assert "no database that was copied has the same tables and rows" in left["elsewhere"]["message"]
+    assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
 
 
 def test_questions_that_cannot_be_asked_are_refused(

@@ -1,9 +1,12 @@
 //! `ehrsql`: the rows as lists of texts, sorted, are the same in the first hundred (EHRSQL's shared task of 2024).
+//!
+//! `ehrsql_2022`: the first hundred rows, as they come and as Python writes them, are the same in any order (Lee et al. 2022).
 
 use std::collections::BinaryHeap;
 
+use super::multiset::Interner;
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
-use crate::budget::{spend, spend_on_bytes};
+use crate::budget::{equal_bytes, spend, spend_on_bytes};
 use crate::memory::{check_room_for, or_end};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -23,6 +26,30 @@ const WHOLE: f64 = 4_503_599_627_370_496.0; // 2^52
 /// Tells whether the sorted rows agree in the first hundred; columns have to come in the gold's order.
 pub(super) fn equal_as_text(predicted: &Table, gold: &Table) -> bool {
     first_rows(predicted) == first_rows(gold)
+}
+
+/// Returns whether the first rows that came are the same, in any order, with equal types: 1 is not 1.0.
+pub(super) fn equal_as_written(predicted: &Table, gold: &Table) -> bool {
+    let mut numbers = Interner::new(written_alike);
+    let [predicted, gold] = [predicted, gold].map(|table| {
+        let mut rows: Vec<Vec<u32>> = (0..table.n_rows().min(N_ROWS))
+            .map(|number| table.row(number).map(|value| numbers.number(value)).collect())
+            .collect();
+        rows.sort_unstable();
+        rows
+    });
+    predicted == gold
+}
+
+/// Returns whether Python writes two values alike.
+fn written_alike(left: Value<'_>, right: Value<'_>) -> bool {
+    match (left, right) {
+        (Value::Null, Value::Null) => true,
+        (Value::Integer(a), Value::Integer(b)) => a == b,
+        (Value::Real(a), Value::Real(b)) => a.to_bits() == b.to_bits(),
+        (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) => equal_bytes(a, b),
+        _ => false,
+    }
 }
 
 /// Returns the first rows in order. No more are kept at a time: a text takes many times the memory of a number.
@@ -72,7 +99,7 @@ fn round_to_3(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_text, equal_as_text};
+    use super::{as_text, equal_as_text, equal_as_written};
     use crate::result::table::tests::table;
     use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
@@ -127,5 +154,38 @@ mod tests {
         assert!(equal_as_text(&of(&mut (100..200).chain(400..999)), &gold));
         assert!(!equal_as_text(&of(&mut (100..199)), &gold));
         assert!(!equal_as_text(&of(&mut (100..250).chain(10..11)), &gold), "another row is among the first");
+    }
+
+    #[test]
+    fn rows_as_written_have_types_and_no_order() {
+        let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")], &[Null, Real(0.5)]]);
+        assert!(equal_as_written(
+            &table(2, &[&[Null, Real(0.5)], &[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")]]),
+            &gold
+        ));
+        for other in [
+            table(2, &[&[Null, Real(0.5)], &[Integer(1), Text(b"a")]]),
+            table(2, &[&[Null, Real(0.5001)], &[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")]]),
+            table(2, &[&[Null, Real(0.5)], &[Real(1.0), Text(b"a")], &[Integer(1), Text(b"a")]]),
+            table(2, &[&[Null, Real(0.5)], &[Text(b"1"), Text(b"a")], &[Integer(1), Text(b"a")]]),
+            table(2, &[&[Real(0.5), Null], &[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")]]),
+        ] {
+            assert!(!equal_as_written(&other, &gold));
+        }
+        assert!(!equal_as_written(&table(1, &[&[Real(0.0)]]), &table(1, &[&[Real(-0.0)]])));
+        assert!(equal_as_written(&table(1, &[]), &table(3, &[])));
+        assert!(!equal_as_written(&table(1, &[&[Integer(1)]]), &table(2, &[&[Integer(1), Integer(1)]])));
+    }
+
+    #[test]
+    fn a_hundred_rows_count_as_they_come() {
+        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+            let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
+            table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
+        };
+        let gold = of(&mut (0..150));
+        assert!(equal_as_written(&of(&mut (0..100).rev().chain(900..950)), &gold));
+        assert!(!equal_as_written(&of(&mut (0..150).rev()), &gold), "other rows come first");
+        assert!(!equal_as_written(&of(&mut (0..99)), &gold));
     }
 }

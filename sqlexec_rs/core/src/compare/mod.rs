@@ -46,8 +46,11 @@ pub enum Rule {
     Spider2,
     /// Micro F1 over the values of rows in order (BIRD mini-dev).
     SoftF1,
-    /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL).
+    /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL's shared task of 2024).
     Ehrsql,
+    /// The first hundred rows that come are equal in any order, with their types (EHRSQL of 2022).
+    #[strum(serialize = "ehrsql_2022")]
+    Ehrsql2022,
     /// Equal as data frames by the names of columns, or with the gold's columns among others (Defog's sql-eval).
     Defog,
 }
@@ -149,6 +152,7 @@ pub fn compare(rule: Rule, prediction: Side<'_>, gold: Side<'_>, options: &Optio
         }
         Rule::SoftF1 => soft_f1::soft_f1(predicted, gold.table),
         Rule::Ehrsql => f64::from(ehrsql::equal_as_text(predicted, gold.table)),
+        Rule::Ehrsql2022 => f64::from(ehrsql::equal_as_written(predicted, gold.table)),
         Rule::Defog => f64::from(defog::is_correct(prediction, gold, options.asks_for_order)),
     }
 }

@@ -81,7 +81,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
 
     A column without a name before others is left out, and cells that a row lacks are empty. Raises InputError for what
     is no such table, one without rows, a name of `used` that several columns have, and with the line of a row that has
-    more cells than the header has names. A quote inside a quoted cell is read as pandas reads it, with a note.
+    more cells than the header has names. A quote inside a quoted cell is read as pandas reads it, with a note; the text
+    `nan`, as Python writes a missing value of pandas, is an empty cell.
     """
     text = read_text(path, notes)
     if "\0" in text:
@@ -94,7 +95,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
             raise InputError(f"{path}: its first line is empty: it should name the columns")
         if twice := sorted({name for name in head.names if name in used and head.names.count(name) > 1}):
             raise InputError(f"{path}: several columns are called {', '.join(twice)}: rename or remove all but one")
-        for number, cells, is_strict in islice(csv_rows(text, head.delimiter), head.rows, None):
+        for number, raw, is_strict in islice(csv_rows(text, head.delimiter), head.rows, None):
+            cells = ["" if cell.strip().lower() == "nan" else cell for cell in raw]
             odd += [] if is_strict else [number]
             more = cells[len(head.names) :]
             if any(cell.strip() for cell in more) or (more and not is_strict):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +23,9 @@ import numpy as np
 from jaxrl_sql.data.schema.cache import Version, version_of
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.prune import keys_of, largest
-from jaxrl_sql.data.schema.quote import quote_name
 from jaxrl_sql.data.schema.read import Schema, part_of, read_schema
 from jaxrl_sql.data.schema.retrieve import STOP, TOKEN, bm25, find_values, fold, unify
 from jaxrl_sql.data.schema.used import Name
-from jaxrl_sql.sqlenv.hiding import are_readable
 from jaxrl_sql.types import Example
 
 # What a table's score is made of: BM25 of its best columns counts so much beside that of its name and of all its words,

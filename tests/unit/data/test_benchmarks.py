@@ -473,6 +473,18 @@ def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
         load_split(path, "train")
 
 
+def test_the_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
+    database(tmp_path / "mine.db")
+    rows = "id,question,sql,evidence\na,Q?,SELECT 1,nan\nb,Q?,nan,NaN\nc,Banana?,SELECT 'nan',banana\n"
+    (tmp_path / "dev.csv").write_text(rows)
+    found = load_benchmark(tmp_path)
+    assert [(one.uid, one.gold_sql, one.evidence) for one in found.examples] == [
+        ("a", "SELECT 1", ""),
+        ("c", "SELECT 'nan'", "banana"),
+    ]
+    assert [uid for uid, _ in found.skipped] == ["b"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

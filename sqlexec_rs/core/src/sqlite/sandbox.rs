@@ -7,8 +7,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -22,57 +22,12 @@ use crate::scan::Patterns;
 use crate::sqlite::dbfile::Unused;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
-use crate::sqlite::hidden::{HiddenColumn, Hiding};
-use crate::sqlite::hooks::{self, Action, Authorizer, Log};
+use crate::sqlite::hidden::HiddenColumn;
+use crate::sqlite::hooks::{self, Log};
 use crate::sqlite::in_memory_dbs::{Access, Copied};
 use crate::sqlite::meter;
+use crate::sqlite::seen::Seen;
 use crate::sqlite::side_files::is_alone;
-use crate::sqlite::versions;
-
-/// PRAGMAs that describe a schema; their argument names a table or an index.
-const SCHEMA_PRAGMAS: [&str; 8] = [
-    "table_info",
-    "table_xinfo",
-    "table_list",
-    "foreign_key_list",
-    "index_list",
-    "index_info",
-    "index_xinfo",
-    "collation_list",
-];
-
-/// PRAGMAs that may be read, and that an argument would set. (Full-text tables ask the data version and the page size.)
-const READABLE_PRAGMAS: [&str; 8] = [
-    "encoding",
-    "user_version",
-    "application_id",
-    "schema_version",
-    "data_version",
-    "page_count",
-    "page_size",
-    "freelist_count",
-];
-
-/// Functions that reach beyond the database, here or in builds with more extensions; and JSON's merge, whose time is the
-/// product of its arguments' lengths.
-const DENIED_FUNCTIONS: [&str; 10] = [
-    "json_patch",
-    "jsonb_patch",
-    "load_extension",
-    "readfile",
-    "writefile",
-    "edit",
-    "fts3_tokenizer",
-    "sqlite_attach",
-    "sqlite_detach",
-    "sqlite_log",
-];
-
-/// Functions whose value differs from call to call; those that read the clock are seen when they do.
-const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
-
-/// How the names end of the tables in which an r-tree is kept.
-const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 
 /// How long a query without a wall limit waits for a writer's lock before it is a `db_error`, and each between two looks.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
@@ -89,69 +44,6 @@ const LIMITS: [(Limit, i32); 4] = [
     (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 10),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
-
-/// What the authorizer saw of the statement being prepared.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    is_volatile: AtomicBool,
-    has_patterns_in_view: AtomicBool,
-    /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
-    n_snippets: AtomicU32,
-    /// It is the sandbox's own, which may begin and end a transaction.
-    is_ours: AtomicBool,
-    /// The minor version of SQLite 3 whose functions there are.
-    version: u32,
-    /// A function of a later version that it calls.
-    newer: Mutex<Option<(&'static str, u32)>>,
-    hiding: Hiding,
-}
-
-impl Seen {
-    fn new(version: u32) -> Self {
-        Self { version, ..Self::default() }
-    }
-
-    /// Returns the hidden columns.
-    pub(crate) fn hiding(&self) -> &Hiding {
-        &self.hiding
-    }
-
-    /// Forgets the previous statement.
-    pub(crate) fn reset(&self) {
-        self.is_volatile.store(false, Ordering::Relaxed);
-        self.has_patterns_in_view.store(false, Ordering::Relaxed);
-        self.n_snippets.store(0, Ordering::Relaxed);
-        self.hiding.reset();
-        if self.version != u32::MAX {
-            self.take_newer();
-        }
-    }
-
-    /// Returns the function of a later version that was refused, and that version.
-    pub(crate) fn take_newer(&self) -> Option<(&'static str, u32)> {
-        self.newer.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Returns the minor version of SQLite 3 whose functions and syntax there are.
-    pub(crate) fn version(&self) -> u32 {
-        self.version
-    }
-
-    /// Returns how often the statement calls `snippet`.
-    pub(crate) fn n_snippets(&self) -> u32 {
-        self.n_snippets.load(Ordering::Relaxed)
-    }
-
-    /// Tells whether a view matches patterns that the statement's text does not show.
-    pub(crate) fn has_patterns_in_view(&self) -> bool {
-        self.has_patterns_in_view.load(Ordering::Relaxed)
-    }
-
-    /// Tells whether the statement calls what gives another value each time.
-    pub(crate) fn is_volatile(&self) -> bool {
-        self.is_volatile.load(Ordering::Relaxed)
-    }
-}
 
 /// A database that can only be read, with what the authorizer of its connections saw.
 #[derive(Debug)]
@@ -357,9 +249,9 @@ impl Sandbox {
     }
 
     fn run_own(&self, connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-        self.seen.is_ours.store(true, Ordering::Relaxed);
+        self.seen.allow_transactions(true);
         let prepared = connection.prepare(sql);
-        self.seen.is_ours.store(false, Ordering::Relaxed);
+        self.seen.allow_transactions(false);
         prepared?.raw_query().next().map(|_| ())
     }
 
@@ -378,7 +270,7 @@ impl Sandbox {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-            self.seen.hiding.cover(&connection, &self.hidden)?;
+            self.seen.hiding().cover(&connection, &self.hidden)?;
             Ok(connection)
         };
         for _ in 1..MAX_LOOKS {
@@ -461,55 +353,4 @@ fn wait_for_lock(n_waits: i32) -> bool {
         std::thread::sleep(BUSY_PERIOD);
     }
     goes_on
-}
-
-impl Authorizer for Seen {
-    fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
-        match action {
-            Action::Read => true,
-            Action::Column(table, column) => self.hiding.allows(|covered| covered.refusal(table, column)),
-            // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
-            // prepared, as it does not only read.
-            Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
-            Action::Function(name) => allows_function(name, is_in_view, self),
-            Action::Pragma(name, value) => {
-                allows_pragma(name, value.is_some())
-                    && self.hiding.allows(|covered| covered.refusal_of_pragma(name, value))
-            }
-            Action::Transaction => self.is_ours.load(Ordering::Relaxed),
-            Action::Other => false,
-        }
-    }
-
-    fn hides_columns(&self) -> bool {
-        self.hiding.is_active()
-    }
-}
-
-fn is_in(name: &[u8], names: &[&str]) -> bool {
-    names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
-}
-
-fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
-    if is_in(name, &DENIED_FUNCTIONS) {
-        return false;
-    }
-    if seen.version != u32::MAX
-        && let Some(newer) = versions::newer_function(name, seen.version)
-    {
-        *seen.newer.lock().unwrap_or_else(PoisonError::into_inner) = Some(newer);
-        return false;
-    }
-    if is_in(name, &VOLATILE_FUNCTIONS) {
-        seen.is_volatile.store(true, Ordering::Relaxed);
-    } else if is_in(name, &["snippet"]) {
-        seen.n_snippets.fetch_add(1, Ordering::Relaxed);
-    } else if is_in_view && is_in(name, &["like", "glob"]) {
-        seen.has_patterns_in_view.store(true, Ordering::Relaxed);
-    }
-    true
-}
-
-fn allows_pragma(name: &[u8], has_value: bool) -> bool {
-    is_in(name, &SCHEMA_PRAGMAS) || (!has_value && is_in(name, &READABLE_PRAGMAS))
 }

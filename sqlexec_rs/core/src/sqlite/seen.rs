@@ -1,0 +1,172 @@
+//! What the authorizer allows a statement, and what it saw of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::sqlite::hidden::Hiding;
+use crate::sqlite::hooks::{Action, Authorizer};
+use crate::sqlite::versions;
+
+/// PRAGMAs that describe a schema; their argument names a table or an index.
+const SCHEMA_PRAGMAS: [&str; 8] = [
+    "table_info",
+    "table_xinfo",
+    "table_list",
+    "foreign_key_list",
+    "index_list",
+    "index_info",
+    "index_xinfo",
+    "collation_list",
+];
+
+/// PRAGMAs that may be read, and that an argument would set. (Full-text tables ask the data version and the page size.)
+const READABLE_PRAGMAS: [&str; 8] = [
+    "encoding",
+    "user_version",
+    "application_id",
+    "schema_version",
+    "data_version",
+    "page_count",
+    "page_size",
+    "freelist_count",
+];
+
+/// Functions that reach beyond the database, here or in builds with more extensions; and JSON's merge, whose time is the
+/// product of its arguments' lengths.
+const DENIED_FUNCTIONS: [&str; 10] = [
+    "json_patch",
+    "jsonb_patch",
+    "load_extension",
+    "readfile",
+    "writefile",
+    "edit",
+    "fts3_tokenizer",
+    "sqlite_attach",
+    "sqlite_detach",
+    "sqlite_log",
+];
+
+/// Functions whose value differs from call to call; those that read the clock are seen when they do.
+const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
+
+/// How the names end of the tables in which an r-tree is kept.
+const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
+
+/// What the authorizer saw of the statement being prepared.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    is_volatile: AtomicBool,
+    has_patterns_in_view: AtomicBool,
+    /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
+    n_snippets: AtomicU32,
+    /// It is the sandbox's own, which may begin and end a transaction.
+    is_ours: AtomicBool,
+    /// The minor version of SQLite 3 whose functions there are.
+    version: u32,
+    /// A function of a later version that it calls.
+    newer: Mutex<Option<(&'static str, u32)>>,
+    hiding: Hiding,
+}
+
+impl Seen {
+    pub(crate) fn new(version: u32) -> Self {
+        Self { version, ..Self::default() }
+    }
+
+    /// Returns the hidden columns.
+    pub(crate) fn hiding(&self) -> &Hiding {
+        &self.hiding
+    }
+
+    /// Lets statements begin and end transactions, as the sandbox's own do.
+    pub(crate) fn allow_transactions(&self, is_ours: bool) {
+        self.is_ours.store(is_ours, Ordering::Relaxed);
+    }
+
+    /// Forgets the previous statement.
+    pub(crate) fn reset(&self) {
+        self.is_volatile.store(false, Ordering::Relaxed);
+        self.has_patterns_in_view.store(false, Ordering::Relaxed);
+        self.n_snippets.store(0, Ordering::Relaxed);
+        self.hiding.reset();
+        if self.version != u32::MAX {
+            self.take_newer();
+        }
+    }
+
+    /// Returns the function of a later version that was refused, and that version.
+    pub(crate) fn take_newer(&self) -> Option<(&'static str, u32)> {
+        self.newer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Returns the minor version of SQLite 3 whose functions and syntax there are.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns how often the statement calls `snippet`.
+    pub(crate) fn n_snippets(&self) -> u32 {
+        self.n_snippets.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether a view matches patterns that the statement's text does not show.
+    pub(crate) fn has_patterns_in_view(&self) -> bool {
+        self.has_patterns_in_view.load(Ordering::Relaxed)
+    }
+
+    /// Tells whether the statement calls what gives another value each time.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.is_volatile.load(Ordering::Relaxed)
+    }
+}
+
+impl Authorizer for Seen {
+    fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
+        match action {
+            Action::Read => true,
+            Action::Column(table, column) => self.hiding.allows(|covered| covered.refusal(table, column)),
+            // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
+            // prepared, as it does not only read.
+            Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
+            Action::Function(name) => allows_function(name, is_in_view, self),
+            Action::Pragma(name, value) => {
+                allows_pragma(name, value.is_some())
+                    && self.hiding.allows(|covered| covered.refusal_of_pragma(name, value))
+            }
+            Action::Transaction => self.is_ours.load(Ordering::Relaxed),
+            Action::Other => false,
+        }
+    }
+
+    fn hides_columns(&self) -> bool {
+        self.hiding.is_active()
+    }
+}
+
+fn is_in(name: &[u8], names: &[&str]) -> bool {
+    names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
+    if is_in(name, &DENIED_FUNCTIONS) {
+        return false;
+    }
+    if seen.version != u32::MAX
+        && let Some(newer) = versions::newer_function(name, seen.version)
+    {
+        *seen.newer.lock().unwrap_or_else(PoisonError::into_inner) = Some(newer);
+        return false;
+    }
+    if is_in(name, &VOLATILE_FUNCTIONS) {
+        seen.is_volatile.store(true, Ordering::Relaxed);
+    } else if is_in(name, &["snippet"]) {
+        seen.n_snippets.fetch_add(1, Ordering::Relaxed);
+    } else if is_in_view && is_in(name, &["like", "glob"]) {
+        seen.has_patterns_in_view.store(true, Ordering::Relaxed);
+    }
+    true
+}
+
+fn allows_pragma(name: &[u8], has_value: bool) -> bool {
+    is_in(name, &SCHEMA_PRAGMAS) || (!has_value && is_in(name, &READABLE_PRAGMAS))
+}

@@ -43,7 +43,7 @@ from jaxrl_sql.run.command import (
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.runtime.terminal import print_text, printable
 from jaxrl_sql.sqlenv.executor import Executor, Outcome, make_executor
 from jaxrl_sql.types import Example, InputError, Response, whole_text
 
@@ -227,7 +227,8 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         ]
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
-    print_text(f"{reply.sql or 'no SQL in the answer'}\n", stream)
+    sql = reply.sql or "no SQL in the answer"
+    stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # what a file or a pipe gets is run
     if reply.outcome is not None:
         print_text(reply.outcome.pretty().rstrip(), stream)
     if reply.answers > 1:

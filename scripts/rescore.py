@@ -24,6 +24,7 @@ from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.evals.summary import Share, summarize
 from jaxrl_sql.evals.tables import Table, as_markdown
 from jaxrl_sql.evals.verdict import Verdict
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import RULE_NAMES, Executor, Limits
 from jaxrl_sql.types import Example, InputError
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rescore(options)
     except (InputError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_text(f"error: {error}", sys.stderr)
         return 2
     return 0
 

@@ -6,8 +6,10 @@ import re
 import sys
 from typing import TextIO
 
-# Control characters but tab and line feed, those that turn a line's direction or end it, and halves of characters.
-_HIDING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters except tab and line ends, those that turn a line's direction or end it, and halves of characters.
+_HIDING = re.compile(
+    "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
+)
 
 
 def printable(text: str) -> str:

@@ -50,7 +50,7 @@ _SHORT = (
     f"AND length(CAST(v AS BLOB)) > length(v) AND ({_MARKS}))"
 )
 # Apostrophes, quotes and hyphens that normal forms of Unicode keep apart, and what nobody sees.
-_APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78c"
+_APOSTROPHES = "\u00b4\u02b9\u02bb\u02bc\u2018\u2019\u201b\u2032\u055a\u05f3\ua78b\ua78c"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb"
 _HYPHENS = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u05be"
 _UNSEEN = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
@@ -250,7 +250,11 @@ def fold(text: str) -> str:
 
 def unify(text: str) -> str:
     """Return a text in one Unicode form, NFKC with plain apostrophes, quotes and hyphens."""
-    return normalize("NFKC", text.translate(_PLAIN) if _ODD.search(text) else text)
+    return _with_plain_marks(normalize("NFKC", _with_plain_marks(text)))
+
+
+def _with_plain_marks(text: str) -> str:
+    return text.translate(_PLAIN) if _ODD.search(text) else text
 
 
 def _is_short(text: str) -> bool:

@@ -117,7 +117,7 @@ def skip_unreadable(path: str, name: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if not is_of_one_part(error):
             raise
-        _LOG.warning("%s: values of %s are left out: %s", path, name, error)
+        _LOG.warning("%r: values of %r are left out: %r", str(path), name, str(error))
 
 
 def _code(error: sqlite3.Error) -> int:

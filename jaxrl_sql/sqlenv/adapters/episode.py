@@ -177,7 +177,7 @@ def _called(call: Any) -> tuple[str, str]:
         raise InputError(f"a tool call must be a mapping with a function, not {type(call).__name__}")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     sql = _text(arguments.get("sql") if isinstance(arguments, Mapping) else None)
     return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql)

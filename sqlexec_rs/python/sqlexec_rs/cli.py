@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 from sqlexec_rs import RULE_NAMES, bench, running, scoring, sqlite_version
 from sqlexec_rs.files import InputError
@@ -34,10 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def _parser() -> argparse.ArgumentParser:
     name = Path(sys.argv[0]).name
     prog = "python -m sqlexec_rs" if name == "__main__.py" else name
-    parser = argparse.ArgumentParser(prog=prog, description="Run SQL read-only under hard limits.")
+    parser = _Parser(prog=prog, description="Run SQL read-only under hard limits.")
     shown = f"sqlexec_rs {version('sqlexec-rs')}, SQLite {sqlite_version()}"
     parser.add_argument("--version", action="version", version=shown)
     commands = parser.add_subparsers(required=True, metavar="{run,score,bench}")

@@ -81,7 +81,8 @@ FORMS = [
     ("МОСКВА", "Москва"), ("ΟΔΥΣΣΕΥΣ", "Οδυσσευς"), ("Hauptstraße", "HAUPTSTRASSE"), ("ﬁnance", "finance"),
     ("New\u00a0York", "New York"), ("co\u00adop\u200berate", "cooperate"), ("“Best” buy", '"Best" buy'),
     ("ｶﾌｪ東京", "カフェ東京"), ("서울특별시", unicodedata.normalize("NFD", "서울특별시")), ("İstanbul", "i̇stanbul"),
-    ("Việt Nam", unicodedata.normalize("NFD", "VIỆT NAM")), ("①番", "1番"),
+    ("Việt Nam", unicodedata.normalize("NFD", "VIỆT NAM")), ("①番", "1番"), ("12‴ pipe", "12''' pipe"),
+    ("x⁻ ion", "x- ion"),
 ]  # fmt: skip
 
 

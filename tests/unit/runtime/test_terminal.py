@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.ask import talk
+from jaxrl_sql.ask import Reply, show, talk
 from jaxrl_sql.datagen.command import exit_code
 from jaxrl_sql.datagen.synth.__main__ import main as synth
 from jaxrl_sql.run.command import report_errors
@@ -40,6 +40,7 @@ WRITES = {
         (EVIL, SHOWN),
         ("a\tb\nc é 東京 👩\u200d🔧 עברית", "a\tb\nc é 東京 👩\u200d🔧 עברית"),
         ("\x00\x7f", r"\x00\x7f"),
+        ("a\r\nb", "a\r\nb"),
         ("", ""),
     ],
 )
@@ -55,6 +56,14 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def test_ask_escapes_its_sql_on_a_terminal_alone() -> None:
+    sql = "SELECT '\u200fשלום'\r\n, '\x1b[31m'"
+    streams = io.StringIO(), Terminal()
+    for stream in streams:
+        show(Reply(sql, None, "", (), 1, ()), False, stream)
+    assert [stream.getvalue().rstrip("\n") for stream in streams] == [sql, printable(sql)]
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])

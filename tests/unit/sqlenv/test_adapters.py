@@ -170,6 +170,13 @@ def test_completions_of_another_type_are_refused(task: SqlTask, row: dict[str, s
         reward_function(task)(completions=[completion], **columns)
 
 
+@pytest.mark.parametrize("arguments", ["[" * 200_000, "{", '["sql"]', '{"sql": 7}'])
+def test_arguments_that_are_no_sql_earn_nothing(task: SqlTask, row: dict[str, str], arguments: str) -> None:
+    call = {"type": "function", "function": {"name": "solution", "arguments": arguments}}
+    completion = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert reward_function(task)(completions=[completion], **{name: [value] for name, value in row.items()}) == [0.0]
+
+
 @pytest.mark.parametrize("content", [[{"type": "text", "text": RIGHT}], [T, RIGHT.removeprefix(T)]])
 def test_an_episode_takes_content_in_parts(task: SqlTask, row: dict[str, str], content: Any) -> None:
     episode = task.begin(example_of(row))

@@ -264,6 +264,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pruning = pruning
         self.control = ControlTokens(tokenizer)
+        self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # four texts of a question
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> Encoded:
@@ -291,7 +292,7 @@ class Encoder:
     def _encoded(
         self, example: Example, schema: Schema, shown: Sequence[Shown], schema_ids: Callable[[str], tuple[int, ...]]
     ) -> Encoded:
-        texts = message_texts(example, self.style, schema, self.control.shield)
+        texts = message_texts(example, self.style, schema, self._shield)
         first, second = self.style.wrap(self.tokenizer, *texts, shown)
         return Encoded((bare(first), bare(second)), schema_ids(first), self._ids(second))
 

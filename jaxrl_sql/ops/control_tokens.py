@@ -52,6 +52,7 @@ class ControlTokens:
         self._lengths = sorted({len(name) for name in self._ids})
         first, second = ("".join(sorted({name[i] for name in self._ids})) for i in (0, 1))
         self._start = re.compile(f"[{re.escape(first)}](?=[{re.escape(second)}])" if self._ids else "(?!)")
+        self._unknown = getattr(tokenizer, "unk_token_id", None)
         normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
@@ -61,7 +62,8 @@ class ControlTokens:
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
         if self._is_normalized:  # a name may come about as the tokenizer normalizes the text
-            control = {i for name, i in self._ids.items() if name not in but}
+            # The token of what is unknown stands for any character that the vocabulary lacks.
+            control = {i for name, i in self._ids.items() if name not in but and i != self._unknown}
             if not control.isdisjoint(self.encode(text)):
                 return MARK.join(bare(text))
         return text

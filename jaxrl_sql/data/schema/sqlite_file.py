@@ -58,13 +58,6 @@ def read_file(path: str | Path, read: Callable[[sqlite3.Connection], T]) -> T:
     raise InputError(f"{path}: is written to each time that it is read: run it again when nobody writes")
 
 
-def connect(path: str | Path) -> sqlite3.Connection:
-    """Open a database to read it; text that is not UTF-8 is replaced where it is not. Raises as `readable` does."""
-    connection = open_read_only(path)
-    connection.text_factory = _replaced
-    return connection
-
-
 def open_read_only(path: str | Path) -> sqlite3.Connection:
     """Open a database to read it. Raises as `readable` does.
 
@@ -97,9 +90,13 @@ def readable(path: str | Path) -> Iterator[str]:
             folder = stack.enter_context(TemporaryDirectory(prefix="jaxrl_sql-"))
             access, copy = _copied(path, Path(folder))
         except OSError as error:
+            is_unreadable = error.filename in (str(path), str(log))
+            advice = (
+                f"give the reader access to {error.filename}" if is_unreadable else "set TMPDIR to a folder with room"
+            )
             raise InputError(
-                f"{path}: has a log ({log.name}) and is read from a temporary copy, which cannot be written ({error}): "
-                "set TMPDIR to a folder with room"
+                f"{path}: has a log ({log.name}) and is read from a temporary copy, which cannot be made ({error}): "
+                f"{advice}"
             ) from error
         yield f"{copy.as_uri()}?{access}"
 
@@ -137,6 +134,8 @@ def _access(path: Path) -> str:
         return _INDEXED
     if size:
         return _COPIED
+    if not _size(path):  # SQLite without locks would delete the journal of an empty file
+        return _LOCKED
     return _ALONE if _is_in_wal_mode(path) else _LOCKED
 
 

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxrl_sql.data.schema import Column, ForeignKey, Schema, Table, compact, ddl, quote_name, read_schema
-from jaxrl_sql.data.schema.sqlite_file import connect
+from jaxrl_sql.data.schema.sqlite_file import open_read_only
 from jaxrl_sql.datagen.copy_database import copy_database
 from jaxrl_sql.types import InputError
 
@@ -47,7 +47,7 @@ def test_tables_columns_and_keys_are_read(tmp_path: Path) -> None:
 def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(tmp_path / "c.sqlite", COMPANY)
     monkeypatch.chdir(tmp_path)
-    with closing(connect("c.sqlite")) as connection:
+    with closing(open_read_only("c.sqlite")) as connection:
         assert connection.execute("SELECT count(*) FROM marks").fetchone() == (0,)
 
 
@@ -193,10 +193,19 @@ def test_an_empty_file_keeps_its_log(tmp_path: Path) -> None:
     log.write_bytes(b"committed rows")
     readers: list[Callable[[], object]] = [
         lambda: read_schema(path),
-        lambda: connect(path),
+        lambda: open_read_only(path),
         lambda: copy_database(path, tmp_path / "copy.sqlite"),
     ]
     for read in readers:
         with pytest.raises(InputError, match=r"shop\.sqlite: is empty, and shop\.sqlite-wal is not"):
             read()
         assert log.read_bytes() == b"committed rows"
+
+
+def test_an_empty_file_keeps_its_journal(tmp_path: Path) -> None:
+    """A database that is being restored may look so, with the journal of a crash next to it."""
+    path, journal = tmp_path / "shop.sqlite", tmp_path / "shop.sqlite-journal"
+    path.write_bytes(b"")
+    journal.write_bytes(b"rows to be restored")
+    assert read_schema(path).tables == ()
+    assert journal.read_bytes() == b"rows to be restored"

@@ -16,7 +16,7 @@ import pytest
 
 from jaxrl_sql.data.schema import link, read_schema, read_values
 from jaxrl_sql.data.schema.retrieve import read_texts
-from jaxrl_sql.data.schema.sqlite_file import connect, open_read_only, read_file, readable
+from jaxrl_sql.data.schema.sqlite_file import open_read_only, read_file, readable
 from jaxrl_sql.datagen.augment.distractor_tables import Donor, add_tables
 from jaxrl_sql.datagen.copy.source import find_files, open_source
 from jaxrl_sql.datagen.copy_database import copy_database
@@ -127,7 +127,7 @@ def by_link(path: Path, _: Path) -> object:
 
 
 def by_connection(path: Path, _: Path) -> object:
-    with closing(connect(path)) as connection:
+    with closing(open_read_only(path)) as connection:
         return connection.execute("SELECT word FROM late").fetchall()
 
 
@@ -139,7 +139,7 @@ READERS: dict[str, tuple[Callable[[Path, Path], object], object]] = {
     "copy_database": (by_copy, ["item", "late"]),
     "open_source": (by_source, [[(1, "nail"), (2, "saw")], [("new",)]]),
     "a donor of tables": (by_donor, ["item", "late"]),
-    "connect": (by_connection, [("new",)]),
+    "open_read_only": (by_connection, [("new",)]),
 }
 
 
@@ -156,7 +156,7 @@ def test_committed_rows_are_read_and_no_file_changes(reader: str, shop: Path, tm
 def test_the_owner_writes_and_removes_the_log_after_a_reader(tmp_path: Path) -> None:
     path = tmp_path / "shop.sqlite"
     write(path, SHOP).close()
-    with closing(connect(path)) as reader:
+    with closing(open_read_only(path)) as reader:
         assert reader.execute("SELECT count(*) FROM item").fetchone() == (2,)
         with closing(write(path, LATE)):
             assert [table.name for table in read_schema(path).tables] == ["item", "late"], "the log is read, too"
@@ -214,7 +214,16 @@ def test_a_copy_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(InputError, match=r"copy\.sqlite-wal.* No such file.*: set TMPDIR to a folder with room"):
-        connect(tmp_path / "copy.sqlite")
+        open_read_only(tmp_path / "copy.sqlite")
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "copy.sqlite"
+    with closing(write(tmp_path / "shop.sqlite", SHOP)):
+        shutil.copy(tmp_path / "shop.sqlite", path)
+    Path(f"{path}-wal").mkdir()  # whoever runs the tests may be root, who reads any file
+    with pytest.raises(InputError, match=r"copy\.sqlite-wal'\).*: give the reader access to .*copy\.sqlite-wal$"):
+        open_read_only(path)
 
 
 def test_a_kept_connection_outlives_its_copy(tmp_path: Path) -> None:

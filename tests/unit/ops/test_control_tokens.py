@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from jaxrl_sql.ops.control_tokens import MARK, ControlTokens, bare
@@ -78,6 +79,21 @@ def test_a_name_that_comes_about_by_normalization_is_ordinary_text() -> None:
     assert not control_ids(tokenizer).isdisjoint(tokenizer.encode(wide))
     assert control_ids(tokenizer).isdisjoint(control.encode(control.shield(wide)))
     assert control.shield("a tool, é") == "a tool, é"
+
+
+def test_an_unknown_character_is_no_control_token() -> None:
+    unknown, end = "<unk>", "</s>"
+    core = Tokenizer(models.BPE(unk_token=unknown))
+    core.normalizer = normalizers.Replace(" ", "_")
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=[unknown, end], show_progress=False)
+    core.train_from_iterator(["select name from singer"] * 9, trainer)
+    described = json.loads(core.to_str())
+    for token in described["added_tokens"]:
+        token["normalized"] = True
+    core = Tokenizer.from_str(json.dumps(described))
+    control = ControlTokens(PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token=end))
+    assert control.shield("select é from singer") == "select é from singer"
+    assert control.shield("select </s> <unk>").count(MARK) >= 2
 
 
 def test_a_tokenizer_without_added_tokens_has_no_control_tokens() -> None:

@@ -228,7 +228,7 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
     sql = reply.sql or "no SQL in the answer"
-    stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # what a file or a pipe gets is run
+    stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # files and pipes get it unchanged
     if reply.outcome is not None:
         print_text(reply.outcome.pretty().rstrip(), stream)
     if reply.answers > 1:

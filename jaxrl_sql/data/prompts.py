@@ -264,7 +264,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pruning = pruning
         self.control = ControlTokens(tokenizer)
-        self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # four texts of a question
+        self._shield = lru_cache(maxsize=4 * schemas)(self.control.shield)  # a question has four texts
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> Encoded:

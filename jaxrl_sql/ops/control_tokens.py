@@ -62,7 +62,7 @@ class ControlTokens:
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
         if self._is_normalized:  # a name may come about as the tokenizer normalizes the text
-            # The token of what is unknown stands for any character that the vocabulary lacks.
+            # Any character that the vocabulary lacks is encoded as the unknown token.
             control = {i for name, i in self._ids.items() if name not in but and i != self._unknown}
             if not control.isdisjoint(self.encode(text)):
                 return MARK.join(bare(text))

@@ -54,7 +54,7 @@ ReadSql = Callable[[str], str | None]
 class VerbalPolicy(NamedTuple):
     """A policy that answers and judges: how it is asked, and its sampling parameters as either.
 
-    `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in what it quotes.
+    `as_prompt` may put a judge's text through a chat template, whose `shield` marks control tokens in quoted texts.
     """
 
     ask: Ask

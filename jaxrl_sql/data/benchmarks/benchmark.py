@@ -16,8 +16,8 @@ class Benchmark(NamedTuple):
 
     `rule` is the comparison of its own leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`),
     `submission` the form in which that one takes predictions. `notes` say in plain sentences what is missing or was
-    read otherwise. `prepare` is what its scorer does to a predicted query before it runs it, where it does something.
-    `order` are the ids of all questions, those left out among them, as they stand in the file; empty of a huge set.
+    read otherwise. `prepare` changes a predicted query before it runs, as the set's scorer does.
+    `order` are the ids of all questions, including those left out, in the file's order; empty for a huge set.
     """
 
     name: str

@@ -175,7 +175,7 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
 
 
 def _database(part: Path, db_id: str, databases: Databases) -> str:
-    """Return the database's name: questions may write `mimic3` for what lies in `mimic_iii`, or nothing."""
+    """Return the database's name; questions may write `mimic3` for `mimic_iii`, or nothing."""
     if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
         return db_id
     if not db_id:

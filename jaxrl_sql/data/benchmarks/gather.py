@@ -36,8 +36,8 @@ class Item(NamedTuple):
 class Found(NamedTuple):
     """What a loader found in a folder; `where` names the file that the questions are from.
 
-    `prepare` is what the set's own scorer does to a query before it runs it, `rule` its comparison where it is not the
-    format's. Of a huge set no more is read than asked.
+    `prepare` changes a query before it runs, as the set's own scorer does; `rule` is its comparison where that is not
+    the format's. Of a huge set no more is read than asked.
     """
 
     items: Iterable[Item]

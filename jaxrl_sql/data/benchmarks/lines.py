@@ -175,7 +175,7 @@ def _lacks_first(record: Record) -> list[str]:
 
 
 def lacking(folder: Path, split: str) -> str:
-    """Return what the one file of JSON that may hold a split's questions lacks; "" where none or several may."""
+    """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
     there = called_as(folder, split) if split else [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS]
     records = [(path.name, first_record(path)) for path in there if _ending(path) in (".json", ".jsonl")]
     if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):

@@ -27,7 +27,7 @@ ASKED = {
     "question": ("question", "nl_question", "utterance", "nl"),
     "evidence": ("evidence", "external_knowledge", "hint", "knowledge"),
 }
-"""What the question and its evidence are called in rows and files."""
+"""Names of the question and its evidence in rows and files."""
 
 # Where the databases of each source lie in OmniSQL's archive, which the others train on too.
 _ROOTS = {

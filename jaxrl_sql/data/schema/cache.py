@@ -84,7 +84,7 @@ def content_of(db_path: str | Path) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def content_hash(version: Version) -> str:
-    """Return a hash of the file, of what stands in its write-ahead log, if it has one, and of the hidden columns."""
+    """Return a hash of the file, its write-ahead log and the hidden columns."""
     whole = hashlib.blake2b(digest_size=20)
     try:
         for path in (Path(version.path), Path(f"{version.path}-wal")):

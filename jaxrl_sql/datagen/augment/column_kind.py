@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 Condition = tuple[str, Any]
-"""A sign (`>`, `!=`, `like`, …) and a value: what a query asks of a column."""
+"""A sign (`>`, `!=`, `like`, …) and a value: a condition on a column."""
 
 _DATE_FORMS = (
     "%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y",
@@ -76,7 +76,7 @@ def _moved(moment: datetime, step: timedelta, form: str, like: Any) -> Any:
 
 
 def _near(conditions: Sequence[Condition], value: Any, known: Sequence[Any]) -> Iterator[Any]:
-    """Yield values of a column's kind, those first that are near to what the conditions name."""
+    """Yield values of a column's kind, the nearest to the conditions' values first."""
     yield str(value)
     for other in (item for item in known if isinstance(item, str)):  # with a part as the text that a pattern names
         for start in range(len(other) - len(str(value)) + 1):
@@ -121,7 +121,7 @@ def _number(value: Any) -> float | None:
 
 
 def _holds(value: Any, conditions: Sequence[Condition]) -> bool:
-    """Return whether a value is within conditions, as SQLite compares what a column of its kind holds."""
+    """Return whether a value meets conditions, compared as SQLite compares values of its kind of column."""
     return all(_compares(value, sign, bound) for sign, bound in conditions)
 
 

@@ -282,7 +282,7 @@ class _Inserting:
         query = f"SELECT DISTINCT {column} FROM {quote_name(table.name)} WHERE {column} IS NOT NULL ORDER BY 1 DESC"
         known = [value for (value,) in self.connection.execute(f"{query} LIMIT {_MOST_KNOWN}")]
         declared = next(one.type for one in table.columns if one.name == name)
-        # A text says nothing of what other texts are like.
+        # Texts of an empty column cannot be guessed.
         return known or [value for value in [_default(declared)] if value != _ANY_TEXT]
 
     def _chosen_known(self, table: Table, name: str, root: Slot) -> Any:

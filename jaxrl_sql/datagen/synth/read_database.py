@@ -179,7 +179,7 @@ class _Reader:
     def _is_id(
         self, table: str, column: Column, words: str, known: Sequence[object], total: int, *, is_first: bool
     ) -> bool:
-        """Return whether a column names rows by numbers or hashes: no value stands twice in the table.
+        """Return whether a column names rows by numbers or hashes: no value is repeated in the table.
 
         The first column of a table without a primary key does so by any whole numbers.
         """
@@ -373,7 +373,7 @@ def _points(
 ) -> bool:
     """Return whether a column holds nothing but ids of another table's rows.
 
-    It has to be named as that table, or as its ids, or to hold what cannot well be there by chance.
+    It must be named after that table or its ids, or hold values that are unlikely by chance.
     """
     if _QUANTITY.search(column.words):
         return False

@@ -55,7 +55,7 @@ class Summary:
     `feature/join`. `statuses` counts predictions by how they ended, `gold_statuses` golds; `stopped` counts what the
     clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
     what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
-    `reliability`, where some questions have no answer, is EHRSQL's score for each cost of an error; `abstention` has the
+    `reliability`, where some questions have no answer, is EHRSQL's score for each cost of an error; `abstention` are
     shares of its scorer of 2022. `unjudged` counts predictions without a verdict, for example after a database
     error: the accuracy leaves them out.
     """

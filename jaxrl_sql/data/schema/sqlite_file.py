@@ -114,7 +114,8 @@ def skip_unreadable(path: str, name: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if not is_of_one_part(error):
             raise
-        _LOG.warning("%r: values of %r are left out: %r", str(path), name, str(error))
+        line = f"{path}: values of {name} are left out: {error}"
+        _LOG.warning("%s", repr(line)[1:-1])  # names of a database may hold escape codes of terminals
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -83,7 +83,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
     A column without a name before others is left out, and cells that a row lacks are empty. Raises InputError for what
     is no such table, one without rows, a name of `used` that several columns have, and with the line of a row that has
     more cells than the header has names. A quote inside a quoted cell is read as pandas reads it, with a note; the text
-    `nan`, as Python writes a missing value of pandas, is an empty cell. Ids that are all written as 2.0 are whole numbers.
+    `nan`, as Python writes a missing value of pandas, is an empty cell. Ids all written as 2.0 are
+    whole numbers.
     """
     text = read_text(path, notes)
     if "\0" in text:

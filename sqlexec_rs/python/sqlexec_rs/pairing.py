@@ -114,7 +114,8 @@ def _by_place(made: Predictions, golds: Sequence[Gold], order: Sequence[str]) ->
     skipped = len(whole) - len(filled)
     if len(whole) - 1 == len(order) and (advice := possible_header(made)):
         raise InputError(
-            f"{made.path}: {len(whole)} lines for {len(order)} questions: {advice}; --field {made.field} reads it as SQL"
+            f"{made.path}: {len(whole)} lines for {len(order)} questions: {advice}; "
+            f"--field {made.field} reads it as SQL"
         )
     for lines, how in ((whole, "paired line by line"), (filled, f"paired line by line, {skipped} blank lines skipped")):
         if len(lines) == len(order):
@@ -136,7 +137,7 @@ def _first_by_id(order: Sequence[str], predictions: Iterable[Prediction]) -> dic
 
 def _without_database(one: Prediction, known: set[str]) -> Prediction:
     """Take off the database that stands behind a tab, as in Spider's files."""
-    before, name = database_of(one.sql or "")
+    before, name = database_of(one.sql or "", known)
     if name in known:
         return one._replace(sql=before.strip() or None, db_id=name)
     return one._replace(sql=one.sql.strip()) if one.sql else one

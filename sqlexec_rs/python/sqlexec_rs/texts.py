@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 # SQL may begin behind blanks, a mark without width, a bracket, a semicolon, a comment or a code fence.
 _BEFORE = r"(?:[\s(;\ufeff\u200b-\u200f\u2060]|(?:--|[#])[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/|```\w*)*"
@@ -15,12 +15,14 @@ _STATEMENT = re.compile(
     _BEFORE
     + rf"""(?:(?:explain|pragma|pivot|unpivot|summarize)\b
     |values\s*(?:\(|row\b) |table\s+[\w."`\[\]]+\s*(?:;|\Z|(?:where|order|limit|union|except|intersect)\b)
-    |create\s+(?:or\s+replace\s+)?(?:\w+\s+){{0,2}}{_MADE}\s+(?:if\s+not\s+exists\s+)?[\w."`\[\]]+\s*(?:\bas\b|\bon\b|\(|;|\Z)
+    |create\s+(?:or\s+replace\s+)?(?:\w+\s+){{0,2}}{_MADE}\s+(?:if\s+not\s+exists\s+)?[\w."`\[\]]+
+        \s*(?:\bas\b|\bon\b|\(|;|\Z)
     |(?:drop|alter)\s+(?:\w+\s+)?{_MADE}\b |update\s+.{{1,200}}?\sset\s+[\w."`\[\]]+\s*=
     |(?:insert|replace)\s+(?:or\s+\w+\s+|overwrite\s+|ignore\s+)?into\b |delete\s+from\b |merge\s+into\b
     |(?:describe|desc)\s+[\w."`\[\]]+\s*(?:;|\Z) |describe\s+(?:select|table)\b
     |show\s+(?:\w+\s+){{0,2}}(?:tables|columns|databases|schemas|indexes|index|keys|status|variables|views)\b
-    |show\s+create\b |(?:set|declare)\s+\S+(?:\s+\S+)?\s*(?:=|\bto\b) |(?:call|exec|execute)\s+[\w."`\[\]]+\s*(?:\(|;|\Z)
+    |show\s+create\b |(?:set|declare)\s+\S+(?:\s+\S+)?\s*(?:=|\bto\b)
+    |(?:call|exec|execute)\s+[\w."`\[\]]+\s*(?:\(|;|\Z)
     |truncate\s+(?:table\s+)?\w+\s*(?:;|\Z) |(?:begin|commit|rollback)\s*(?:transaction\s*)?(?:;|\Z)
     |(?:attach|detach|use|copy)\s+['"`\w(][^\s]*\s*(?:;|\Z|\bto\b|\bas\b))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
@@ -36,11 +38,11 @@ _PART = re.compile(
 _FROM = re.compile(r"from\b", re.IGNORECASE)
 _FROM_SELECT = re.compile(r"from\b[^()]*\bselect\b", re.IGNORECASE)
 _IN_BRACKETS = re.compile(r"\([^()]*\)")
+# More lines than this are no answers that happen to begin as a part of a query.
 _PARTS_SHARE = 0.1
-"""More lines than this are no answers that happen to begin as a part of a query."""
 # A name, perhaps a database's, behind the last tab of a line.
 _NAME = re.compile(r" *[\w./:#-]+ *")
-# SQL that goes on behind it: what follows a tab is no database.
+# SQL that is open at its end: what follows a tab is no database.
 _OPEN = re.compile(
     r".*(?:\b(?:select|distinct|from|where|join|on|and|or|not|by|having|limit|offset|as|in|like|between|union|all|except"
     r"|intersect|set|into|update|table|with)|[,=<>(+*/|.-])\s*",
@@ -78,10 +80,14 @@ def is_word(text: str) -> bool:
     return bool(_WORD.fullmatch(text))
 
 
-def database_of(text: str) -> tuple[str, str]:
-    """Return (SQL, name) of a line whose whole SQL has a tab and a name behind it, as in Spider's files, or (text, "")."""
+def database_of(text: str, known: Collection[str] = ()) -> tuple[str, str]:
+    """Return (SQL, name) of a line whose SQL ends before a tab and a name, as in Spider's files; or (text, "").
+
+    Names that are `known` may have any form.
+    """
     before, tab, last = text.rpartition("\t")
-    return (before, last.strip()) if tab and _NAME.fullmatch(last) and not _OPEN.fullmatch(before) else (text, "")
+    is_name = tab and (_NAME.fullmatch(last) or last.strip() in known)
+    return (before, last.strip()) if is_name and not _OPEN.fullmatch(before) else (text, "")
 
 
 def parts_of_queries(texts: Sequence[tuple[str, str]]) -> list[str]:

@@ -419,7 +419,9 @@ def test_a_first_answer_that_is_no_query_is_no_header(answer: str, field: str, t
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_a_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
-    assert "--field NAME says where SQL stands" in refusal(path, f"my_sql{mark}name\nSELECT 1{mark}a\nSELECT 2{mark}b\n")
+    assert "--field NAME says where SQL stands" in refusal(
+        path, f"my_sql{mark}name\nSELECT 1{mark}a\nSELECT 2{mark}b\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -435,7 +437,8 @@ def test_a_line_that_begins_as_a_part_of_a_query_is_one_answer(answer: str, plac
     assert read_texts(tmp_path / "p", lines) == lines
     (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
     assert [prediction.sql for prediction in read_predictions(tmp_path / "p").found] == ["SELECT 1", answer, "SELECT 2"]
-    written = write_submission("spider", tmp_path, [(str(i), "shop") for i in range(20)], {str(i): sql for i, sql in enumerate(lines)})
+    numbered = {str(i): sql for i, sql in enumerate(lines)}
+    written = write_submission("spider", tmp_path, [(uid, "shop") for uid in numbered], numbered)
     assert [prediction.sql for prediction in read_predictions(written[-1]).found] == lines
     named = "".join(f"{sql}\t{db_id}\n" for sql, db_id in (("SELECT 1", "shop"), (answer, "shop"), ("SELECT 2", "zoo")))
     assert list(paired(tmp_path / "p", named).sqls.values()) == ["SELECT 1", answer, "SELECT 2"]
@@ -447,7 +450,7 @@ def test_lines_of_duckdb_may_all_begin_with_from(line: str, tmp_path: Path) -> N
     assert read_texts(tmp_path / "p", lines) == lines
 
 
-PARTS = ["LIMIT 1", "AND b = 2", "OR b = 2", "ON t.a = u.a", "ORDER BY a", "INTERSECT SELECT b FROM t", "EXCEPT", "ORDER"]
+PARTS = ["LIMIT 1", "AND b = 2", "OR b = 2", "ON t.a = u.a", "ORDER BY a", "INTERSECT SELECT b", "EXCEPT", "ORDER"]
 
 
 @pytest.mark.parametrize("part", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
@@ -475,7 +478,8 @@ STATEMENTS = [
     "CREATE TABLE x AS SELECT 1", "CREATE OR REPLACE TEMP VIEW x AS SELECT 1", "UPDATE t SET a = 1", "DELETE FROM t",
     "INSERT INTO t VALUES (1)", "INSERT OR IGNORE INTO t VALUES (1)", "DROP TABLE IF EXISTS t", "ALTER TABLE t ADD a",
     "SHOW TABLES", "SUMMARIZE t", "SET x = 1", "CALL f(1)", "MERGE INTO t USING u ON a", "REPLACE INTO t VALUES (1)",
-    "# a comment\nSELECT 1", ";SELECT 1", "\ufeffSELECT 1", "\u200bSELECT 1", "SELECT*FROM t", "UNPIVOT t ON a INTO NAME n",
+    "# a comment\nSELECT 1", ";SELECT 1", "\ufeffSELECT 1", "\u200bSELECT 1", "SELECT*FROM t",
+    "UNPIVOT t ON a INTO NAME n",
 ]  # fmt: skip
 
 
@@ -511,9 +515,14 @@ def test_ids_that_are_empty_everywhere_name_the_way_out(blank: str | None, tmp_p
 
 def test_a_tab_in_sql_names_no_database(tmp_path: Path) -> None:
     path = tmp_path / "p"
-    for form in ("SELECT a FROM\tt{}", "SELECT\ta\tFROM\tt{}", "SELECT a,\tb{}", "SELECT a FROM t LIMIT\t{}", "SELECT\tx{}"):
+    for form in ("SELECT a FROM\tt{}", "SELECT\ta\tFROM\tt{}", "SELECT a,\tb{}", "SELECT a LIMIT\t{}", "SELECT\tx{}"):
         lines = [form.format(i) for i in range(3)]
         assert list(paired(path, "\n".join(lines)).sqls.values()) == lines
+    golds = [dataclasses.replace(question, db_id="my shop") for question in QUESTIONS]
+    path.write_text("SELECT 1\tmy shop\nSELECT 2\tmy shop\nSELECT a FROM\tmy shop\n")
+    assert list(pair(read_predictions(path), golds, IDS).sqls.values()) == [
+        "SELECT 1", "SELECT 2", "SELECT a FROM\tmy shop",
+    ]  # fmt: skip
     tables = ["SELECT a FROM\tzoo", "SELECT a FROM\tzoo", "SELECT 2\tzoo"]
     assert list(paired(path, "\n".join(tables)).sqls.values()) == [*tables[:2], "SELECT 2"]
 

@@ -314,7 +314,7 @@ def _read_csv(path: Path, text: str, field: str) -> Predictions | None:
     return _from_objects(path, "a table", rows, field.lower())
 
 
-def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterator[Entry]:
+def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
     bad: list[str] = []
     count = 0
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

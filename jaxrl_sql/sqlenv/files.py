@@ -8,13 +8,14 @@ from typing import Any
 
 from jaxrl_sql.types import InputError
 from sqlexec_rs import files
-from sqlexec_rs.files import Gold, cases
+from sqlexec_rs.files import ID_KEYS, Gold, cases, whole_number_ids
 from sqlexec_rs.files import InputError as FileError
 from sqlexec_rs.pairing import Paired, pair
 from sqlexec_rs.predictions import BIRD_MARK, Prediction, Predictions, read_predictions
 
 __all__ = [
     "BIRD_MARK",
+    "ID_KEYS",
     "Gold",
     "Paired",
     "Prediction",
@@ -24,6 +25,7 @@ __all__ = [
     "read_predictions",
     "told_as_ours",
     "uid_of",
+    "whole_number_ids",
 ]
 
 

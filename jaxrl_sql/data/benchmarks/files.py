@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.data.jsonl import ODD, as_windows, load_json
+from jaxrl_sql.sqlenv.files import ID_KEYS, whole_number_ids
 from jaxrl_sql.types import InputError
 
 Record = dict[str, Any]
@@ -82,7 +83,8 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
     A column without a name before others is left out, and cells that a row lacks are empty. Raises InputError for what
     is no such table, one without rows, a name of `used` that several columns have, and with the line of a row that has
     more cells than the header has names. A quote inside a quoted cell is read as pandas reads it, with a note; the text
-    `nan`, as Python writes a missing value of pandas, is an empty cell.
+    `nan`, as Python writes a missing value of pandas, is an empty cell. Ids all written as 2.0 are
+    whole numbers.
     """
     text = read_text(path, notes)
     if "\0" in text:
@@ -112,6 +114,7 @@ def read_csv(path: Path, notes: Notes, used: Collection[str]) -> list[Record]:
         )
     if not found:
         raise InputError(f"{path}: has no rows below its header: write a question a row")
+    whole_number_ids(found, ID_KEYS)
     return found
 
 

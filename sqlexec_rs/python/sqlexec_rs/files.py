@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ ID_KEYS = ("id", "question_id", "instance_id", "uid", "qid")
 _GOLD_KEYS = ("sql", "SQL", "query", "gold_sql", "gold")
 
 _SHOWN = 3
+_WITH_POINT = re.compile(r"(-?\d+)\.0+")
 # How files that are no text begin.
 _BINARY = {
     b"PAR1": "a Parquet file: write it as JSON lines (pandas: to_json(orient='records', lines=True))",
@@ -70,6 +72,19 @@ def id_text(value: Any) -> str:
         return str(value)
     is_real = isinstance(value, float | Decimal) and math.isfinite(value)
     return str(int(value)) if is_real and abs(value) < 2**53 and value % 1 == 0 else ""
+
+
+def whole_number_ids(records: Sequence[dict[str, Any]], names: Iterable[str]) -> None:
+    """Write a table's columns of whole numbers with a point, as pandas writes those with a gap, without it: 2.0 is 2.
+
+    Ids that only look like numbers, 1.0 and 1.1, or 2 and 2.0, stay as they are.
+    """
+    for name in names:
+        filled = [record for record in records if not is_blank(record.get(name))]
+        numbers = [_WITH_POINT.fullmatch(str(record[name]).strip()) for record in filled]
+        for record, number in zip(filled, numbers, strict=True):
+            if number and all(numbers):
+                record[name] = number[1]
 
 
 def is_blank(value: Any) -> bool:

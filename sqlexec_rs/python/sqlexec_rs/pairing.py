@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlexec_rs.files import Gold, InputError, cases
-from sqlexec_rs.predictions import Prediction, Predictions, same_sql, shown_fields
+from sqlexec_rs.predictions import Prediction, Predictions, possible_header, shown_fields
+from sqlexec_rs.texts import database_of, same_sql
 
-# A database's name, or an id, behind the last tab of a line.
-_NAME = re.compile(r" *[\w./:#-]+ *")
 _NEARLY_ALL = 0.95
 """Where so large a share of the predictions is the gold to the letter, the golds were read: no model writes so."""
 
@@ -108,13 +106,17 @@ def _by_place(made: Predictions, golds: Sequence[Gold], order: Sequence[str]) ->
             "the counts agree; write an id into each"
         )
     known = {gold.db_id for gold in golds}
-    last = [(one.sql or "").rpartition("\t")[1:] for one in made.found if one.sql is not None]
-    named = {word.strip() for tab, word in last if tab and _NAME.fullmatch(word)}
-    if 2 * sum(bool(tab) and word.strip() in named for tab, word in last) > len(last):  # a file for another set
-        known |= named
+    last = [database_of(one.sql)[1] for one in made.found if one.sql is not None]
+    if 2 * sum(map(bool, last)) > len(last):  # a file for another set
+        known |= {name for name in last if name}
     whole = [_without_database(one, known) for one in made.found]
     filled = [one for one in whole if one.sql is not None]
     skipped = len(whole) - len(filled)
+    if len(whole) - 1 == len(order) and (advice := possible_header(made)):
+        raise InputError(
+            f"{made.path}: {len(whole)} lines for {len(order)} questions: {advice}; "
+            f"--field {made.field} reads it as SQL"
+        )
     for lines, how in ((whole, "paired line by line"), (filled, f"paired line by line, {skipped} blank lines skipped")):
         if len(lines) == len(order):
             return _first_by_id(order, lines), how
@@ -135,8 +137,10 @@ def _first_by_id(order: Sequence[str], predictions: Iterable[Prediction]) -> dic
 
 def _without_database(one: Prediction, known: set[str]) -> Prediction:
     """Take off the database that stands behind a tab, as in Spider's files."""
-    before, tab, last = (one.sql or "").rpartition("\t")
-    return one._replace(sql=before.strip() or None, db_id=last.strip()) if tab and last.strip() in known else one
+    before, name = database_of(one.sql or "", known)
+    if name in known:
+        return one._replace(sql=before.strip() or None, db_id=name)
+    return one._replace(sql=one.sql.strip()) if one.sql else one
 
 
 def _refuse_other_databases(made: Predictions, found: dict[str, Prediction], mine: dict[str, Gold]) -> None:

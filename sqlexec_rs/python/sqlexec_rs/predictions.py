@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlexec_rs.files import ID_KEYS, InputError, cases, id_text, id_values, is_blank, text_of
+from sqlexec_rs.files import ID_KEYS, InputError, cases, id_text, id_values, is_blank, text_of, whole_number_ids
+from sqlexec_rs.texts import database_of, is_query, is_sql, is_word, names_sql, parts_of_queries, same_sql
 
 BIRD_MARK = "\t----- bird -----\t"
 """Stands between SQL and database in BIRD's predictions."""
@@ -25,26 +26,19 @@ _CLEAR_KEYS, _SQL_ITSELF, _VAGUE_KEYS = ("pred_sql", "predicted_sql"), ("sql", "
 SQL_KEYS = (*_CLEAR_KEYS, *_SQL_ITSELF, *_VAGUE_KEYS)
 """Where SQL stands, the first first: a prediction by name; what may as well be the gold; perhaps a whole answer."""
 
+_LINES = "one SQL a line, without ids"
 # What a file without names of fields has.
 _ONLY_FIELD = "sql"
 # These hold no prediction, whatever words they begin with.
 _NO_SQL = (*ID_KEYS, "db_id", "question", "evidence")
-# SQL, perhaps in a code fence, in brackets or behind a comment. DuckDB's may begin with FROM.
-_BEGINS_AS_SQL = re.compile(
-    r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/|```(?:sql\w*)?)*(?:(?:select|with|from)\b|values\s*\()", re.IGNORECASE
-)
-# A line that continues a query of the line before it, or ends a code fence.
-_CONTINUES_SQL = re.compile(
-    r"(?:from|where|having|union|(?:group|order)\s+by|(?:(?:natural|inner|left|right|full|cross)\s+)?(?:outer\s+)?join)\b"
-    r"|\)|```\w*\Z",
-    re.IGNORECASE,
-)
-_FENCE = re.compile(r"\A\s*```(?:sql\b)?|```\s*\Z", re.IGNORECASE)
 # pandas calls an index without a name `Unnamed: 0`, or nothing.
 _HEADER_NAME = re.compile(r"[^\W\d][\w. -]*|unnamed: \d+", re.IGNORECASE)
-_INDEX_NAME = re.compile(r"|unnamed: \d+|index|idx", re.IGNORECASE)
-# The first of many lines may be the header of a table of one column.
-_HEADER_LINE = re.compile(r"[^\W\d][\w.-]*(?: (?:sql|query|queries))?", re.IGNORECASE)
+# What an index, or an id under another name, is called, without the blanks and marks between its words.
+_INDEX_NAME = re.compile(
+    r"|unnamed:\d+|level\d+|indexlevel\d+|no|nr|line"
+    r"|(?:question|example|row|sample|instance|item|task|entry|record|prediction|query|line)?(?:id|idx|index|no|nr|number)"
+)
+_BETWEEN_WORDS = re.compile(r"[\s_.-]")
 _DELIMITERS = "\t;,"
 _SHOWN_FIELDS, _SHOWN_CHARACTERS = 20, 40
 
@@ -111,15 +105,21 @@ def read_predictions(path: str | Path, field: str = "") -> Predictions:
     return made._replace(is_chosen=bool(field))
 
 
+def header_advice(place: str, text: str) -> str:
+    """Return what to do where a line may be the header of a table of one column."""
+    return f"{place} may be a header, {text!r}: --field {text!r} says so"
+
+
+def possible_header(made: Predictions) -> str:
+    """Return the advice for a file whose first line may be a header, because it is a word; or nothing."""
+    first = made.found[0]
+    is_open = made.form == _LINES and not made.is_chosen
+    return header_advice(first.place, first.sql) if is_open and first.sql and is_word(first.sql) else ""
+
+
 def shown_fields(names: Sequence[str]) -> str:
     """Return a file's fields for a message."""
     return ", ".join(filter(None, names[:_SHOWN_FIELDS])) + (", …" if len(names) > _SHOWN_FIELDS else "")
-
-
-def same_sql(one: str, other: str) -> bool:
-    """Return whether two texts differ in blanks, a last semicolon and a code fence at most."""
-    first, second = (_FENCE.sub("", text).rstrip("; \t\r\n").split() for text in (one, other))
-    return first == second
 
 
 def _read_json(path: Path, text: str, field: str, is_list: bool) -> Predictions:
@@ -203,6 +203,9 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
             f"{len(places)} of {len(entries)} hold one thing in {field} and another in {rival} ({cases(places)}): "
             f"--field NAME says which is the prediction, of the fields {shown_fields(fields)}"
         )
+    if told and has_ids and all(is_blank(value) for _, entry in objects for value in id_values(entry)):
+        names = shown_fields([name for name in fields if name.lower() in ID_KEYS])
+        told.append(f"remove {names}, which is empty everywhere, to pair entry by entry")
     if told:
         raise InputError(f"{path}: {'; '.join(told)}")
     if not has_ids:
@@ -213,14 +216,20 @@ def _from_objects(path: Path, form: str, entries: Sequence[tuple[str, Any]], cho
 
 def _refuse_other_order(path: Path, entries: Sequence[Entry], fields: Sequence[str]) -> None:
     """Refuse entries without ids whose index does not count them: it may hold their ids, or another order."""
-    for name in filter(_INDEX_NAME.fullmatch, fields):
+    for name in fields:
         index = [id_text(entry.get(name)) for _, entry in entries]
+        if not _is_index_name(name) or all(is_blank(entry.get(name)) for _, entry in entries):
+            continue
         if index not in ([str(i + start) for i in range(len(index))] for start in (0, 1)):
             column = repr(name) if name else "a column without a name"
             raise InputError(
                 f"{path}: no id, and {column} ({cases(index)}) does not count the entries: rename it to id, or "
                 "remove it to pair entry by entry"
             )
+
+
+def _is_index_name(name: str) -> bool:
+    return bool(_INDEX_NAME.fullmatch(_BETWEEN_WORDS.sub("", name).lower()))
 
 
 def _field_of(entries: Sequence[Entry], fields: Sequence[str]) -> str:
@@ -242,7 +251,7 @@ def _rivals(entries: Sequence[Entry], field: str, fields: Sequence[str]) -> dict
         if name == field or name in _NO_SQL or name.lower().startswith("gold") or beside_clear:
             continue
         texts = [(place, entry[name], entry.get(field)) for place, entry in entries if _is_text(entry.get(name))]
-        is_sql = 2 * sum(bool(_BEGINS_AS_SQL.match(text)) for _, text, _ in texts) >= len(texts)
+        is_sql = 2 * sum(is_query(text) for _, text, _ in texts) >= len(texts)
         other = [place for place, text, mine in texts if not same_sql(text, mine if isinstance(mine, str) else "")]
         if other and (is_sql or (name in _VAGUE_KEYS and field in _SQL_ITSELF)):
             found[name] = other
@@ -283,23 +292,29 @@ def _from_mapping(path: Path, whole: Mapping[str, Any]) -> Predictions:
 def _read_csv(path: Path, text: str, field: str) -> Predictions | None:
     """Read a table with commas, semicolons or tabs by its header; return None if the first line is no header.
 
-    It is one if it names an id or SQL, or nothing but words between delimiters, which no query is. A column may be
-    without a name, as pandas' index is.
+    It is one if it names an id or SQL. So is a line of nothing but words between commas, which no query is; a line with
+    tabs or semicolons may be an answer with its database or its end. A column may be without a name, as pandas' index
+    is.
     """
     head = text.partition("\n")[0].rstrip("\r")
     delimiter = next((mark for mark in _DELIMITERS if mark in head), ",")
-    names = [name.strip().strip('"').lower() for name in head.split(delimiter)]
+    cells = head.split(delimiter)
+    names = [name.strip().strip('"').lower() for name in cells]
     known = {*ID_KEYS, *(key.lower() for key in SQL_KEYS), field.lower()} - {""}
-    are_names = all(_HEADER_NAME.fullmatch(name) and not _BEGINS_AS_SQL.match(name) for name in names if name)
-    if not are_names or not any(names) or (not known.intersection(names) and delimiter not in head):
+    are_names = all(_HEADER_NAME.fullmatch(name) and not is_query(name) for name in names if name)
+    is_known = bool(known.intersection(names)) or (len(names) > 1 and any(map(names_sql, names)))
+    are_words = "," in head and delimiter == "," and all(names) and not any(cell.startswith(" ") for cell in cells)
+    if not are_names or not (is_known or are_words):
         return None
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise InputError(f"{path}: its header names {cases(twice)} more than once")
-    return _from_objects(path, "a table", list(_rows(path, text, names, delimiter)), field.lower())
+    rows = list(_rows(path, text, names, delimiter))
+    whole_number_ids([row for _, row in rows], [name for name in names if name in ID_KEYS or _is_index_name(name)])
+    return _from_objects(path, "a table", rows, field.lower())
 
 
-def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterator[Entry]:
+def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
     bad: list[str] = []
     count = 0
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -323,20 +338,26 @@ def _rows(path: Path, text: str, names: Sequence[str], delimiter: str) -> Iterat
 def _read_tabbed(path: Path, text: str) -> Predictions | None:
     """Read lines of an id, a tab and SQL; None where a line has another form, or no line has SQL behind its tab."""
     rows = [(f"line {i}", line.split("\t")) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not all(len(cells) == 2 and id_text(cells[0]) and not _BEGINS_AS_SQL.match(cells[0]) for _, cells in rows):
+    if not all(len(cells) == 2 and id_text(cells[0]) and not is_query(cells[0]) for _, cells in rows):
         return None
     predictions = tuple(Prediction(id_text(uid), _sql(sql), "", place) for place, (uid, sql) in rows)
-    if not any(_BEGINS_AS_SQL.match(prediction.sql or "") for prediction in predictions):
+    if not any(is_query(prediction.sql or "") for prediction in predictions):
         return None
     return Predictions(path, "lines of an id, a tab and SQL", predictions)
 
 
 def _read_lines(path: Path, text: str) -> Predictions:
     lines = text.removesuffix("\n").split("\n")
-    found = tuple(_bare(line.rstrip("\r"), f"line {number}") for number, line in enumerate(lines, start=1))
+    found = tuple(_bare(line, f"line {number}") for number, line in enumerate(lines, start=1))
+    # Spider's line of an empty answer is a tab and a database, which is no SQL.
+    empty = [line.count("\t") == 1 and line.startswith("\t") and bool(database_of(line)[1]) for line in lines]
+    found = tuple(
+        prediction._replace(sql=f"\t{prediction.sql}") if is_empty else prediction
+        for prediction, is_empty in zip(found, empty, strict=True)
+    )
     if all(one.sql is None for one in found):
         found = ()
-    return Predictions(path, "one SQL a line, without ids", found, has_ids=False, is_lines=True)
+    return Predictions(path, _LINES, found, has_ids=False, is_lines=True)
 
 
 def _read_folder(path: Path) -> Predictions:
@@ -358,9 +379,9 @@ def _refuse_repeats(made: Predictions) -> None:
 
 def _refuse_other_texts(predictions: Predictions) -> None:
     """Refuse texts that mostly do not begin as SQL, and lines that are parts of queries or begin with a header."""
-    texts = [(prediction.place, prediction.sql) for prediction in predictions.found if prediction.sql is not None]
-    others = [(place, sql) for place, sql in texts if not _BEGINS_AS_SQL.match(sql)]
-    parts = [place for place, sql in texts if predictions.is_lines and _CONTINUES_SQL.match(sql)]
+    texts = [(place, sql) for _, sql, _, place in predictions.found if sql is not None and not sql.startswith("\t")]
+    others = [(place, sql) for place, sql in texts if not is_sql(sql)]
+    parts = parts_of_queries(texts) if predictions.form == _LINES else []
     fault = ""
     if parts:
         fault = f"{len(parts)} of {len(texts)} lines continue a query ({cases(parts)}): write each query in one line"
@@ -368,8 +389,8 @@ def _refuse_other_texts(predictions: Predictions) -> None:
         place, sql = others[0]
         count = f"{len(others)} of {len(texts)} texts"
         fault = f"read as {predictions.form}, {count} do not begin as SQL ({place}: {_shown(sql)})"
-    elif predictions.is_lines and others and others[0] == texts[0] and _HEADER_LINE.fullmatch(others[0][1]):
-        fault = "{0} may be a header, {1!r}: --field {1!r} says so".format(*others[0])
+    elif predictions.form == _LINES and others and others[0] == texts[0] and names_sql(others[0][1]):
+        fault = header_advice(*others[0])
     if fault:
         fault += "; write JSON lines or a CSV with id and sql" if predictions.is_lines else ""
         raise InputError(f"{predictions.path}: {fault}; --field {predictions.field} scores these texts as they are")

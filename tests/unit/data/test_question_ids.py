@@ -86,6 +86,16 @@ def test_parquet_types_of_whole_numbers_are_ids(tmp_path: Path) -> None:
         load_benchmark(tmp_path / "dev.parquet")
 
 
+@pytest.mark.parametrize(("ids", "expected"), [("0.0 2.0", "0 2"), ("1.0 1.1", "1.0 1.1"), ("2 1.0", "2 1.0")])
+def test_ids_of_a_table_that_pandas_wrote_with_a_point_are_whole_numbers(
+    ids: str, expected: str, tmp_path: Path
+) -> None:
+    database(tmp_path / "shop.sqlite")
+    rows = "".join(f"{uid},Q{uid}?,SELECT 1\n" for uid in ids.split())
+    (tmp_path / "dev.csv").write_text(f"Question_ID,question,sql\n{rows}")
+    assert [example.uid for example in load_benchmark(tmp_path / "dev.csv").examples] == expected.split()
+
+
 def test_a_repeated_id_does_not_move_a_gold_between_train_and_held_out(tmp_path: Path) -> None:
     path = own(tmp_path, [i % 2 for i in range(40)])
     parts = [load_split(path, name) for name in ("train", "dev")]

@@ -49,7 +49,7 @@ def test_hidden_columns_and_a_version_hold_together(database: Path, isolation: s
                 ("SELECT 1_0, email FROM users", "syntax_error", "an underscore in a number needs SQLite 3.46"),
                 ('SELECT date(email, "floor") FROM users', "forbidden", PROHIBITED),
                 ("SELECT date('2024-01-31', \"floor\") FROM users", "syntax_error", "floor needs SQLite 3.46"),
-                ("SELECT nothing FROM users", "schema_error", "no such column: nothing"),
+                ("SELECT missing FROM users", "schema_error", "no such column: missing"),
                 ("SELECT iif(id = 1, name, '') FROM users", "ok", None),
             ):
                 outcome = executor.execute(database, sql)

@@ -276,6 +276,15 @@ def _dialect_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     shares, places = dataclasses.asdict(config.data.dialects), dataclasses.asdict(config.executor.databases)
     total = sum(shares.values())
     yield abs(total - 1) < _ROUNDING, f"data.dialects {shares} are shares: they add up to {total:g}, and must to 1"
+    version, is_translated = config.executor.sqlite_version, shares["mysql"] > 0 and places["mysql"] == "translated"
+    yield (
+        not (version and is_translated),
+        (
+            f"executor.sqlite_version={version} does not go with data.dialects.mysql={shares['mysql']} and "
+            "executor.databases.mysql=translated: the translation calls functions of later versions. Leave "
+            "executor.sqlite_version empty, or name copies on a server in executor.databases.mysql"
+        ),
+    )
     for dialect, place in places.items():
         user, _, password = place.partition("://")[2].rpartition("@")[0].partition(":")
         yield (

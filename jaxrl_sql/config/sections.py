@@ -358,7 +358,7 @@ class ExecutorConfig:
 
     `isolation`: `process` runs the SQL in worker processes, which can be killed and die alone; `thread` in this one.
     `sqlite_version`, such as 3.40.1, refuses functions and syntax that later versions of SQLite added, as a published
-    scorer on that version does (empty: no restriction).
+    scorer on that version does (empty: no restriction). It is refused with MySQL that is translated.
     """
 
     threads: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.ops.control_tokens import ControlTokens
@@ -67,6 +67,20 @@ def placed(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Exa
         return dataclasses.replace(example, engine_url=address.url(address.database or example.db_id))
 
     return tuple(map(one, examples))
+
+
+def refuse_translated(examples: Iterable[Example], sqlite_version: str) -> None:
+    """Raise InputError for a question whose answers SQLite runs translated, where it has to be an earlier SQLite.
+
+    The translation calls functions of later versions: a refusal would name what the model never wrote.
+    """
+    if not sqlite_version:
+        return
+    if translated := next((each for each in examples if each.dialect == "mysql" and not each.engine_url), None):
+        raise InputError(
+            f"{translated.uid} asks for MySQL, which is translated for SQLite by functions of later versions than "
+            f"executor.sqlite_version={sqlite_version}: leave that empty, or ask the questions of copies on a server"
+        )
 
 
 def taught_sql(example: Example) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
-from jaxrl_sql.data.dialects import placed
+from jaxrl_sql.data.dialects import placed, refuse_translated
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.data.hiding import check_hide, hiding
 from jaxrl_sql.evals.numbers import Counts
@@ -46,6 +46,7 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
         benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
         servers = dataclasses.asdict(config.executor.databases)
         benchmark = hiding(benchmark._replace(examples=placed(benchmark.examples, servers)), config.data.hide)
+        refuse_translated(benchmark.examples, config.executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.data.dialects import refuse_translated
 from jaxrl_sql.data.filters import Dropped, Filtered, by_choice, by_gold, by_prompt, by_rate, by_text, without_repeats
 from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
@@ -37,6 +38,7 @@ def filter_data(config: TrainConfig) -> int:
     cfg, out = config.filter, Path(config.filter.out)
     loaded = training_questions(config.data, config.executor.databases)
     check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    refuse_translated(loaded.examples, config.executor.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.data.dialects import refuse_translated
 from jaxrl_sql.data.filters import usable_golds
 from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
@@ -42,6 +43,8 @@ def load_questions(
     with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(config)
     check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
+    for found in loaded.values():
+        refuse_translated(found.examples, config.executor.sqlite_version)
     if streamed is None:
         _tell_dialects(display.note, loaded[data.train].examples)
     _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
@@ -70,7 +73,7 @@ def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | 
     """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
     data, places = config.data, config.executor.databases
     loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
-    streamed = streamed_questions(data, places)
+    streamed = streamed_questions(data, places, config.executor.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, places)
     elif data.train in data.evals:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_folder, load_split
-from jaxrl_sql.data.dialects import InDialects, placed
+from jaxrl_sql.data.dialects import InDialects, placed, refuse_translated
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.data.hiding import hiding, refuse_hide
 from jaxrl_sql.data.shots import Shots
@@ -74,11 +74,12 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     return found
 
 
-def streamed_questions(data: DataConfig, databases: DatabasesConfig) -> Streamed | None:
+def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
     """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
 
     None where they are fewer, and where `data.include_ids` chooses among them: those are loaded. The first opening
-    looks the file through, which takes a minute for ten gigabytes.
+    looks the file through, which takes a minute for ten gigabytes. With `sqlite_version`, a question whose answers are
+    translated is refused when it is read.
     """
     streamed = _huge(data) if _is_streamed(data) else None
     if streamed is not None and data.hide:
@@ -86,7 +87,14 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig) -> Streamed
             f"data.hide=[{', '.join(data.hide)}] looks at every gold, and {data.dir}/{data.train} is read as it is "
             "asked: choose by data.limit_train or data.include_ids, or set data.stream_above=0"
         )
-    return None if streamed is None else streamed.changed(_in_dialects(data, databases), data.limit_train)
+    change = _in_dialects(data, databases)
+
+    def checked(example: Example) -> Example:
+        example = change(example) if change else example
+        refuse_translated([example], sqlite_version)
+        return example
+
+    return None if streamed is None else streamed.changed(checked if sqlite_version else change, data.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:

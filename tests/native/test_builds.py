@@ -99,6 +99,14 @@ NEWER = (
     "SELECT date('2024-01-31', '+1 month', 'floor')",
     "SELECT date('2024-01-31', '+0001-00-00')",
     "SELECT date('2024-01-15', 'end of month')",
+    "SELECT strftime(\"%F\", '2024-01-01')",
+    'SELECT strftime(("%Y" || "%G"), \'2024-01-01\')',
+    "SELECT time('12:00', \"subsec\")",
+    'SELECT date(\'2024-01-31\', "+1 month", "ceiling")',
+    "SELECT date('2024-01-31', \"+0001-00-00\")",
+    "SELECT date('2024-01-15', \"End of month\")",
+    "SELECT floor FROM (SELECT date('2024-01-31', \"floor\") AS floor)",
+    "SELECT date('2024-01-31', CASE WHEN 1 THEN ('floor') END)",
     "SELECT joined FROM newer",
 )
 OLDER = (
@@ -108,6 +116,18 @@ OLDER = (
     "SELECT strftime('%Y-%m-%d %H:%M:%f %j %w %%I', '2024-01-01'), date('2024-01-31', '+1 month', 'start of month')",
     "SELECT unixepoch('2024-01-01'), json_valid('[1]'), sqrt(4), soundex('a'), '1_000', 'floor'",
     "SELECT id FROM t WHERE id IN (SELECT id FROM t ORDER BY x LIMIT 2)",
+    "SELECT date(CASE WHEN x = 'floor' THEN '2024-01-01' ELSE '2024-01-02' END) FROM t",
+    "SELECT date('2024-01-01', CASE WHEN x <> \"floor\" AND 'ceiling' != x THEN '+1 day' ELSE '+2 day' END) FROM t",
+    "SELECT date('2024-01-01', CASE x WHEN 'floor' THEN '+1 day' ELSE '+2 day' END) FROM t",
+    "SELECT date('2024-01-01', CASE 'floor' WHEN x THEN '+1 day' ELSE '+2 day' END) FROM t",
+    "SELECT date('2024-01-01', CASE WHEN x = ('floor') THEN '+1 day' ELSE '+2 day' END) FROM t",
+    "SELECT strftime(CASE WHEN x LIKE '%Park' THEN '%Y' ELSE '%m' END, '2024-01-01') FROM t",
+    "SELECT strftime(CASE WHEN x NOT GLOB '%e' OR x IN ('%F', '%p') THEN '%Y' ELSE '%m' END, '2024-01-01') FROM t",
+    "SELECT strftime(CASE WHEN x IS NOT '%e' OR x BETWEEN '%F' AND '%T' THEN '%Y' ELSE '%m' END, '2024-01-01') FROM t",
+    'SELECT strftime("%Y-%m-%d", \'2024-01-01\', "+1 day"), "%F" FROM t',
+    "SELECT date('2024-01-31', \"floor\") FROM (SELECT '+1 day' AS floor)",
+    'WITH c("subsec", "%F") AS (SELECT \'+1 day\', \'%Y\') SELECT strftime("%F", \'2024-01-31\', "SUBSEC") FROM c',
+    "SELECT '+1 day' AS ceiling FROM t WHERE date('2024-01-31', \"ceiling\") > ''",
 )
 
 

@@ -35,6 +35,29 @@ def test_a_hidden_column_is_refused_as_prediction_and_as_gold(database: Path, is
         assert (score["pred_status"], score["gold_status"], score["bird"]) == ("ok", "forbidden", 0.0)
 
 
+def test_hidden_columns_and_a_version_hold_together(database: Path, isolation: str) -> None:
+    newer = "which needs SQLite 3.44, and sqlite_version is 3.40"
+    with Executor(threads=1, isolation=isolation, hide=[("users", "email")], sqlite_version="3.40") as executor:
+        for _ in range(2):  # no refusal stays for the next statement
+            for sql, status, error in (
+                ("SELECT email FROM users", "forbidden", PROHIBITED),
+                ("SELECT id, name FROM users", "ok", None),
+                ("SELECT concat(name, '!') FROM users", "schema_error", f"no such function: concat(), {newer}"),
+                ("SELECT name FROM users WHERE name LIKE 'A%'", "ok", None),
+                ("SELECT email, concat(name, '!') FROM users", "forbidden", PROHIBITED),
+                ("SELECT concat(email, '!') FROM users", "schema_error", f"no such function: concat(), {newer}"),
+                ("SELECT 1_0, email FROM users", "syntax_error", "an underscore in a number needs SQLite 3.46"),
+                ('SELECT date(email, "floor") FROM users', "forbidden", PROHIBITED),
+                ("SELECT date('2024-01-31', \"floor\") FROM users", "syntax_error", "floor needs SQLite 3.46"),
+                ("SELECT missing FROM users", "schema_error", "no such column: missing"),
+                ("SELECT iif(id = 1, name, '') FROM users", "ok", None),
+            ):
+                outcome = executor.execute(database, sql)
+                assert (outcome.status, (outcome.error or "").startswith(error or "")) == (status, True), sql
+                assert outcome.rows == [] or error is None, sql
+        assert executor.execute(database, "SELECT id, name FROM users").rows == [(1, "Ann")]
+
+
 def test_a_whole_table_is_hidden_by_none(database: Path) -> None:
     with Executor(threads=1, hide=[("users", None)]) as executor:
         assert executor.execute(database, "SELECT count(*) FROM users").status == "forbidden"

@@ -125,6 +125,14 @@ def test_every_choice_is_accepted(key: str) -> None:
     ("overrides", "words"),
     [
         (["grpo.num_generations=1"], "2 or more"),
+        (
+            [
+                "executor.sqlite_version=3.40.1",
+                "data.dialects={sqlite: 0.5, mysql: 0.5}",
+                "executor.databases.mysql=translated",
+            ],
+            "executor.sqlite_version=3.40.1 does not go with data.dialects.mysql=0.5 and executor.databases.mysql=tran",
+        ),
         (["grpo.prompts=8", "grpo.minibatches=3"], "must divide"),
         (["sampling.top_p=0"], "sampling.top_p"),
         (["sampling.top_p=1.5"], "sampling.top_p"),

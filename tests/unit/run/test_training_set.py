@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
-from jaxrl_sql.run.filtering import ask
+from jaxrl_sql.run.benchmark_sets import open_sets
+from jaxrl_sql.run.filtering import ask, filter_data
 from jaxrl_sql.run.questions import load_questions
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.types import InputError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -80,6 +82,40 @@ def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataC
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config, executor, make_display("none", 0, ""))
     assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
+
+
+@pytest.mark.parametrize("of", ["train", "dev", "streamed", "filter", "evaluate"])
+def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_path: Path, of: str) -> None:
+    shutil.copytree(tmp_path / "train", tmp_path / "dev")
+    questions = tmp_path / ("dev" if of == "dev" else "train") / "questions.jsonl"
+    first, *others = questions.read_text().splitlines()
+    questions.write_text("\n".join([json.dumps({**json.loads(first), "dialect": "mysql"}), *others]) + "\n")
+    overrides = [
+        f"data.dir={tmp_path}",
+        "data.source=folder",
+        "data.evals=[dev]",
+        f"data.stream_above={5 if of == 'streamed' else 0}",
+        f"data.tokenizer={MODEL}",
+        f"evaluate.data=[{tmp_path / 'train'}]",
+        f"filter.out={tmp_path / 'out'}",
+    ]
+
+    def load(*more: str) -> None:
+        config = load_config(None, [*overrides, *more])
+        if of == "evaluate":
+            open_sets(config, [])
+        elif of == "filter":
+            filter_data(config)
+        else:
+            with make_executor(ExecutorConfig(threads=1)) as executor:
+                load_questions(config, executor, make_display("none", 0, ""))[0][0]
+
+    load()
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    with pytest.raises(InputError, match=r"q0 asks for MySQL, .* executor.sqlite_version=3.40.1: leave that empty"):
+        load("executor.sqlite_version=3.40.1")
+    questions.write_text("\n".join([first, *others]) + "\n")
+    load("executor.sqlite_version=3.40.1")
 
 
 def database(path: Path) -> None:

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Row, Statement, StatementStatus};
+use rusqlite::{Connection, Row, Statement, StatementStatus};
 
 use crate::hint;
 use crate::memory::OutOfMemory;
@@ -20,7 +20,7 @@ use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::versions;
+use crate::sqlite::versions::{self, Quoted};
 
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
@@ -65,19 +65,20 @@ pub(crate) fn run(
     if let Some(excess) = find_excess(statement) {
         return Outcome::failed(Status::TooLarge, excess);
     }
-    let version = sandbox.seen().version();
-    if version != u32::MAX
-        && let Some(refusal) = versions::newer_syntax(statement, version)
-    {
-        return Outcome::failed(Status::SyntaxError, refusal);
-    }
+    let quoted = match sandbox.seen().version() {
+        u32::MAX => Quoted::default(),
+        version => match versions::newer_syntax(statement, version) {
+            Ok(quoted) => quoted,
+            Err(refusal) => return Outcome::failed(Status::SyntaxError, refusal),
+        },
+    };
     let guard = sandbox.guard();
     guard.arm(limits, cancel, begun);
     meter::arm(guard, limits, n_json_paths(statement));
     hooks::take_refused();
     hooks::take_clock_was_read();
     let asked = &Asked { sql: statement, ..*asked };
-    let mut outcome = prepare_and_fetch(sandbox, asked, patterns(statement), keeps_lock);
+    let mut outcome = prepare_and_fetch(sandbox, asked, &quoted, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += guard.charged_steps();
     let stop = guard.disarm();
@@ -109,11 +110,20 @@ pub(crate) fn run(
     outcome
 }
 
-fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, keeps_lock: bool) -> Outcome {
+fn prepare_and_fetch(
+    sandbox: &Sandbox,
+    asked: &Asked<'_>,
+    quoted: &Quoted,
+    patterns: Patterns,
+    keeps_lock: bool,
+) -> Outcome {
     let Asked { sql, limits, parameters, wanted } = *asked;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
-        Err(error) => return cannot_open(sandbox.path(), error),
+        Err(error) => {
+            sandbox.seen().reset(); // what the previous statement was refused for is not why this one fails
+            return cannot_open(sandbox.path(), error);
+        }
     };
     let has_transaction = keeps_lock || sandbox.is_read_alone();
     if has_transaction {
@@ -124,6 +134,9 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
         return Outcome::failed(Status::Forbidden, hidden_error(&column));
     }
     meter::start_preparing();
+    if let Some(refusal) = refusal_of_quoted(sandbox, connection, quoted, sql) {
+        return Outcome::failed(Status::SyntaxError, refusal);
+    }
     let explained = (wanted == Wanted::Plan).then(|| format!("{EXPLAIN}{sql}"));
     let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
         Ok(statement) => statement,
@@ -141,7 +154,7 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
     };
     if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, asked, Patterns::Any, keeps_lock);
+        return prepare_and_fetch(sandbox, asked, quoted, Patterns::Any, keeps_lock);
     }
     if (parameters.is_some() || statement.parameter_count() > 0)
         && let Err(outcome) = bind(&mut statement, parameters)
@@ -162,6 +175,19 @@ fn prepare_and_fetch(sandbox: &Sandbox, asked: &Asked<'_>, patterns: Patterns, k
     let mut outcome = fetch(&mut statement, guard, table, limits);
     outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
+}
+
+/// Returns why an earlier SQLite refuses a double-quoted word, where SQLite takes it for a text.
+fn refusal_of_quoted(sandbox: &Sandbox, connection: &Connection, quoted: &Quoted, sql: &str) -> Option<String> {
+    if quoted.is_empty() {
+        return None;
+    }
+    let error = connection.prepare(&quoted.as_names(sql)).err();
+    let refusal = error.as_ref().and_then(|error| quoted.refusal(error)).map(str::to_owned);
+    if refusal.is_none() {
+        sandbox.seen().reset(); // the statement itself is prepared next
+    }
+    refusal
 }
 
 fn hidden_error(column: &str) -> String {

@@ -89,13 +89,14 @@ impl Seen {
         self.has_patterns_in_view.store(false, Ordering::Relaxed);
         self.n_snippets.store(0, Ordering::Relaxed);
         self.hiding.reset();
-        if self.version != u32::MAX {
-            self.take_newer();
-        }
+        self.take_newer();
     }
 
     /// Returns the function of a later version that was refused, and that version.
     pub(crate) fn take_newer(&self) -> Option<(&'static str, u32)> {
+        if self.version == u32::MAX {
+            return None;
+        }
         self.newer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 

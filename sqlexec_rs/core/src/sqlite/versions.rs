@@ -1,7 +1,10 @@
 //! Refuses what an earlier SQLite refuses, so that a score agrees with that of a scorer which ran on it.
 //!
 //! The authorizer finds functions, in views too. Syntax is found in the statement's tokens, and so are formats and modifiers
-//! of dates, of which SQLite itself makes NULL: they are looked for in literals.
+//! of dates, of which SQLite itself makes NULL: they are looked for in literals. A double-quoted word is one where no column
+//! has its name, which SQLite alone knows.
+
+use std::ops::Range;
 
 use crate::scan::{is_word, skip_blank, token_end, unquoted, word_end};
 
@@ -51,20 +54,56 @@ const MODIFIER_STARTS: [(&str, u32); 2] = [("end of ", 54), ("start of week", 54
 /// Codes of a format of `strftime`.
 const CODES: [(&[u8], u32); 2] = [(b"eFIklpPRTu", 44), (b"GgUV", 46)];
 
+/// Words behind which a literal is compared, and words that compare the literal before them.
+const COMPARES_WITH: [&str; 11] =
+    ["like", "glob", "match", "regexp", "is", "from", "not", "between", "and", "case", "when"];
+const COMPARES: [&str; 11] =
+    ["like", "glob", "match", "regexp", "is", "in", "not", "between", "isnull", "notnull", "when"];
+
 /// Returns the minor version that added a function, where that is later than `version`.
 pub(crate) fn newer_function(name: &[u8], version: u32) -> Option<(&'static str, u32)> {
     newer(&FUNCTIONS, name, version)
 }
 
-/// Returns why an earlier SQLite refuses a statement, if its tokens show it.
-pub(crate) fn newer_syntax(sql: &str, version: u32) -> Option<String> {
+/// Double-quoted words that an earlier SQLite refuses where they are texts, each with why.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quoted(Vec<(Range<usize>, String)>);
+
+impl Quoted {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the statement with the words as names, which SQLite never takes for texts.
+    pub(crate) fn as_names(&self, sql: &str) -> String {
+        let mut text = String::with_capacity(sql.len());
+        let mut copied = 0;
+        for (place, _) in &self.0 {
+            text.extend([&sql[copied..place.start], "`", &sql[place.start + 1..place.end - 1], "`"]);
+            copied = place.end;
+        }
+        text + &sql[copied..]
+    }
+
+    /// Returns the refusal of the word of which an error about that statement says that no column has its name.
+    pub(crate) fn refusal(&self, error: &rusqlite::Error) -> Option<&str> {
+        let rusqlite::Error::SqlInputError { msg, offset, .. } = error else { return None };
+        let is_meant = |place: &Range<usize>| usize::try_from(*offset) == Ok(place.start);
+        let (_, refusal) = self.0.iter().find(|(place, _)| is_meant(place) && msg.starts_with("no such column: "))?;
+        Some(refusal)
+    }
+}
+
+/// Returns why an earlier SQLite refuses a statement, if its tokens show it, or else the words that decide it.
+pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<Quoted, String> {
     let bytes = sql.as_bytes();
+    let mut quoted = Quoted::default();
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut before: &[u8] = b"";
     let mut at = skip_blank(bytes, 0);
     while at < bytes.len() {
         let end = if is_word(bytes[at]) { word_end(bytes, at) } else { token_end(bytes, at) };
-        let token = &bytes[at..end];
+        let (token, next) = (&bytes[at..end], skip_blank(bytes, end));
         let since = match (token, groups.last_mut()) {
             (b"(", mut outer) => {
                 let group = Group::new(before, outer.as_deref());
@@ -79,15 +118,19 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Option<String> {
                 group.n_commas += 1;
                 None
             }
-            (_, group) => newer_token(token, before, group, version),
+            (_, group) => newer_token(token, before, &bytes[next..], group, version),
         };
         if let Some((what, since)) = since {
-            return Some(refusal(what, since, version));
+            let refusal = refusal(what, since, version);
+            if token[0] != b'"' || token.contains(&b'`') {
+                return Err(refusal);
+            }
+            quoted.0.push((at..end, refusal));
         }
         before = token;
-        at = skip_blank(bytes, end);
+        at = next;
     }
-    None
+    Ok(quoted)
 }
 
 /// Says that something came with a later version.
@@ -109,8 +152,10 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(before: &'a [u8], outer: Option<&Group<'_>>) -> Self {
         let is_name = before.first().is_some_and(|byte| is_word(*byte) || b"\"`[".contains(byte));
-        let name = if is_name { unquoted(before) } else { b"" };
-        let date_argument = if name.is_empty() {
+        let name = if is_name && !is_in(before, &["then", "else"]) { unquoted(before) } else { b"" };
+        let date_argument = if is_compared(before, b"") {
+            None
+        } else if name.is_empty() {
             outer.and_then(|outer| outer.date_argument.map(|first| first + outer.n_commas))
         } else if name.eq_ignore_ascii_case(b"strftime") {
             Some(0) // the format comes first
@@ -137,6 +182,7 @@ impl<'a> Group<'a> {
 fn newer_token(
     token: &[u8],
     before: &[u8],
+    after: &[u8],
     group: Option<&mut Group<'_>>,
     version: u32,
 ) -> Option<(&'static str, u32)> {
@@ -146,7 +192,7 @@ fn newer_token(
     }
     let group = group?;
     if group.is_empty {
-        group.is_query = [&b"select"[..], b"with", b"values"].iter().any(|word| token.eq_ignore_ascii_case(word));
+        group.is_query = is_in(token, &["select", "with", "values"]);
         group.is_empty = false;
     }
     let is_sorted = token.eq_ignore_ascii_case(b"by") && before.eq_ignore_ascii_case(b"order");
@@ -154,11 +200,27 @@ fn newer_token(
     if is_sorted && !group.is_query && !is_window && version < 44 {
         return Some(("ORDER BY in the arguments of a function", 44));
     }
-    let text = token.strip_prefix(b"'")?.strip_suffix(b"'")?;
-    match group.date_argument? + group.n_commas {
+    let [b'\'' | b'"', text @ .., b'\'' | b'"'] = token else { return None };
+    let number = group.date_argument? + group.n_commas;
+    let is_part_of_name = before == b"." || after.first() == Some(&b'.');
+    if is_part_of_name || is_compared(before, after) {
+        return None;
+    }
+    match number {
         0 => newer_code(text, version),
         _ => newer_modifier(text, version),
     }
+}
+
+/// Returns whether a literal between these is only compared, and is no value of the expression.
+fn is_compared(before: &[u8], after: &[u8]) -> bool {
+    let compares = |mark: Option<&u8>| mark.is_some_and(|mark| b"=<>!".contains(mark));
+    let word = after.get(..after.iter().take_while(|byte| is_word(**byte)).count()).unwrap_or_default();
+    compares(before.first()) || compares(after.first()) || is_in(before, &COMPARES_WITH) || is_in(word, &COMPARES)
+}
+
+fn is_in(word: &[u8], words: &[&str]) -> bool {
+    words.iter().any(|other| other.as_bytes().eq_ignore_ascii_case(word))
 }
 
 fn newer_code(format: &[u8], version: u32) -> Option<(&'static str, u32)> {
@@ -236,9 +298,40 @@ mod tests {
             ("SELECT date(a, '+0001-00-00')", 43),
             ("SELECT unixepoch('subsec')", 42),
             ("SELECT * FROM [jsonb_each](a)", 51),
+            ("SELECT strftime(\"%G`\", a)", 46),
+            ("SELECT date(a, CASE WHEN b = 1 THEN ('floor') ELSE 'ceiling' END)", 46),
         ] {
-            assert!(newer_syntax(sql, since - 1).is_some(), "{sql}");
-            assert_eq!(newer_syntax(sql, since), None, "{sql}");
+            assert!(newer_syntax(sql, since - 1).is_err(), "{sql}");
+            assert_eq!(newer_syntax(sql, since), Ok(Quoted::default()), "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_double_quoted_literal_is_refused_where_no_column_has_its_name() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE t(d, floor, \"%F\")").unwrap();
+        let refuses = |sql: &str, version: u32| {
+            connection.prepare(sql).unwrap();
+            let quoted = newer_syntax(sql, version).unwrap();
+            let tried = connection.prepare(&quoted.as_names(sql));
+            tried.is_err_and(|error| quoted.refusal(&error).is_some())
+        };
+        for (sql, since) in [
+            ("SELECT strftime(\"%Y %p\", d) FROM t", 44),
+            ("SELECT date(d, \"floor\", \"ceiling\") FROM t", 46),
+            ("SELECT date('2024-01-31', \"floor\")", 46),
+            ("SELECT d AS ceiling, date(d, /* é */ \"Ceiling\") FROM t", 46),
+            ("SELECT unixepoch(\"subsec\")", 42),
+        ] {
+            assert!(refuses(sql, since - 1), "{sql}");
+            assert!(!refuses(sql, since), "{sql}");
+        }
+        for sql in [
+            "SELECT date(d, \"floor\"), strftime(\"%f\", d) FROM t",
+            "SELECT date(d, t.\"floor\"), strftime(\"%Y\", d, \"+1 day\"), \"ceiling\" FROM t",
+            "SELECT d AS ceiling FROM t ORDER BY date(d, \"ceiling\")",
+        ] {
+            assert!(!refuses(sql, EARLIEST), "{sql}");
         }
     }
 
@@ -252,8 +345,14 @@ mod tests {
             "SELECT iif(a, f(1, 2), 3), json_valid(a), coalesce(a, b, c, d)",
             "SELECT strftime('%Y-%m-%d %%I %H:%M:%f', a, '+1 day', 'start of month'), '%p', '%', date(a, '-1 years')",
             "SELECT * FROM json_each(a) WHERE x LIKE '%I' AND 'floor' = y",
+            "SELECT date(CASE WHEN a = 'floor' OR a IN ('floor') OR a == (('floor')) THEN d END)",
+            "SELECT date(d, CASE a WHEN 'floor' THEN b END), date(d, CASE 'floor' WHEN a THEN b END)",
+            "SELECT strftime(CASE WHEN a LIKE '%Park' OR a NOT GLOB '%e' OR a MATCH '%F' THEN '%Y' ELSE '%m' END, d)",
+            "SELECT strftime(CASE WHEN a IS NOT DISTINCT FROM '%e' OR a BETWEEN '%F' AND '%p' THEN '%Y' END, d)",
+            "SELECT date(a ->> 'floor', a -> 'subsec', CASE WHEN a IS NOT 'floor' THEN b END)",
+            "SELECT date(d, CASE WHEN a <> \"floor\" AND 'floor'/**/!= a AND (a) > 'floor' THEN b END)",
         ] {
-            assert_eq!(newer_syntax(sql, EARLIEST), None, "{sql}");
+            assert_eq!(newer_syntax(sql, EARLIEST), Ok(Quoted::default()), "{sql}");
         }
     }
 }

@@ -7,7 +7,7 @@ that an answer never earns the value of another query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sqlglot import exp
 
@@ -31,10 +31,15 @@ _PLAIN = (
 _AGGREGATES = (exp.AggFunc, exp.GroupConcat)
 
 
-def for_sqlite(tree: exp.Expression) -> exp.Expression:
-    """Rewrite what SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts."""
+def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
+    """Rewrite what SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
+
+    `numeric` are names of columns that hold numbers, in lower case.
+    """
     root = exp.Paren(this=tree)
     nodes = list(tree.walk())
+    if numeric:
+        _mark_numeric(nodes, numeric)
     for node in nodes:
         if type(node) not in _REWRITES and not isinstance(node, _PLAIN):
             raise Refused(name_of(node))
@@ -49,6 +54,22 @@ def for_sqlite(tree: exp.Expression) -> exp.Expression:
             new.meta.setdefault("kind", kind)
             node.replace(new)
     return root.this
+
+
+def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None:
+    """Mark columns of numbers, but for names that the query gives to other values."""
+    if any(isinstance(node, exp.SetOperation) and isinstance(node.parent, exp.Subquery | exp.CTE) for node in nodes):
+        return  # a column of its result has the values of several
+    new = set()
+    for node in nodes:
+        if isinstance(node, exp.Alias) and not (isinstance(node.this, exp.Column) and node.this.name == node.alias):
+            new.add(node.alias.lower())
+        elif isinstance(node, exp.TableAlias):
+            new.update(column.name.lower() for column in node.args.get("columns") or ())
+    for node in nodes:
+        if isinstance(node, exp.Column):
+            name = node.name.lower()
+            node.meta["numeric"] = name in numeric and name not in new
 
 
 def _call(node: exp.Expression) -> exp.Expression | None:

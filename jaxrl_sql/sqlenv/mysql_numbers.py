@@ -62,7 +62,7 @@ def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression,
     if "number" not in kinds:
         return left, right
     for side, other in ((left, right), (right, left)):
-        if kind_of(other) != "number" and _may_be_date(side):
+        if kind_of(other) != "number" and not other.meta.get("numeric") and _may_be_date(side):
             raise Refused(f"a comparison with {side.name}, which may be a date")
     return as_number(left), as_number(right)
 

@@ -148,7 +148,7 @@ def whole_number(node: exp.Expression | None) -> int | None:
 
 def as_number(node: exp.Expression) -> exp.Expression:
     """Return a value as the number that MySQL takes it for: of a text, its beginning."""
-    if kind_of(node) in {"number", "null"}:
+    if kind_of(node) in {"number", "null"} or node.meta.get("numeric"):
         return node.copy()
     if kind_of(node) == "date":
         raise Refused("a date or time used as a number")

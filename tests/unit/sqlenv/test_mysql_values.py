@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import jaxrl_sql
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.sqlenv.dialect import to_sqlite, why_refused
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.sqlenv.executor import Outcome, make_executor
 from sqlexec_rs.servers import Server
 
 ROWS = """
@@ -411,16 +411,24 @@ def test_values_are_those_of_mariadb(server_database: Callable[[str, str], Serve
         connection.executescript(f"CREATE TABLE v({COLUMNS['sqlite']}); {unescaped}")
     server = server_database("mariadb", f"CREATE TABLE v({COLUMNS['mysql']}); {ROWS}")
     queries = [f"SELECT {line} FROM v ORDER BY id" for line in lines(EXPRESSIONS)] + lines(QUERIES)
-    translated = {sql: to_sqlite(sql, "mysql") for sql in queries}
-    assert {sql: why_refused(sql, "mysql") for sql, there in translated.items() if there is None} == {}
     with make_executor(ExecutorConfig(threads=1)) as executor:
         theirs = executor.execute_many([(server.reader, sql) for sql in queries])
-        ours = executor.execute_many([(path, sql) for sql in translated.values()])
-    others = {}
-    for sql, their, our in zip(queries, theirs, ours, strict=True):
+        for database in ("", str(path)):
+            translated = {sql: to_sqlite(sql, "mysql", database) for sql in queries}
+            assert {sql: why_refused(sql, "mysql") for sql, there in translated.items() if there is None} == {}
+            ours = executor.execute_many([(path, sql) for sql in translated.values()])
+            assert differences(translated, theirs, ours) == {}
+
+
+def differences(
+    translated: Mapping[str, str | None], theirs: Sequence[Outcome], ours: Sequence[Outcome]
+) -> dict[str, tuple[object, object, str | None]]:
+    """Return the queries that failed, or whose rows differ, with what both engines returned."""
+    others: dict[str, tuple[object, object, str | None]] = {}
+    for sql, their, our in zip(translated, theirs, ours, strict=True):
         is_same = len(their.rows) == len(our.rows) and all(
             all(map(alike, row, other)) for row, other in zip(their.rows, our.rows, strict=True)
         )
         if (their.status, our.status) != ("ok", "ok") or not is_same:
             others[sql] = (their.error or their.rows, our.error or our.rows, translated[sql])
-    assert others == {}
+    return others

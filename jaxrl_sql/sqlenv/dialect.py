@@ -70,8 +70,8 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
     """Write SQLite's query in another dialect, as a demonstration; None when it does not parse.
 
     `names` are the columns of the database: SQLite takes a double-quoted word that is none of them for text, and so
-    does this, where they are given. Division of whole numbers, the case of texts, and texts compared with numbers are not
-    carried over: whoever needs the same result runs `to_sqlite` of what is returned and compares.
+    does this, where they are given. Division of whole numbers, the case of texts, and texts compared with numbers
+    are not carried over: whoever needs the same result runs `to_sqlite` of what is returned and compares.
     """
     _check(dialect)
     if dialect == "sqlite":

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from sqlglot import exp
 
 from jaxrl_sql.sqlenv import mysql_dates, mysql_numbers, mysql_text
-from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, find_kind, name_of
+from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, find_kind, has_aggregate, name_of
 
 _PLAIN = (
     # Clauses
@@ -28,7 +28,6 @@ _PLAIN = (
     exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue,
     exp.LastValue, exp.NthValue, exp.Pi, exp.Atan2, exp.CurrentDate, exp.CurrentTime, exp.UtcDate, exp.UtcTime,
 )  # fmt: skip
-_AGGREGATES = (exp.AggFunc, exp.GroupConcat)
 
 
 def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
@@ -104,7 +103,9 @@ def _select(node: exp.Expression) -> exp.Expression:
     if source is not None and isinstance(source.this, exp.Table) and source.name.upper() == "DUAL":
         node.set("from_", None)
     having = node.args.get("having")
-    if having is not None and not node.meta["has_groups"]:
+    if having is not None and node.meta["has_groups"]:
+        _name_in_having(node, having)
+    elif having is not None:
         _having_as_where(node, having)
     return node
 
@@ -113,13 +114,22 @@ def _has_groups(select: exp.Expression) -> bool:
     """Return whether a query has groups, or all its rows are one."""
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
-    return bool(select.args.get("group")) or any(_is_aggregate(part) for part in parts)
+    return bool(select.args.get("group")) or any(has_aggregate(part) for part in parts)
 
 
-def _is_aggregate(node: exp.Expression) -> bool:
-    """Return whether an expression aggregates, other than in a subquery or over a window."""
-    inside = node.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select | exp.Window))
-    return any(isinstance(part, _AGGREGATES) for part in inside)
+def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
+    """Write an alias's expression for it: MySQL takes a name for the alias, unless it groups by it, SQLite for a column.
+
+    Within an aggregate, and within a subquery, a name is a column's.
+    """
+    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
+    group = select.args.get("group")
+    keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
+    inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
+    for column in [part for part in inside if isinstance(part, exp.Column)]:
+        name = column.name.lower()
+        if not column.table and name in names and name not in keys and names[name].find(exp.Window) is None:
+            column.replace(exp.Paren(this=names[name].copy()))
 
 
 def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:

@@ -5,14 +5,13 @@ A conversion (`column + 0`) hides the column from SQLite's indexes, so it is wri
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
-# Declared types whose columns turn text into numbers as it is stored. DATE, STRING and the like do so too, and hold text.
+# Declared types whose columns store a text as a number. Those of DATE and STRING do so too, but hold text.
 _NUMERIC = re.compile(r".*(INT|REAL|FLOA|DOUB)|(NUM|DEC|BOOL|YEAR|MONEY)", re.IGNORECASE)
 _COLUMNS = (
     "SELECT c.name, c.type FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c WHERE t.type IN ('table', 'view')"
@@ -24,11 +23,12 @@ def numeric_columns(database: str) -> frozenset[str]:
 
     None of them for a file that is missing or not readable.
     """
+    path = Path(database)
     try:
-        status = os.stat(database)
+        status = path.stat()
     except (OSError, ValueError):
         return frozenset()
-    return _columns_of(os.path.abspath(database), status.st_size, status.st_mtime_ns)
+    return _columns_of(str(path.absolute()), status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(4096)

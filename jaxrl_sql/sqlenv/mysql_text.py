@@ -8,14 +8,14 @@ from itertools import product
 
 from sqlglot import exp
 
-from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, as_text, fill, of, text_literal, whole_number
+from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, as_text, fill, name_of, of, text_literal, whole_number
 
 _PAD = "SUBSTR(REPLACE(HEX(ZEROBLOB(:n)), '00', :p), 1, :n - LENGTH(:s))"
 _PADDED = "CASE WHEN :n < 0 THEN NULL WHEN LENGTH(:s) >= :n THEN SUBSTR(:s, 1, :n) ELSE {} END"
 _REPEATED = "CASE WHEN :n IS NOT NULL THEN REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s) END"
 _REVERSED = (
-    "(WITH RECURSIVE _reverse(_text, _left) AS (SELECT '', LENGTH(:s) UNION ALL"
-    " SELECT _text || SUBSTR(:s, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
+    "(WITH RECURSIVE _reverse(_from, _text, _left) AS (SELECT :s, '', LENGTH(:s) UNION ALL"
+    " SELECT _from, _text || SUBSTR(_from, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
     " SELECT _text FROM _reverse WHERE _left = 0)"
 )
 # The first byte of a text in UTF-8, from its first character's number.
@@ -35,9 +35,9 @@ _FIND_IN_SET = (
 )
 # The places behind each of the first delimiters, counted from 0.
 _DELIMITERS = (
-    "WITH RECURSIVE _part(_start, _n) AS (SELECT 1, 0 UNION ALL"
-    " SELECT _start + INSTR(SUBSTR(:s, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
-    " WHERE INSTR(SUBSTR(:s, _start), :d) > 0)"
+    "WITH RECURSIVE _part(_text, _start, _n) AS (SELECT :s, 1, 0 UNION ALL"
+    " SELECT _text, _start + INSTR(SUBSTR(_text, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
+    " WHERE INSTR(SUBSTR(_text, _start), :d) > 0)"
 )
 _MAX_GLOBS = 64
 _CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
@@ -288,10 +288,24 @@ def _substring_index(node: exp.Expression) -> exp.Expression:
         # What is left of the last delimiter ends in it, and everything else may be trimmed off to find it.
         return fill("SUBSTR(:s, LENGTH(RTRIM(:s, REPLACE(:s, :d, ''))) + 1)", **values)
     if n > 0:
-        cut = f"(SELECT SUBSTR(:s, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
+        cut = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
     else:
-        cut = f"(SELECT SUBSTR(:s, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
-    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, :s))", **values)
+        cut = f"(SELECT SUBSTR(_text, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
+    _check_row_of(node)
+    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, _text) FROM _part WHERE _n = 0)", **values)
+
+
+def _reversed(node: exp.Expression) -> exp.Expression:
+    _check_row_of(node)
+    return fill(_REVERSED, s=node.this)
+
+
+def _check_row_of(node: exp.Expression) -> None:
+    """Refuse a value that a subquery would make of its own row: a window's, or an aggregate's of no column."""
+    for part in node.this.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select)):
+        is_row = isinstance(part, exp.AggFunc | exp.GroupConcat) and part.find(exp.Column) is None
+        if is_row or isinstance(part, exp.Window):
+            raise Refused(f"{name_of(node)} of {name_of(part)}")
 
 
 def _choice(node: exp.Expression) -> exp.Expression:
@@ -335,7 +349,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Pad: _padded,
     exp.Repeat: of(_REPEATED, s="this", n="times"),
     exp.Space: of(_REPEATED.replace(":s", "' '"), n="this"),
-    exp.Reverse: of(_REVERSED, s="this"),
+    exp.Reverse: _reversed,
     exp.Ascii: of(_FIRST_BYTE, s="this"),
     exp.Hex: of(_HEX, x="this"),
     exp.LowerHex: of(_HEX, x="this"),

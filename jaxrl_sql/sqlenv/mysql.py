@@ -118,9 +118,9 @@ def _has_groups(select: exp.Expression) -> bool:
 
 
 def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
-    """Write an alias's expression for it: MySQL takes a name for the alias, unless it groups by it, SQLite for a column.
+    """Write an alias's expression for it: MySQL takes a name for the alias, SQLite for a column.
 
-    Within an aggregate, and within a subquery, a name is a column's.
+    A name in GROUP BY, within an aggregate or within a subquery is a column's in MySQL, too.
     """
     names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
     group = select.args.get("group")

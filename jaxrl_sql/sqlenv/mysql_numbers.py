@@ -34,8 +34,10 @@ _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEG
 # last place, where the decimals that are rounded to are far from it.
 _EXACT = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
 _MAX_INTEGER = (1 << 63) - 1
-_DATE_AS_NUMBER = re.compile(r"[12]\d{3}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\d{6})?")
-_ODD_DATE = re.compile(r"\d{4}-(\d-\d{1,2}|\d\d-\d)( .*)?")
+# What is likely to be a date or a time: numbers and texts of other years may be counts and codes.
+_YEAR, _MONTH, _DAY = r"(1[5-9]|20)\d\d", r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
+_DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d[0-5]\d)?")
+_ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
 
 
 def _compared(node: exp.Expression) -> exp.Expression | None:
@@ -93,7 +95,7 @@ def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression,
     kinds = {kind_of(left), kind_of(right)}
     for side in (left, right):
         if isinstance(side, exp.Literal) and side.is_string and _ODD_DATE.fullmatch(side.name):
-            raise Refused(f"the date {side.name!r}, which is not written YYYY-MM-DD")
+            raise Refused(f"the date or time {side.name!r}, which is not written YYYY-MM-DD or HH:MM:SS")
     if "number" not in kinds:
         return left, right
     for side, other in ((left, right), (right, left)):
@@ -121,13 +123,25 @@ def _in(node: exp.Expression) -> exp.Expression | None:
         return None
     kinds = {kind_of(value) for value in values} - {"null"}
     if "number" in kinds and len(kinds) > 1:
-        raise Refused("IN a list of numbers and others")
+        return _in_mixed(node.this, values)
     pairs = [_alike(node.this, value) for value in values]
     if pairs:
         node.set("this", pairs[0][0].copy())
         if query is None:
             node.set("expressions", [value for _, value in pairs])
     return None
+
+
+def _in_mixed(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
+    """Compare with each of a list alike: with a number as numbers, with a text, which is a number's, as texts."""
+    if any(kind_of(other) == "text" and not _is_written_number(other) for other in others):
+        raise Refused("IN a list of numbers and others")
+    pairs = (_alike(value, other) for other in others)
+    return exp.Paren(this=exp.or_(*(exp.EQ(this=left, expression=right) for left, right in pairs)))
+
+
+def _is_written_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) and bool(re.fullmatch(r"-?\d+(\.\d+)?", node.name))
 
 
 def _between(node: exp.Expression) -> exp.Expression:
@@ -147,7 +161,11 @@ def _case(node: exp.Expression) -> exp.Expression | None:
     branches = node.args["ifs"]
     kinds = {kind_of(branch.this) for branch in branches} - {"null"}
     if "number" in kinds and len(kinds) > 1:
-        raise Refused("CASE of numbers and others")
+        for branch in branches:
+            left, right = _alike(value, branch.this)
+            branch.set("this", exp.EQ(this=left, expression=right))
+        node.set("this", None)
+        return None
     for branch in branches:
         value, compared = _alike(node.this, branch.this)
         branch.set("this", compared)
@@ -170,6 +188,11 @@ def _largest(node: exp.Expression) -> exp.Expression | None:
         node.set("this", values[0])
         node.set("expressions", values[1:])
     return None
+
+
+def _first_known(node: exp.Expression) -> exp.Expression | None:
+    """Return the value of a COALESCE of one, which SQLite refuses."""
+    return None if node.expressions else node.this.copy()
 
 
 def _arithmetic(node: exp.Expression) -> exp.Expression | None:
@@ -325,6 +348,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Between: _between,
     exp.Case: _case,
     exp.Nullif: _null_if,
+    exp.Coalesce: _first_known,
     exp.Greatest: _largest,
     exp.Least: _largest,
     exp.Add: _sum(1),

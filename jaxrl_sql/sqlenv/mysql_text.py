@@ -40,6 +40,10 @@ _DELIMITERS = (
     " WHERE INSTR(SUBSTR(_text, _start), :d) > 0)"
 )
 _MAX_GLOBS = 64
+_CLASS = r"(\[[^\[\]\\]+\]|\\d)"
+_PLAIN_DECIMAL = re.compile(
+    rf"\^(-\?|\\[-+]\?|\[[-+]{{2}}\]\?)?{_CLASS}\+(\((?:\?:)?)?(\\[^\w\s\[\]]|\[[^\w\s^]\]|[-,/: ]){_CLASS}\+(?(3)\)\?)\$"
+)
 _CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
 _NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " \t\n\r", "upper": "a-z", "lower": "a-z"}
 
@@ -75,9 +79,38 @@ def _regular_expression(node: exp.Expression) -> exp.Expression:
         least = " AND :s <> ''" if whole[2] == "+" else ""
         glob = f"*[{others}]*".replace("'", "''")
         return fill(f"(LOWER(:s) NOT GLOB '{glob}'{least})", s=node.this)
+    decimal = _PLAIN_DECIMAL.fullmatch(text)
+    if decimal:
+        return _of_two_parts(node.this, text, decimal)
     globs = [re.sub(r"\*+", "*", glob) for glob in globs_of(text)]
     quoted = [glob.replace("'", "''") for glob in dict.fromkeys(globs)]
     return fill("(" + " OR ".join(f"LOWER(:s) GLOB '{glob}'" for glob in quoted) + ")", s=node.this)
+
+
+def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
+    """Write `^[…]+(x[…]+)?$`, perhaps with a sign before it: the text is split at the first `x`."""
+    sign, first, _, mark, second = match.groups()
+    first, second = (part if part.startswith("[") else "[0-9]" for part in (first, second))
+    mark = mark.strip("[]")[-1]
+    if re.match(first, mark) or any(re.match(first, character) for character in "+-" if sign):
+        raise Refused(f"the regular expression {pattern!r}")
+    signs = sign.rstrip("?").strip("[]\\") if sign else ""
+    text = f"CASE WHEN :s GLOB '[{signs}]*' THEN SUBSTR(LOWER(:s), 2) ELSE LOWER(:s) END" if signs else "LOWER(:s)"
+    whole = {}
+    for name, part in (("first", first), ("second", second)):
+        others = part[2:-1] if part.startswith("[^") else "^" + part[1:-1]
+        glob = f"*[{others}]*".replace("'", "''")
+        whole[name] = f"({{0}} <> '' AND {{0}} NOT GLOB '{glob}')"
+    alone = whole["first"].format(":t") if match[3] is not None else "0"
+    before, after = (
+        whole["first"].format("SUBSTR(:t, 1, INSTR(:t, :m) - 1)"),
+        whole["second"].format("SUBSTR(:t, INSTR(:t, :m) + 1)"),
+    )
+    return fill(
+        f"CASE INSTR(:t, :m) WHEN 0 THEN {alone} ELSE {before} AND {after} END",
+        t=fill(text, s=value),
+        m=text_literal(mark),
+    )
 
 
 def globs_of(pattern: str) -> list[str]:

@@ -60,6 +60,14 @@ n IN (SELECT s FROM v WHERE id IN (1, 6))
 (s, id) IN (SELECT 7, 1)
 (n, YEAR(d)) IN (SELECT w.n, YEAR(w.d) FROM v AS w WHERE w.id < 4)
 (n > 3, id) IN ((1, 1), (0, 3))
+s IN ('1', 7)
+n IN ('7', 12, NULL)
+YEAR(d) NOT IN ('2024', 2021)
+CASE s WHEN 7 THEN 'seven' WHEN '10' THEN 'ten' WHEN 'zz' THEN 'z' END
+CASE n WHEN 7 THEN 'seven' WHEN '12' THEN 'twelve' ELSE s END
+COALESCE(n)
+n > 10101010
+s = '1234-5-67'
 NULLIF(s, 7)
 NULLIF(n, 0)
 CASE s WHEN 7 THEN 'seven' WHEN 10 THEN 'ten' ELSE 'other' END
@@ -271,6 +279,11 @@ s REGEXP '[0-9]{2}'
 p REGEXP 'a\\.b'
 p REGEXP '^a[.,]'
 s REGEXP '[a-f]+-'
+CAST(x AS CHAR) REGEXP '^[0-9]+(\\.[0-9]+)?$'
+CAST(x AS CHAR) REGEXP '^-?[0-9]+(\\.[0-9]+)?$'
+CAST(x AS CHAR) REGEXP '^[-+]?\\d+[.]\\d+$'
+s REGEXP '^[a-z]+(-[a-z]+)?$'
+u REGEXP '^[0-9]+/[0-9/]+$'
 s REGEXP '^[a-z]'
 "a""b"
 'it\'s'
@@ -384,7 +397,7 @@ SELECT GROUP_CONCAT(DISTINCT p ORDER BY p SEPARATOR ' + ') FROM v WHERE s IS NOT
 SELECT GROUP_CONCAT(id, ':', s ORDER BY id) FROM v
 SELECT REVERSE(MAX(s)), CONCAT(MAX(s), '!') FROM v
 SELECT SUBSTRING_INDEX(GROUP_CONCAT(s ORDER BY id), ',', 2), SUBSTRING_INDEX(MAX(p), '.', -2) FROM v
-SELECT id % 2 AS g, SUBSTRING_INDEX(GROUP_CONCAT(id ORDER BY id DESC SEPARATOR '|'), '|', 2) FROM v GROUP BY g ORDER BY g
+SELECT n, SUBSTRING_INDEX(GROUP_CONCAT(id ORDER BY id DESC SEPARATOR '|'), '|', 2) FROM v GROUP BY n ORDER BY n
 SELECT REVERSE(GROUP_CONCAT(s ORDER BY id)), SUBSTRING_INDEX(REVERSE(MIN(p)), '.', 2) FROM v GROUP BY n ORDER BY n
 SELECT id AS k FROM v HAVING k > 3 ORDER BY k
 SELECT n + 1 AS m, s FROM v WHERE id < 6 HAVING m > 1 AND s <> 'x' ORDER BY m

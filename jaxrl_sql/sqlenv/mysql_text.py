@@ -41,9 +41,8 @@ _DELIMITERS = (
 )
 _MAX_GLOBS = 64
 _CLASS = r"(\[[^\[\]\\]+\]|\\d)"
-_PLAIN_DECIMAL = re.compile(
-    rf"\^(-\?|\\[-+]\?|\[[-+]{{2}}\]\?)?{_CLASS}\+(\((?:\?:)?)?(\\[^\w\s\[\]]|\[[^\w\s^]\]|[-,/: ]){_CLASS}\+(?(3)\)\?)\$"
-)
+_SIGN, _MARK = r"(-\?|\\[-+]\?|\[[-+]{2}\]\?)?", r"(\\[^\w\s\[\]]|\[[^\w\s^]\]|[-,/: ])"
+_PLAIN_DECIMAL = re.compile(rf"\^{_SIGN}{_CLASS}\+(\((?:\?:)?)?{_MARK}{_CLASS}\+(?(3)\)\?)\$")
 _CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
 _NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " \t\n\r", "upper": "a-z", "lower": "a-z"}
 

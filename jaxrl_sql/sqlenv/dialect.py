@@ -10,11 +10,12 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sqlglot import ErrorLevel, exp
 
 from jaxrl_sql.sqlenv.mysql import for_sqlite
+from jaxrl_sql.sqlenv.mysql_columns import numeric_columns
 from jaxrl_sql.sqlenv.mysql_parts import Refused
 from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_statements
 from jaxrl_sql.sqlenv.refused import refused_by_mysql
@@ -29,32 +30,36 @@ SQLGLOT: Mapping[str, str] = {"postgresql": "postgres", "mysql": "mysql", "duckd
 
 def as_run(sql: str, example: Example) -> str | None:
     """Return an answer to a question as its database runs it; None where SQLite has to and it cannot be translated."""
-    return sql if example.engine_url else to_sqlite(sql, example.dialect)
+    return sql if example.engine_url else to_sqlite(sql, example.dialect, example.db_path)
 
 
-def to_sqlite(sql: str, dialect: str) -> str | None:
+def to_sqlite(sql: str, dialect: str, database: str = "") -> str | None:
     """Translate a query into SQLite's dialect; None when it is refused or not exactly one statement.
 
+    `database` is the file that runs it: comparisons with its columns of numbers can use their indexes.
     Raises InputError for a dialect other than MySQL's: those are run by their engines alone.
     """
     if dialect == "sqlite":
         return sql
     if dialect != "mysql":
         raise InputError(f"dialect {dialect!r}: SQLite runs its own SQL, and MySQL's translated; others need an engine")
-    return _translated(sql)[0]
+    return _translated(sql, numeric_columns(database) if database else frozenset())[0]
 
 
-def why_refused(sql: str, dialect: str) -> str:
+def why_refused(sql: str, dialect: str, database: str = "") -> str:
     """Return the name of the part of a query that `to_sqlite` does not translate; empty for text that is no query."""
-    return _translated(sql)[1] if dialect == "mysql" else ""
+    if dialect != "mysql":
+        return ""
+    return _translated(sql, numeric_columns(database) if database else frozenset())[1]
 
 
 @lru_cache(_KEPT)
-def _translated(sql: str) -> tuple[str | None, str]:
+def _translated(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
     """Return MySQL's query as SQLite's, or None and what of it is not translated."""
     try:
         refusal = refused_by_mysql(sql)
-        return (None, refusal) if refusal else (_rewritten(sql, "mysql", "sqlite", for_sqlite), "")
+        rewrite = partial(for_sqlite, numeric=numeric)
+        return (None, refusal) if refusal else (_rewritten(sql, "mysql", "sqlite", rewrite), "")
     except Refused as refused:
         return None, str(refused)
     except Exception:  # noqa: BLE001 - noise makes sqlglot raise errors of many kinds
@@ -65,9 +70,8 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
     """Write SQLite's query in another dialect, as a demonstration; None when it does not parse.
 
     `names` are the columns of the database: SQLite takes a double-quoted word that is none of them for text, and so
-    does this, where they are given. Division of whole numbers, text's case and
-    texts compared with numbers are not carried over: whoever needs the
-    same result runs `to_sqlite` of what is returned and compares.
+    does this, where they are given. Division of whole numbers, the case of texts, and texts compared with numbers
+    are not carried over: whoever needs the same result runs `to_sqlite` of what is returned and compares.
     """
     _check(dialect)
     if dialect == "sqlite":

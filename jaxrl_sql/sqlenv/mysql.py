@@ -7,12 +7,12 @@ that an answer never earns the value of another query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sqlglot import exp
 
 from jaxrl_sql.sqlenv import mysql_dates, mysql_numbers, mysql_text
-from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, find_kind, name_of
+from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, find_kind, has_aggregate, name_of
 
 _PLAIN = (
     # Clauses
@@ -28,13 +28,17 @@ _PLAIN = (
     exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue,
     exp.LastValue, exp.NthValue, exp.Pi, exp.Atan2, exp.CurrentDate, exp.CurrentTime, exp.UtcDate, exp.UtcTime,
 )  # fmt: skip
-_AGGREGATES = (exp.AggFunc, exp.GroupConcat)
 
 
-def for_sqlite(tree: exp.Expression) -> exp.Expression:
-    """Rewrite what SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts."""
+def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
+    """Rewrite what SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
+
+    `numeric` are names of columns that hold numbers, in lower case.
+    """
     root = exp.Paren(this=tree)
     nodes = list(tree.walk())
+    if numeric:
+        _mark_numeric(nodes, numeric)
     for node in nodes:
         if type(node) not in _REWRITES and not isinstance(node, _PLAIN):
             raise Refused(name_of(node))
@@ -49,6 +53,22 @@ def for_sqlite(tree: exp.Expression) -> exp.Expression:
             new.meta.setdefault("kind", kind)
             node.replace(new)
     return root.this
+
+
+def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None:
+    """Mark columns of numbers, but for names that the query gives to other values."""
+    if any(isinstance(node, exp.SetOperation) and isinstance(node.parent, exp.Subquery | exp.CTE) for node in nodes):
+        return  # a column of its result has the values of several
+    new = set()
+    for node in nodes:
+        if isinstance(node, exp.Alias) and not (isinstance(node.this, exp.Column) and node.this.name == node.alias):
+            new.add(node.alias.lower())
+        elif isinstance(node, exp.TableAlias):
+            new.update(column.name.lower() for column in node.args.get("columns") or ())
+    for node in nodes:
+        if isinstance(node, exp.Column):
+            name = node.name.lower()
+            node.meta["numeric"] = name in numeric and name not in new
 
 
 def _call(node: exp.Expression) -> exp.Expression | None:
@@ -83,7 +103,9 @@ def _select(node: exp.Expression) -> exp.Expression:
     if source is not None and isinstance(source.this, exp.Table) and source.name.upper() == "DUAL":
         node.set("from_", None)
     having = node.args.get("having")
-    if having is not None and not node.meta["has_groups"]:
+    if having is not None and node.meta["has_groups"]:
+        _name_in_having(node, having)
+    elif having is not None:
         _having_as_where(node, having)
     return node
 
@@ -92,13 +114,22 @@ def _has_groups(select: exp.Expression) -> bool:
     """Return whether a query has groups, or all its rows are one."""
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
-    return bool(select.args.get("group")) or any(_is_aggregate(part) for part in parts)
+    return bool(select.args.get("group")) or any(has_aggregate(part) for part in parts)
 
 
-def _is_aggregate(node: exp.Expression) -> bool:
-    """Return whether an expression aggregates, other than in a subquery or over a window."""
-    inside = node.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select | exp.Window))
-    return any(isinstance(part, _AGGREGATES) for part in inside)
+def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
+    """Write an alias's expression for it: MySQL takes a name for the alias, SQLite for a column.
+
+    A name in GROUP BY, within an aggregate or within a subquery is a column's in MySQL, too.
+    """
+    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
+    group = select.args.get("group")
+    keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
+    inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
+    for column in [part for part in inside if isinstance(part, exp.Column)]:
+        name = column.name.lower()
+        if not column.table and name in names and name not in keys and names[name].find(exp.Window) is None:
+            column.replace(exp.Paren(this=names[name].copy()))
 
 
 def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:

@@ -19,6 +19,7 @@ from jaxrl_sql.sqlenv.mysql_parts import (
     as_number,
     as_text,
     fill,
+    fill_once,
     kind_of,
     name_of,
     of,
@@ -30,39 +31,75 @@ _VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
 _SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
 _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
 # A double in the place of a decimal may be a little less: 1.005 is rounded to 1.01 in MySQL. This adds two units in the
-# last place.
-_EXACT = "(:x * 1.0000000000000004)"
+# last place, where the decimals that are rounded to are far from it.
+_EXACT = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
 _MAX_INTEGER = (1 << 63) - 1
-_DATE_AS_NUMBER = re.compile(r"[12]\d{3}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\d{6})?")
-_ODD_DATE = re.compile(r"\d{4}-(\d-\d{1,2}|\d\d-\d)( .*)?")
+# What is likely to be a date or a time: numbers and texts of other years may be counts and codes.
+_YEAR, _MONTH, _DAY = r"(1[5-9]|20)\d\d", r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
+_DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d[0-5]\d)?")
+_ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
 
 
 def _compared(node: exp.Expression) -> exp.Expression | None:
     """Compare a number with what else there is as numbers; SQLite compares with a text as texts, or by their types."""
     if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
-        _check_rows(node.this, node.expression)
-        return None
+        return _rows_compared(node)
     left, right = _alike(node.this, node.expression)
     node.set("this", left)
     node.set("expression", right)
     return None
 
 
-def _check_rows(*rows: exp.Expression) -> None:
-    for row in rows:
-        if isinstance(row, exp.Tuple) and "number" in {kind_of(value) for value in row.expressions}:
-            raise Refused("rows with numbers compared")
+def _rows_compared(node: exp.Expression) -> exp.Expression | None:
+    """Compare rows value by value; those of a query, and an order of rows, stay where nothing is to be converted."""
+    left, right = node.this, node.expression
+    if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
+        row, query = (left, right) if isinstance(left, exp.Tuple) else (right, left)
+        _like_shown(row, query)
+        return None
+    if isinstance(node, exp.EQ | exp.NEQ | exp.NullSafeEQ):
+        equal = _equal_rows(left, right, exp.NullSafeEQ if isinstance(node, exp.NullSafeEQ) else exp.EQ)
+        return exp.Not(this=equal) if isinstance(node, exp.NEQ) else equal
+    if "number" in {kind_of(value) for value in (*left.expressions, *right.expressions)}:
+        raise Refused("an order of rows with numbers")
+    return None
+
+
+def _equal_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Binary] = exp.EQ) -> exp.Paren:
+    rows = (left, right)
+    if any(not isinstance(row, exp.Tuple) for row in rows) or len(left.expressions) != len(right.expressions):
+        raise Refused("rows of different lengths compared")
+    pairs = (_alike(*values) for values in zip(left.expressions, right.expressions, strict=True))
+    return exp.Paren(this=exp.and_(*(equal(this=value, expression=other) for value, other in pairs)))
+
+
+def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
+    """Make a row's values numbers where a query's columns show numbers, as they are compared with these."""
+    select = query.this if isinstance(query, exp.Subquery) else query
+    shown = select.expressions if isinstance(select, exp.Select) else []
+    if any(shown_value.is_star for shown_value in shown) or not shown:
+        shown = [exp.Column() for _ in row.expressions]
+    if len(shown) != len(row.expressions):
+        raise Refused("rows of different lengths compared")
+    pairs = zip(row.expressions, shown, strict=True)
+    row.set("expressions", [_looked_for(value, other) for value, other in pairs])
+
+
+def _looked_for(value: exp.Expression, shown: exp.Expression) -> exp.Expression:
+    if kind_of(value) == "number" != kind_of(shown) and kind_of(shown) is not None:
+        raise Refused("a number looked for among texts")
+    return as_number(value) if kind_of(shown) == "number" else value.copy()
 
 
 def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
     kinds = {kind_of(left), kind_of(right)}
     for side in (left, right):
         if isinstance(side, exp.Literal) and side.is_string and _ODD_DATE.fullmatch(side.name):
-            raise Refused(f"the date {side.name!r}, which is not written YYYY-MM-DD")
+            raise Refused(f"the date or time {side.name!r}, which is not written YYYY-MM-DD or HH:MM:SS")
     if "number" not in kinds:
         return left, right
     for side, other in ((left, right), (right, left)):
-        if kind_of(other) != "number" and _may_be_date(side):
+        if kind_of(other) != "number" and not other.meta.get("numeric") and _may_be_date(side):
             raise Refused(f"a comparison with {side.name}, which may be a date")
     return as_number(left), as_number(right)
 
@@ -75,22 +112,36 @@ def _may_be_date(node: exp.Expression) -> bool:
 def _in(node: exp.Expression) -> exp.Expression | None:
     query = node.args.get("query")
     values = [query] if query is not None else node.expressions
-    if isinstance(node.this, exp.Tuple) or any(isinstance(value, exp.Tuple) for value in values):
-        _check_rows(node.this, *values)
+    if isinstance(node.this, exp.Tuple) and query is not None:
+        _like_shown(node.this, query)
         return None
+    if isinstance(node.this, exp.Tuple) or any(isinstance(value, exp.Tuple) for value in values):
+        return exp.Paren(this=exp.or_(*(_equal_rows(node.this, value) for value in values)))
     if query is not None and kind_of(node.this) == "number" != kind_of(query):
         if kind_of(query) is not None:
             raise Refused("a number looked for among texts")
         return None
     kinds = {kind_of(value) for value in values} - {"null"}
     if "number" in kinds and len(kinds) > 1:
-        raise Refused("IN a list of numbers and others")
+        return _in_mixed(node.this, values)
     pairs = [_alike(node.this, value) for value in values]
     if pairs:
         node.set("this", pairs[0][0].copy())
         if query is None:
             node.set("expressions", [value for _, value in pairs])
     return None
+
+
+def _in_mixed(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
+    """Compare with each of a list alike: with a number as numbers, with a text, which is a number's, as texts."""
+    if any(kind_of(other) == "text" and not _is_written_number(other) for other in others):
+        raise Refused("IN a list of numbers and others")
+    pairs = (_alike(value, other) for other in others)
+    return exp.Paren(this=exp.or_(*(exp.EQ(this=left, expression=right) for left, right in pairs)))
+
+
+def _is_written_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) and bool(re.fullmatch(r"-?\d+(\.\d+)?", node.name))
 
 
 def _between(node: exp.Expression) -> exp.Expression:
@@ -110,7 +161,11 @@ def _case(node: exp.Expression) -> exp.Expression | None:
     branches = node.args["ifs"]
     kinds = {kind_of(branch.this) for branch in branches} - {"null"}
     if "number" in kinds and len(kinds) > 1:
-        raise Refused("CASE of numbers and others")
+        for branch in branches:
+            left, right = _alike(value, branch.this)
+            branch.set("this", exp.EQ(this=left, expression=right))
+        node.set("this", None)
+        return None
     for branch in branches:
         value, compared = _alike(node.this, branch.this)
         branch.set("this", compared)
@@ -133,6 +188,11 @@ def _largest(node: exp.Expression) -> exp.Expression | None:
         node.set("this", values[0])
         node.set("expressions", values[1:])
     return None
+
+
+def _first_known(node: exp.Expression) -> exp.Expression | None:
+    """Return the value of a COALESCE of one, which SQLite refuses."""
+    return None if node.expressions else node.this.copy()
 
 
 def _arithmetic(node: exp.Expression) -> exp.Expression | None:
@@ -199,7 +259,7 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
         digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
         most = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
         rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{most}), {most})"
-        return fill(rounded if decimals else f"CAST({rounded} AS INTEGER)", x=number)
+        return fill_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
     if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
         return fill("CAST(:x AS REAL)", x=number)
     raise Refused(f"CAST to {to.sql('mysql')}")
@@ -222,7 +282,7 @@ def _rounded(node: exp.Expression) -> exp.Expression | None:
     if digits is None:
         raise Refused("ROUND to a number of digits that is not written out")
     if digits >= 0:
-        return fill(f"ROUND({_EXACT}, {digits})" if digits else "ROUND(:x)", x=node.this)
+        return fill_once(f"ROUND({_EXACT}, {digits})" if digits else "ROUND(:x)", node.this)
     return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
 
 
@@ -288,6 +348,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Between: _between,
     exp.Case: _case,
     exp.Nullif: _null_if,
+    exp.Coalesce: _first_known,
     exp.Greatest: _largest,
     exp.Least: _largest,
     exp.Add: _sum(1),

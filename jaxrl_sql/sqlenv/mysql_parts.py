@@ -15,6 +15,17 @@ Rewrite = Callable[[Any], exp.Expression | None]
 FAILS = "ABS(-9223372036854775807 - 1)"
 """An expression that fails when SQLite runs it: the value shows only then that it cannot be translated."""
 
+# MySQL writes the fewest digits that are read as the same double, and small numbers without an exponent.
+_DIGITS_16 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.16g' ELSE '%!.15e' END"
+_DIGITS_17 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.17g' ELSE '%!.16e' END"
+_TEXT_OF_NUMBER = (
+    "CASE WHEN TYPEOF(:x) <> 'real' THEN :x"
+    " WHEN ABS(:x) > 1e-14 AND ABS(:x) < 1e-4 THEN RTRIM(PRINTF('%.30f', :x), '0')"
+    " ELSE REPLACE(CASE WHEN CAST(PRINTF('%.15g', :x) AS REAL) = :x THEN PRINTF('%.15g', :x)"
+    f" WHEN CAST(PRINTF('%!.16g', :x) AS REAL) = :x THEN PRINTF({_DIGITS_16}, :x)"
+    f" ELSE PRINTF({_DIGITS_17}, :x) END, 'e+', 'e') END"
+)
+_DECIMAL = re.compile(r"\d+(\.\d+)?|\.\d+")
 _MAX_NODES = 20_000
 _NUMERIC = {exp.DataType.Type.DECIMAL, exp.DataType.Type.BIGINT, exp.DataType.Type.UBIGINT}
 _NUMERIC |= {exp.DataType.Type.FLOAT, exp.DataType.Type.DOUBLE, exp.DataType.Type.INT, exp.DataType.Type.UINT}
@@ -148,7 +159,7 @@ def whole_number(node: exp.Expression | None) -> int | None:
 
 def as_number(node: exp.Expression) -> exp.Expression:
     """Return a value as the number that MySQL takes it for: of a text, its beginning."""
-    if kind_of(node) in {"number", "null"}:
+    if kind_of(node) in {"number", "null"} or node.meta.get("numeric"):
         return node.copy()
     if kind_of(node) == "date":
         raise Refused("a date or time used as a number")
@@ -158,10 +169,27 @@ def as_number(node: exp.Expression) -> exp.Expression:
 
 
 def as_text(node: exp.Expression) -> exp.Expression:
-    """Return a value as the text that MySQL makes of it: a whole number of type real has no point."""
-    if kind_of(node) in {"text", "date", "null"} or isinstance(node, exp.Literal):
+    """Return a value as the text that MySQL makes of it: a real number has the fewest digits, and no needless point."""
+    if isinstance(node, exp.Literal) and not node.is_string and _DECIMAL.fullmatch(node.name):
+        whole, point, decimals = node.name.partition(".")
+        return text_literal((whole.lstrip("0") or "0") + point + decimals)
+    if kind_of(node) in {"text", "date", "null"}:
         return node.copy()
-    return fill("CASE TYPEOF(:x) WHEN 'real' THEN PRINTF('%.15g', :x) ELSE :x END", x=node)
+    return fill_once(_TEXT_OF_NUMBER, node)
+
+
+def fill_once(text: str, value: exp.Expression) -> exp.Expression:
+    """Fill a template that repeats `:x`; a subquery in its place runs once."""
+    if value.find(exp.Select) is None or has_aggregate(value) or value.find(exp.Window) is not None:
+        return fill(text, x=value)
+    inner = text.replace(":x", "_value")
+    return fill(f"(WITH _once(_value) AS MATERIALIZED (SELECT :x) SELECT {inner} FROM _once)", x=value)
+
+
+def has_aggregate(node: exp.Expression) -> bool:
+    """Return whether an expression aggregates, other than in a subquery or over a window."""
+    inside = node.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select | exp.Window))
+    return any(isinstance(part, exp.AggFunc | exp.GroupConcat) for part in inside)
 
 
 def text_literal(text: str) -> exp.Expression:

@@ -8,14 +8,14 @@ from itertools import product
 
 from sqlglot import exp
 
-from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, as_text, fill, of, text_literal, whole_number
+from jaxrl_sql.sqlenv.mysql_parts import Refused, Rewrite, as_text, fill, name_of, of, text_literal, whole_number
 
 _PAD = "SUBSTR(REPLACE(HEX(ZEROBLOB(:n)), '00', :p), 1, :n - LENGTH(:s))"
 _PADDED = "CASE WHEN :n < 0 THEN NULL WHEN LENGTH(:s) >= :n THEN SUBSTR(:s, 1, :n) ELSE {} END"
 _REPEATED = "CASE WHEN :n IS NOT NULL THEN REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s) END"
 _REVERSED = (
-    "(WITH RECURSIVE _reverse(_text, _left) AS (SELECT '', LENGTH(:s) UNION ALL"
-    " SELECT _text || SUBSTR(:s, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
+    "(WITH RECURSIVE _reverse(_from, _text, _left) AS (SELECT :s, '', LENGTH(:s) UNION ALL"
+    " SELECT _from, _text || SUBSTR(_from, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
     " SELECT _text FROM _reverse WHERE _left = 0)"
 )
 # The first byte of a text in UTF-8, from its first character's number.
@@ -35,11 +35,14 @@ _FIND_IN_SET = (
 )
 # The places behind each of the first delimiters, counted from 0.
 _DELIMITERS = (
-    "WITH RECURSIVE _part(_start, _n) AS (SELECT 1, 0 UNION ALL"
-    " SELECT _start + INSTR(SUBSTR(:s, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
-    " WHERE INSTR(SUBSTR(:s, _start), :d) > 0)"
+    "WITH RECURSIVE _part(_text, _start, _n) AS (SELECT :s, 1, 0 UNION ALL"
+    " SELECT _text, _start + INSTR(SUBSTR(_text, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
+    " WHERE INSTR(SUBSTR(_text, _start), :d) > 0)"
 )
 _MAX_GLOBS = 64
+_CLASS = r"(\[[^\[\]\\]+\]|\\d)"
+_SIGN, _MARK = r"(-\?|\\[-+]\?|\[[-+]{2}\]\?)?", r"(\\[^\w\s\[\]]|\[[^\w\s^]\]|[-,/: ])"
+_PLAIN_DECIMAL = re.compile(rf"\^{_SIGN}{_CLASS}\+(\((?:\?:)?)?{_MARK}{_CLASS}\+(?(3)\)\?)\$")
 _CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
 _NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " \t\n\r", "upper": "a-z", "lower": "a-z"}
 
@@ -75,9 +78,38 @@ def _regular_expression(node: exp.Expression) -> exp.Expression:
         least = " AND :s <> ''" if whole[2] == "+" else ""
         glob = f"*[{others}]*".replace("'", "''")
         return fill(f"(LOWER(:s) NOT GLOB '{glob}'{least})", s=node.this)
+    decimal = _PLAIN_DECIMAL.fullmatch(text)
+    if decimal:
+        return _of_two_parts(node.this, text, decimal)
     globs = [re.sub(r"\*+", "*", glob) for glob in globs_of(text)]
     quoted = [glob.replace("'", "''") for glob in dict.fromkeys(globs)]
     return fill("(" + " OR ".join(f"LOWER(:s) GLOB '{glob}'" for glob in quoted) + ")", s=node.this)
+
+
+def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
+    """Write `^[…]+(x[…]+)?$`, perhaps with a sign before it: the text is split at the first `x`."""
+    sign, first, _, mark, second = match.groups()
+    first, second = (part if part.startswith("[") else "[0-9]" for part in (first, second))
+    mark = mark.strip("[]")[-1]
+    if re.match(first, mark) or any(re.match(first, character) for character in "+-" if sign):
+        raise Refused(f"the regular expression {pattern!r}")
+    signs = sign.rstrip("?").strip("[]\\") if sign else ""
+    text = f"CASE WHEN :s GLOB '[{signs}]*' THEN SUBSTR(LOWER(:s), 2) ELSE LOWER(:s) END" if signs else "LOWER(:s)"
+    whole = {}
+    for name, part in (("first", first), ("second", second)):
+        others = part[2:-1] if part.startswith("[^") else "^" + part[1:-1]
+        glob = f"*[{others}]*".replace("'", "''")
+        whole[name] = f"({{0}} <> '' AND {{0}} NOT GLOB '{glob}')"
+    alone = whole["first"].format(":t") if match[3] is not None else "0"
+    before, after = (
+        whole["first"].format("SUBSTR(:t, 1, INSTR(:t, :m) - 1)"),
+        whole["second"].format("SUBSTR(:t, INSTR(:t, :m) + 1)"),
+    )
+    return fill(
+        f"CASE INSTR(:t, :m) WHEN 0 THEN {alone} ELSE {before} AND {after} END",
+        t=fill(text, s=value),
+        m=text_literal(mark),
+    )
 
 
 def globs_of(pattern: str) -> list[str]:
@@ -288,10 +320,24 @@ def _substring_index(node: exp.Expression) -> exp.Expression:
         # What is left of the last delimiter ends in it, and everything else may be trimmed off to find it.
         return fill("SUBSTR(:s, LENGTH(RTRIM(:s, REPLACE(:s, :d, ''))) + 1)", **values)
     if n > 0:
-        cut = f"(SELECT SUBSTR(:s, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
+        cut = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
     else:
-        cut = f"(SELECT SUBSTR(:s, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
-    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, :s))", **values)
+        cut = f"(SELECT SUBSTR(_text, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
+    _check_row_of(node)
+    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, _text) FROM _part WHERE _n = 0)", **values)
+
+
+def _reversed(node: exp.Expression) -> exp.Expression:
+    _check_row_of(node)
+    return fill(_REVERSED, s=node.this)
+
+
+def _check_row_of(node: exp.Expression) -> None:
+    """Refuse a value that a subquery would make of its own row: a window's, or an aggregate's of no column."""
+    for part in node.this.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select)):
+        is_row = isinstance(part, exp.AggFunc | exp.GroupConcat) and part.find(exp.Column) is None
+        if is_row or isinstance(part, exp.Window):
+            raise Refused(f"{name_of(node)} of {name_of(part)}")
 
 
 def _choice(node: exp.Expression) -> exp.Expression:
@@ -335,7 +381,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Pad: _padded,
     exp.Repeat: of(_REPEATED, s="this", n="times"),
     exp.Space: of(_REPEATED.replace(":s", "' '"), n="this"),
-    exp.Reverse: of(_REVERSED, s="this"),
+    exp.Reverse: _reversed,
     exp.Ascii: of(_FIRST_BYTE, s="this"),
     exp.Hex: of(_HEX, x="this"),
     exp.LowerHex: of(_HEX, x="this"),

@@ -192,9 +192,9 @@ class SqlTurns:
             return None
         if query is None:
             return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))
-        sql = to_sqlite(query, self.dialect)
+        sql = to_sqlite(query, self.dialect, self.database)
         if sql is None:
-            refused = why_refused(query, self.dialect)
+            refused = why_refused(query, self.dialect, self.database)
             why = f"{refused} is not supported" if refused else f"not one statement of {self.dialect}"
             return Observation(wrap(f"syntax_error: {why}", left))
         return SqlResult(sql, self._submit, left, self._doubt)

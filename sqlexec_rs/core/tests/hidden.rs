@@ -160,6 +160,39 @@ fn joins_that_sqlite_asks_nobody_about_are_refused_by_their_text() {
     }
 }
 
+const SHOWN: &str = "
+    CREATE TABLE users(id INTEGER PRIMARY KEY, name TEXT, email TEXT);
+    INSERT INTO users VALUES (1, 'Ann', 'secretann');
+    CREATE VIEW shown AS SELECT id, name, email AS address FROM users;
+    CREATE VIEW further AS SELECT * FROM shown;
+    CREATE VIRTUAL TABLE f5 USING fts5(name, address, content='shown', content_rowid='id');
+    INSERT INTO f5(f5) VALUES ('rebuild');
+    CREATE VIRTUAL TABLE f5terms USING fts5vocab('f5', 'row');
+    CREATE VIRTUAL TABLE f4 USING fts4(name, address, content='shown');
+    CREATE VIRTUAL TABLE g5 USING fts5(address, content='further', content_rowid='id');
+    INSERT INTO g5(g5) VALUES ('rebuild');
+    CREATE VIRTUAL TABLE notes USING fts5(body);
+";
+
+#[test]
+fn a_full_text_table_over_a_view_of_a_hidden_column_is_not_read() {
+    for column in [Some("email"), None] {
+        let fixture = Fixture::new(SHOWN, &[("users", column)], Config::default());
+        for (sql, name) in [
+            ("SELECT count(*) FROM f5 WHERE f5 MATCH 'secretann'", "f5"),
+            ("SELECT name FROM f5", "f5"),
+            ("SELECT term FROM f5terms", "f5terms"),
+            ("SELECT hex(block) FROM f5_data", "f5"),
+            ("SELECT count(*) FROM f4 WHERE f4 MATCH 'secretann'", "f4"),
+            ("SELECT hex(root) FROM f4_segdir", "f4"),
+            ("SELECT count(*) FROM g5 WHERE g5 MATCH 'secretann'", "g5"),
+        ] {
+            fixture.refuses(sql, name);
+        }
+        fixture.allows("SELECT body FROM notes");
+    }
+}
+
 #[test]
 fn a_hidden_key_is_not_reached_as_a_row_s_number() {
     let fixture = Fixture::new(SCHEMA, &[("keys", Some("secret_key"))], Config::default());

@@ -129,7 +129,8 @@ impl Covered {
         if covered.columns.is_empty() && covered.whole.is_empty() {
             return Ok(None);
         }
-        while covered.add_whole(&definitions) {}
+        let readers = covered.views_of_tables(&definitions);
+        while covered.add_whole(&definitions, &readers) {}
         covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one));
         Ok(Some(covered))
     }
@@ -159,9 +160,26 @@ impl Covered {
         Ok(())
     }
 
-    /// Adds virtual tables over hidden columns, the tables that store their content, and views whose joins reach them;
-    /// true where there was one.
-    fn add_whole(&mut self, definitions: &[Definition]) -> bool {
+    /// Returns the views that mention a table with a hidden column, or another such view.
+    fn views_of_tables(&self, definitions: &[Definition]) -> Vec<Vec<u8>> {
+        let mut rest: Vec<_> =
+            definitions.iter().filter(|one| one.is_view()).map(|one| (&one.name, tokens(&one.sql))).collect();
+        let mut views: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let n_before = views.len();
+            let reads = |all: &[Token]| self.tables().chain(&views).any(|name| mentions(all, name));
+            let (readers, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, all)| reads(all));
+            views.extend(readers.into_iter().map(|(name, _)| name.clone()));
+            rest = others;
+            if views.len() == n_before {
+                return views;
+            }
+        }
+    }
+
+    /// Adds virtual tables over hidden columns or over `readers`, the tables that store their content, and views whose joins
+    /// reach them; true where there was one.
+    fn add_whole(&mut self, definitions: &[Definition], readers: &[Vec<u8>]) -> bool {
         let n_before = self.whole.len();
         for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
             if is_in(&one.name, &self.whole) {
@@ -169,7 +187,7 @@ impl Covered {
             }
             let is_reached = if one.is_virtual() {
                 let all = tokens(&one.sql);
-                self.tables().any(|table| mentions(&all, table))
+                self.tables().chain(readers).any(|table| mentions(&all, table))
             } else if one.is_view() {
                 let all = tokens(&one.sql);
                 self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions(&all, table))

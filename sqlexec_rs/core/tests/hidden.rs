@@ -160,6 +160,52 @@ fn joins_that_sqlite_asks_nobody_about_are_refused_by_their_text() {
     }
 }
 
+#[test]
+fn a_parameter_or_an_odd_space_hides_no_join() {
+    let fixture = Fixture::new(SCHEMA, &[("users", Some("email"))], Config::default());
+    let start = "SELECT count(*) FROM (SELECT 1 AS x) AS a JOIN (SELECT 'ann@secret.org' AS email) AS b";
+    for end in [
+        "ON ?1NATURAL JOIN users",
+        "ON ?NATURAL JOIN users",
+        "ON $a(')NATURAL JOIN users",
+        "ON @a::b(--) NATURAL JOIN users",
+        "ON :a(/*) NATURAL JOIN users",
+        "ON #a([) NATURAL JOIN users",
+        "JOIN users USING \n\x0b(email)",
+        "JOIN \n\x0busers USING (email)",
+    ] {
+        fixture.refuses(&format!("{start} {end}"), "users.Email");
+    }
+}
+
+#[test]
+fn a_name_that_is_no_table_s_is_read_though_a_hidden_table_has_it() {
+    let more = "CREATE TABLE sales(users, ones, id); CREATE VIEW totals AS SELECT sum(users) AS users FROM sales;";
+    let fixture = Fixture::new(&format!("{SCHEMA}{more}"), &[("users", None)], Config::default());
+    for sql in [
+        "SELECT sum(ones) AS ones FROM sales",
+        "SELECT 'ones' FROM sales WHERE label = 'ones' OR users = 1",
+        "SELECT s.ones FROM sales AS s WHERE s.ones > 1 ORDER BY ones",
+        "SELECT users FROM sales NATURAL JOIN (SELECT 1 AS id) WHERE users = 1",
+        "SELECT users FROM totals",
+    ] {
+        fixture.allows(&sql.replace("label", "id"));
+    }
+    for sql in [
+        "SELECT count(*) FROM ones",
+        "SELECT count(*) FROM main . 'ones'",
+        "SELECT count(*) FROM sales, \"ones\"",
+        "SELECT count(*) FROM sales CROSS JOIN main.[ones]",
+        "SELECT count(*) FROM (('ones') JOIN sales)",
+        "SELECT count(*) FROM sales JOIN (main.ones)",
+        "SELECT count(*) FROM sales, (/**/`ones`)",
+        "SELECT 1 IN 'ones' FROM sales",
+        "SELECT 1 NOT IN main.ones FROM sales",
+    ] {
+        fixture.refuses(sql, "ones");
+    }
+}
+
 const SHOWN: &str = "
     CREATE TABLE users(id INTEGER PRIMARY KEY, name TEXT, email TEXT);
     INSERT INTO users VALUES (1, 'Ann', 'secretann');
@@ -241,6 +287,11 @@ fn definitions_are_refused_where_they_may_hold_values() {
         ("", "b", true),
         ("CREATE INDEX i ON t(a, b)", "a", false),
         ("CREATE INDEX i ON t(b) WHERE c = 'ann'", "c", true),
+        ("CREATE INDEX i ON t((c = 'ann'))", "c", true),
+        ("CREATE INDEX i ON t(a, (c > .5))", "c", true),
+        ("CREATE INDEX i ON t((c = \"ann\"))", "c", true),
+        ("CREATE INDEX i ON t((c = 'ann'))", "a", false),
+        ("CREATE INDEX \"i\" ON \"t\"(lower(\"c\") COLLATE NOCASE, \"a\" DESC)", "c", false),
         ("CREATE TABLE u(x, CHECK (x <> 'y'))", "c", false),
         ("CREATE VIEW v AS SELECT a FROM t WHERE c = 'ann'", "c", true),
         ("CREATE VIEW v AS SELECT a FROM t", "c", false),

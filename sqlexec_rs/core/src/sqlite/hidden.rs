@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, ToSql};
 
-use crate::sqlite::hidden_text::{Definition, Token, mentions, segments, tokens};
+use crate::sqlite::hidden_text::{Definition, Token, mentions, mentions_table, segments, tokens};
 use crate::sqlite::meter;
 
 /// A column, or a whole table, that no query may read in any database that has it.
@@ -131,7 +131,7 @@ impl Covered {
         }
         let readers = covered.views_of_tables(&definitions);
         while covered.add_whole(&definitions, &readers) {}
-        covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one));
+        covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one, &definitions));
         Ok(Some(covered))
     }
 
@@ -190,7 +190,7 @@ impl Covered {
                 self.tables().chain(readers).any(|table| mentions(&all, table))
             } else if one.is_view() {
                 let all = tokens(&one.sql);
-                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions(&all, table))
+                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
             } else {
                 definitions
                     .iter()
@@ -216,7 +216,7 @@ impl Covered {
     }
 
     /// Returns whether a definition mentions a hidden column where values may stand.
-    fn may_hold_values(&self, definition: &Definition) -> bool {
+    fn may_hold_values(&self, definition: &Definition, definitions: &[Definition]) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {
             let has = |(table, column): &(Vec<u8>, Vec<u8>)| mentions(&all, table) && mentions(part, column);
@@ -226,8 +226,11 @@ impl Covered {
             let has_word = |part: &[Token]| VALUE_WORDS.iter().any(|word| part.iter().any(|token| token.is_word(word)));
             return segments(&definition.sql).iter().any(|part| has_word(part) && is_about(part));
         }
-        let has_value = |token: &Token| if definition.is_index() { token.is_word("where") } else { token.is_literal() };
-        all.iter().any(has_value) && is_about(&all)
+        let is_text = |token: &Token| token.is_literal() && !is_name(token, definition, definitions);
+        let may_hold = |token: &Token| {
+            if definition.is_index() { token.is_word("where") || is_text(token) } else { token.is_literal() }
+        };
+        is_about(&all) && all.iter().any(may_hold)
     }
 
     /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
@@ -256,7 +259,7 @@ impl Covered {
     /// columns of USING and NATURAL.
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
-        if let Some(view) = self.views.iter().find(|view| mentions(&all, view)) {
+        if let Some(view) = self.views.iter().find(|view| mentions_table(&all, view)) {
             return Some(shown(view, b""));
         }
         let is_natural = all.iter().any(|token| token.is_word("natural"));
@@ -264,14 +267,21 @@ impl Covered {
         if !is_natural && using.is_empty() {
             return None;
         }
-        let whole = self.whole.iter().find(|table| mentions(&all, table)).map(|table| shown(table, b""));
+        let whole = self.whole.iter().find(|table| mentions_table(&all, table)).map(|table| shown(table, b""));
         whole.or_else(|| {
             let joins = |(table, column): &&(Vec<u8>, Vec<u8>)| {
-                mentions(&all, table) && (is_natural || using.iter().any(|token| token.is(column)))
+                mentions_table(&all, table) && (is_natural || using.iter().any(|token| token.is(column)))
             };
             self.columns.iter().find(joins).map(|(table, column)| shown(table, column))
         })
     }
+}
+
+/// Returns whether a token in double quotes is the index's name or one that a table's definition has; else it is a text.
+fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> bool {
+    let Token::Quoted(b'"', name) = token else { return false };
+    token.is(&index.name)
+        || definitions.iter().any(|one| one.is_table() && (token.is(&one.name) || mentions(&tokens(&one.sql), name)))
 }
 
 /// Returns the names in the lists behind USING.

@@ -28,7 +28,7 @@ impl Definition {
     }
 }
 
-/// A word, a quoted name or text without its quotes, or one byte of anything else.
+/// A word, a quoted name or text without its quotes, or one byte of anything else; a parameter is its first byte.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Word(Vec<u8>),
@@ -52,6 +52,11 @@ impl Token {
         *self == Self::Mark(mark)
     }
 
+    /// Returns whether a table's name may follow.
+    fn is_before_tables(&self) -> bool {
+        self.is_mark(b',') || BEFORE_TABLES.iter().any(|word| self.is_word(word))
+    }
+
     /// Returns whether it is a text or begins a number.
     pub(super) fn is_literal(&self) -> bool {
         match self {
@@ -60,6 +65,27 @@ impl Token {
             Self::Mark(_) => false,
         }
     }
+}
+
+/// Words behind which a table's name may follow.
+const BEFORE_TABLES: [&str; 6] = ["from", "join", "in", "into", "update", "table"];
+
+/// Returns whether one of the tokens may be this name of a table: behind FROM, JOIN, a comma and the like, with the name of
+/// its database or parentheses between.
+pub(super) fn mentions_table(tokens: &[Token], name: &[u8]) -> bool {
+    let may_be_table = |at: usize| {
+        let mut before = &tokens[..at];
+        if let [rest @ .., _, dot] = before
+            && dot.is_mark(b'.')
+        {
+            before = rest;
+        }
+        while let [rest @ .., Token::Mark(b'(')] = before {
+            before = rest;
+        }
+        before.last().is_none_or(Token::is_before_tables)
+    };
+    tokens.iter().enumerate().any(|(at, token)| token.is(name) && may_be_table(at))
 }
 
 /// Returns whether one of the tokens may be this name.
@@ -73,6 +99,11 @@ pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
     let mut at = skip_blank(sql, 0);
     while at < sql.len() {
         let (token, end) = match sql[at] {
+            b'\x0b' => {
+                at = skip_blank(sql, at + 1); // SQLite takes it for a space behind a space, and refuses it elsewhere
+                continue;
+            }
+            mark @ (b'?' | b'$' | b'@' | b':' | b'#') => (Token::Mark(mark), parameter_end(sql, at)),
             byte if is_word(byte) => {
                 let end = word_end(sql, at);
                 (Token::Word(sql[at..end].to_vec()), end)
@@ -84,6 +115,29 @@ pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
         at = skip_blank(sql, end);
     }
     found
+}
+
+/// Returns the position after a parameter, as SQLite reads it: `?1`, or `$name::name(anything)`.
+fn parameter_end(sql: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    if sql[start] == b'?' {
+        return (at..sql.len()).find(|i| !sql[*i].is_ascii_digit()).unwrap_or(sql.len());
+    }
+    let mut has_name = false;
+    while let Some(byte) = sql.get(at) {
+        match byte {
+            byte if is_word(*byte) => has_name = true,
+            b'(' if has_name => {
+                let is_end = |byte: &u8| *byte == b')' || *byte == b'\x0b' || byte.is_ascii_whitespace();
+                let end = (at + 1..sql.len()).find(|i| is_end(&sql[*i])).unwrap_or(sql.len());
+                return if sql.get(end) == Some(&b')') { end + 1 } else { end };
+            }
+            b':' if sql.get(at + 1) == Some(&b':') => at += 1,
+            _ => break,
+        }
+        at += 1;
+    }
+    at
 }
 
 /// Reads a quoted token, in which a doubled quote stands for one, and returns the position after it.
@@ -141,6 +195,21 @@ mod tests {
         }
         assert!(!mentions(&all, b"users"));
         assert!(tokens(b"SELECT 'open").last().is_some_and(|token| token.is(b"open")));
+    }
+
+    #[test]
+    fn parameters_end_where_sqlite_ends_them() {
+        for (sql, mark) in [
+            ("?1NATURAL", b'?'),
+            ("?NATURAL", b'?'),
+            ("$a(')NATURAL", b'$'),
+            ("@a::b(--) NATURAL", b'@'),
+            (":a(/*)NATURAL", b':'),
+            ("#a([)\n\x0bNATURAL", b'#'),
+            ("$a( NATURAL", b'$'),
+        ] {
+            assert_eq!(tokens(sql.as_bytes()), [Token::Mark(mark), Token::Word(b"NATURAL".into())], "{sql}");
+        }
     }
 
     #[test]

@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 from jaxrl_sql.data.benchmarks.benchmark import Skipped
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes
-from jaxrl_sql.sqlenv.files import uid_of
+from jaxrl_sql.sqlenv.files import is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
+
+
+class ByPlace(str):
+    """The number of a question whose record has no id."""
+
+    __slots__ = ()
 
 
 class Item(NamedTuple):
@@ -79,11 +85,15 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     examples: list[Example] = []
     skipped: list[tuple[str, str]] = []
     seen: set[str] = set()
+    has_ids = False
     fields: tuple[str, ...] = ()
     for item in found.items:
+        if isinstance(item.uid, ByPlace) and has_ids and not item.fault:
+            item = item._replace(fault="no id")
+        has_ids = has_ids or not isinstance(item.uid, ByPlace)
         reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
         if reason:
-            skipped.append((item.uid, reason))
+            skipped.append((str(item.uid), reason))
             fields = fields or item.fields
             continue
         seen.add(item.uid)
@@ -119,7 +129,7 @@ def example_of(item: Item, databases: Databases) -> Example:
     """Make the example of a question that can be used."""
     path = item.db_path or databases.path(item.db_id)
     return Example(
-        uid=item.uid,
+        uid=str(item.uid),
         db_id=item.db_id or Path(path).stem,
         db_path=path,
         question=item.question,
@@ -142,9 +152,22 @@ def said(record: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-def uid_or(record: Mapping[str, Any], by_place: str, *names: str) -> str:
-    """Return a record's id, or `by_place` if it has no such field; raises InputError for a field without an id."""
-    return uid_of(record, f"question {by_place}", names) or by_place
+def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
+    """Return a record's id; "" if it has no such field or a blank one. Raises InputError for what cannot be an id."""
+    return uid_of({name: value for name, value in record.items() if not is_blank(value)}, where, names)
+
+
+def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
+    """Return a record's id, or `by_place` if it has none; raises InputError for what cannot be an id."""
+    return id_of(record, f"{where}: question {by_place}", *names) or ByPlace(by_place)
+
+
+def with_ids(items: Iterable[Item]) -> list[Item]:
+    """Return questions, those without an id with a fault where others have one: their numbers would be mixed up."""
+    every = [*items]
+    if all(isinstance(item.uid, ByPlace) for item in every):
+        return every
+    return [item._replace(fault="no id") if isinstance(item.uid, ByPlace) else item for item in every]
 
 
 def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:

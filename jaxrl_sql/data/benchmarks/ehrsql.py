@@ -25,7 +25,7 @@ _SPLITS = ("valid", "dev", "test", "train")
 _SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
 _DATABASES = ("database", "databases")
 _RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
-_OMNISQL = ("mimic", "eicu")
+_OMNISQL = re.compile(r"mimic_?(iii|iv|3|4)|eicu")
 # What questions call normal: golds write `heart_rate_lower`, and the published scorers put the number there.
 _RANGES = {
     "temperature": (35.5, 38.1),

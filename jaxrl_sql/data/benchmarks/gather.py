@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes
 from jaxrl_sql.sqlenv.files import is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
+
+
+_SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 
 class ByPlace(str):
@@ -178,13 +182,15 @@ def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     )
 
 
-def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: tuple[str, ...]) -> bool:
+def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: re.Pattern[str]) -> bool:
     """Return whether a folder has a set of OmniSQL's archive, which gives each the files of Spider, by a record.
 
-    The set is known by the folder's name, or by the beginnings of its databases' names.
+    The set is known by the folder's name, or by its databases' names. It has none of the other files of Spider.
     """
+    if any((folder / file).exists() for file in _SPIDER_ALONE):
+        return False
     has_files = any((folder / one).exists() for one in ("tables.json", "database", "databases"))
-    is_named = folder.name.lower() == name or said(record, "db_id").lower().startswith(databases)
+    is_named = folder.name.lower() == name or databases.fullmatch(said(record, "db_id").lower()) is not None
     return has_files and is_named and bool(said(record, "question"))
 
 

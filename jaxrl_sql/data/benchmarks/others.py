@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.databases import Databases
@@ -10,6 +11,8 @@ from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, n
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
+# The same databases in OmniSQL's archive, some with their version.
+_OMNISQL = re.compile(r"cordis(_temporary)?|sdss|(oncomx_v|skyserver_dr)\d+[\d_]*(_small)?|oncomx|skyserver")
 
 
 def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> Item:
@@ -57,7 +60,7 @@ def is_science(folder: Path) -> bool:
 
 def _is_omnisqls(folder: Path) -> bool:
     record = first_record(folder / "dev.json")
-    return is_reshaped(folder, record, "sciencebenchmark", (*_SCIENCE, "skyserver"))
+    return is_reshaped(folder, record, "sciencebenchmark", _OMNISQL)
 
 
 def read_science(folder: Path, split: str, notes: Notes) -> Found:

@@ -118,7 +118,9 @@ def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("empty", [None, "", " "])
-def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(empty: str | None, tmp_path: Path) -> None:
+def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(
+    empty: str | None, tmp_path: Path
+) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     prompt = "External Knowledge:\nA cup.\n\nQuestion:\nWhich?"
     row = {"prompt": prompt, "db_id": "shop", "question": empty, "reward_model": {"ground_truth": SQL}}

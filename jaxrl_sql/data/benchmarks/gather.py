@@ -14,7 +14,6 @@ from jaxrl_sql.data.benchmarks.files import Notes
 from jaxrl_sql.sqlenv.files import is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
 
-
 _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 
@@ -92,10 +91,10 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     has_ids = False
     fields: tuple[str, ...] = ()
     for item in found.items:
-        if isinstance(item.uid, ByPlace) and has_ids and not item.fault:
-            item = item._replace(fault="no id")
-        has_ids = has_ids or not isinstance(item.uid, ByPlace)
+        is_by_place = isinstance(item.uid, ByPlace)
         reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
+        reason = reason or ("no id" if is_by_place and has_ids else "")
+        has_ids = has_ids or not is_by_place
         if reason:
             skipped.append((str(item.uid), reason))
             fields = fields or item.fields

@@ -40,8 +40,8 @@ _LABEL = re.compile(r"\b(name|title|label)\b")
 _QUANTITY = re.compile(
     r"\b(age|altitude|amount|area|attendance|budget|capacity|cost|count|credits?|depth|displacement|distance|duration"
     r"|earnings|elevation|fee|gdp|gross|height|horsepower|income|length|level|mileage|miles|millis\w*|minutes"
-    r"|number of .+|points?|population|power(?! \w)|price|profits?|quantity|revenue|salary|sales|score|seats|seconds|size|speed|sum"
-    r"|total|turnover|value|views|volume|votes|wage|weight|width)s?\b"
+    r"|number of .+|points?|population|power(?! \w)|price|profits?|quantity|revenue|salary|sales|score|seats"
+    r"|seconds|size|speed|sum|total|turnover|value|views|volume|votes|wage|weight|width)s?\b"
 )
 _HASH = re.compile(
     r"(?i:\{?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?|[0-9a-f]{16,})|(?=\D*\d)(?=.*[A-Za-z])[\w+/=-]{16,}"
@@ -52,8 +52,8 @@ _YEARS = range(1800, 2101)
 # Names that say a year: by the word itself, unless it is a rate, or by what ends them.
 _YEAR = re.compile(r"(?<!per )(?<!each )(?<!every )\b(\w*year(?!ly)\w*|yr)\b")
 _SINCE = re.compile(
-    r"(?<!per )(?<!each )(?<!every )\b(founded|established|opened|built|born|birth|since|season|vintage|released?|launched"
-    r"|edition|\w*year|yr)( (in|on|at))?$"
+    r"(?<!per )(?<!each )(?<!every )\b(founded|established|opened|built|born|birth|since|season|vintage|released?"
+    r"|launched|edition|\w*year|yr)( (in|on|at))?$"
 )
 # Seconds or milliseconds since 1970, of 2001 and later.
 _MOMENTS = (range(10**9, 4 * 10**9), range(10**12, 4 * 10**12))

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.data.benchmarks.detect import located
 from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_lines
-from jaxrl_sql.data.benchmarks.gather import ByPlace, Item, Lines, example_of, fault_of
+from jaxrl_sql.data.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
 from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
 from jaxrl_sql.data.index import LineIndex, open_index
 from jaxrl_sql.data.prompts import Encoder, PromptSet, PromptStyle, Pruning, Tokenizer
@@ -101,8 +101,8 @@ class Streamed(Numbered[Example]):
         return None
 
     def _is_without_id(self, item: Item) -> bool:
-        """Return whether a question has no id while the first record has one: only all may be numbered by place."""
-        if not isinstance(item.uid, ByPlace):
+        """Return whether a question has an empty id while the first record has an id."""
+        if not isinstance(item.uid, EmptyId):
             return False
         return not isinstance(self.lines.item(self.records[0], 0).uid, ByPlace)
 

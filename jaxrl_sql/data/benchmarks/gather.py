@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.data.benchmarks.benchmark import Skipped
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes
-from jaxrl_sql.sqlenv.files import is_blank, uid_of
+from jaxrl_sql.sqlenv.files import id_values, is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
 
 _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
@@ -19,6 +19,12 @@ _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 class ByPlace(str):
     """The number of a question whose record has no id."""
+
+    __slots__ = ()
+
+
+class EmptyId(ByPlace):
+    """The same of a record whose id is empty: it counts only where no record has an id."""
 
     __slots__ = ()
 
@@ -91,10 +97,9 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     has_ids = False
     fields: tuple[str, ...] = ()
     for item in found.items:
-        is_by_place = isinstance(item.uid, ByPlace)
         reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
-        reason = reason or ("no id" if is_by_place and has_ids else "")
-        has_ids = has_ids or not is_by_place
+        reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
+        has_ids = has_ids or not isinstance(item.uid, ByPlace)
         if reason:
             skipped.append((str(item.uid), reason))
             fields = fields or item.fields
@@ -162,15 +167,16 @@ def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
 
 def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
     """Return a record's id, or `by_place` if it has none; raises InputError for what cannot be an id."""
-    return id_of(record, f"{where}: question {by_place}", *names) or ByPlace(by_place)
+    uid = id_of(record, f"{where}: question {by_place}", *names)
+    return uid or (EmptyId(by_place) if id_values(record, names) else ByPlace(by_place))
 
 
 def with_ids(items: Iterable[Item]) -> list[Item]:
-    """Return questions, those without an id with a fault where others have one: their numbers would be mixed up."""
+    """Return questions, those with an empty id with a fault where others have an id."""
     every = [*items]
     if all(isinstance(item.uid, ByPlace) for item in every):
         return every
-    return [item._replace(fault="no id") if isinstance(item.uid, ByPlace) else item for item in every]
+    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in every]
 
 
 def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -100,8 +100,7 @@ def test_verl_s_rows(ending: str, nested: bool, tmp_path: Path) -> None:
             one["reward_model"]["ground_truth"] = json.dumps({"ground_truth": truth})
     write(tmp_path / f"train.{ending}", records)
     found = load_benchmark(tmp_path)
-    assert [one.uid for one in found.examples] == ["mine"]
-    assert found.skipped == (("train_0", "no id"),)
+    assert [one.uid for one in found.examples] == ["train_0", "mine"]
     assert {brief(one)[:3] for one in found.examples} == {("Which?", "A cup.", SQL)}
     assert {one.db_id for one in found.examples} == {"shop"}
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, overload
 
 from jaxrl_sql.data.benchmarks.detect import located
 from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_lines
-from jaxrl_sql.data.benchmarks.gather import Lines, example_of, fault_of
+from jaxrl_sql.data.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
 from jaxrl_sql.data.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
 from jaxrl_sql.data.index import LineIndex, open_index
 from jaxrl_sql.data.prompts import Encoder, PromptSet, PromptStyle, Pruning, Tokenizer
@@ -91,7 +91,7 @@ class Streamed(Numbered[Example]):
 
     def _read_record(self, number: int) -> Example | None:
         item = self.lines.item(self.records[number], number)
-        reason = fault_of(item, self.lines.databases)
+        reason = "no id" if self._is_without_id(item) else fault_of(item, self.lines.databases)
         if not reason:
             example = example_of(item, self.lines.databases)
             reason = self.check(example) if self.check else ""
@@ -99,6 +99,12 @@ class Streamed(Numbered[Example]):
                 return self.change(example) if self.change else example
         self.skip(number, reason)
         return None
+
+    def _is_without_id(self, item: Item) -> bool:
+        """Return whether a question has an empty id while the first record has an id."""
+        if not isinstance(item.uid, EmptyId):
+            return False
+        return not isinstance(self.lines.item(self.records[0], 0).uid, ByPlace)
 
     def skip(self, number: int, reason: str) -> None:
         """Count a record that cannot be used."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxrl_sql.types import InputError
 from sqlexec_rs import files
-from sqlexec_rs.files import ID_KEYS, Gold, cases, whole_number_ids
+from sqlexec_rs.files import ID_KEYS, Gold, cases, id_values, is_blank, whole_number_ids
 from sqlexec_rs.files import InputError as FileError
 from sqlexec_rs.pairing import Paired, pair
 from sqlexec_rs.predictions import BIRD_MARK, Prediction, Predictions, read_predictions
@@ -21,6 +21,8 @@ __all__ = [
     "Prediction",
     "Predictions",
     "cases",
+    "id_values",
+    "is_blank",
     "pair",
     "read_predictions",
     "told_as_ours",

@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxrl_sql.data.benchmarks.benchmark import Benchmark, skipped_lines
 from jaxrl_sql.data.benchmarks.detect import FORMATS, located
 from jaxrl_sql.data.benchmarks.folder import PLAIN, plain_record
-from jaxrl_sql.data.benchmarks.gather import Format, gather
+from jaxrl_sql.data.benchmarks.gather import Format, gather, with_ids
 
 __all__ = [
     "FORMATS",
@@ -62,8 +62,8 @@ def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:
     notes: list[str] = []
     found = form.reads(folder, split, notes)
     if not found.is_huge:
-        found = found._replace(items=[*found.items])
-    order = () if found.is_huge else tuple(item.uid for item in found.items)
+        found = found._replace(items=with_ids(found.items))
+    order = () if found.is_huge else tuple(str(item.uid) for item in found.items)
     examples, skipped = gather(found, notes, limit)
     rule = found.rule or ("test_suite" if form is PLAIN and any(one.suite for one in examples) else form.rule)
     return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, found.prepare, order)

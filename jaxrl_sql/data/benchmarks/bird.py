@@ -76,7 +76,7 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
         raise no_split(folder, split, there)
     path = there[chosen]
     records = read_records(path, notes)
-    uids = [uid_or(record, f"bird_{chosen}_{i}", "question_id", "id") for i, record in enumerate(records)]
+    uids = [uid_or(record, f"bird_{chosen}_{i}", path, "question_id", "id") for i, record in enumerate(records)]
     more = on_server(chosen.removeprefix("mini_dev_"))
     items = [_item(record, uid)._replace(more=more) for record, uid in zip(records, uids, strict=True)]
     for name in _GOLDS.get(chosen, ()):

@@ -17,8 +17,7 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, listed, no_split, said, uid_or
-from jaxrl_sql.sqlenv.files import uid_of
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, id_of, is_reshaped, listed, no_split, said, uid_or
 from jaxrl_sql.types import InputError
 
 _SPLITS = ("valid", "dev", "test", "train")
@@ -26,7 +25,7 @@ _SPLITS = ("valid", "dev", "test", "train")
 _SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
 _DATABASES = ("database", "databases")
 _RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
-_OMNISQL = ("mimic", "eicu")
+_OMNISQL = re.compile(r"mimic_?(iii|iv|3|4)|eicu")
 # What questions call normal: golds write `heart_rate_lower`, and the published scorers put the number there.
 _RANGES = {
     "temperature": (35.5, 38.1),
@@ -122,7 +121,9 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[Item]:
-    records = _shared_task(part, split, notes) if form == "2024" else read_records(part / f"{split}.json", notes)
+    is_2024 = form == "2024"
+    path = part / split / "data.json" if is_2024 else part / f"{split}.json"
+    records = _shared_task(part, split, notes) if is_2024 else read_records(path, notes)
     prepare = _PREPARES.get(form, str)
     items = []
     changed = 0
@@ -133,7 +134,7 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
         changed += is_answerable and run.lower() != sql.lower()
         items.append(
             Item(
-                uid_or(record, f"{part.name}_{split}_{number}", "id"),
+                uid_or(record, f"{part.name}_{split}_{number}", path, "id"),
                 _database(part, said(record, "db_id"), databases),
                 said(record, "question"),
                 run,
@@ -163,7 +164,7 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
         raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
     golds = read_json(labels, notes)
     if isinstance(golds, list):
-        by_id = [(uid_of(label, str(labels), ("id",)), label) for label in golds if isinstance(label, dict)]
+        by_id = [(id_of(label, str(labels), "id"), label) for label in golds if isinstance(label, dict)]
         # Of a repeated id the first counts, as of questions.
         golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
     if not isinstance(golds, dict):
@@ -171,7 +172,8 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     # A label that is null says that there is no SQL; one that is missing says nothing.
     golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
     questions = [one for one in questions if isinstance(one, dict)]
-    return [{**one, "query": said(golds, uid_of(one, str(path), ("id",)))} for one in questions]
+    uids = [id_of(one, f"{path}: question {number}", "id") for number, one in enumerate(questions)]
+    return [{**one, "query": said(golds, uid) if uid else ""} for one, uid in zip(questions, uids, strict=True)]
 
 
 def _database(part: Path, db_id: str, databases: Databases) -> str:

@@ -6,15 +6,15 @@ load, because then the file is not what it claims to be; a single question that 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, no_split, said_all
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, said_all
 from jaxrl_sql.data.jsonl import records, text
 from jaxrl_sql.sqlenv.address import open_url, told_url
-from jaxrl_sql.sqlenv.files import uid_of
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
@@ -31,7 +31,7 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
     lines = plain_lines(folder, split)
     if not lines.path.is_file():
         raise InputError(f"{lines.path}: no such file")
-    items = [_item(record, number) for number, record in records(lines.path)]
+    items = [lines.item(record, number) for number, record in records(lines.path)]
     return Found(items, lines.databases, str(lines.path))
 
 
@@ -39,16 +39,17 @@ def plain_lines(folder: Path, split: str) -> Lines:
     """Return where a set's records are, for sets that are read by number."""
     if split:
         raise no_split(folder, split, [])
-    return Lines(folder / "questions.jsonl", _item, Databases([folder / "databases"], suites_of(folder)))
+    path = folder / "questions.jsonl"
+    return Lines(path, partial(_item, path), Databases([folder / "databases"], suites_of(folder)))
 
 
-def _item(record: dict[str, Any], number: int) -> Item:
+def _item(path: Path, record: dict[str, Any], number: int) -> Item:
     def optional(name: str) -> str:
         value = record.get(name)
         return value.strip() if isinstance(value, str) else ""
 
     names = ("demonstration", "reasoning")
-    uid = "" if record.get("id") in (None, "") else uid_of(record, f"line {number}", ("id",))
+    uid = id_of(record, f"{path}: line {number}", "id")
     fault = _unusable_fields(record, uid)
     return Item(
         uid or f"line {number}",

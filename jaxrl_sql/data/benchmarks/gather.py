@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,8 +11,22 @@ from typing import Any, NamedTuple
 from jaxrl_sql.data.benchmarks.benchmark import Skipped
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes
-from jaxrl_sql.sqlenv.files import uid_of
+from jaxrl_sql.sqlenv.files import id_values, is_blank, uid_of
 from jaxrl_sql.types import UNPLACED, Example, InputError
+
+_SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
+
+
+class ByPlace(str):
+    """The number of a question whose record has no id."""
+
+    __slots__ = ()
+
+
+class EmptyId(ByPlace):
+    """The same of a record whose id is empty: it counts only where no record has an id."""
+
+    __slots__ = ()
 
 
 class Item(NamedTuple):
@@ -79,11 +94,14 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
     examples: list[Example] = []
     skipped: list[tuple[str, str]] = []
     seen: set[str] = set()
+    has_ids = False
     fields: tuple[str, ...] = ()
     for item in found.items:
         reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
+        reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
+        has_ids = has_ids or not isinstance(item.uid, ByPlace)
         if reason:
-            skipped.append((item.uid, reason))
+            skipped.append((str(item.uid), reason))
             fields = fields or item.fields
             continue
         seen.add(item.uid)
@@ -119,7 +137,7 @@ def example_of(item: Item, databases: Databases) -> Example:
     """Make the example of a question that can be used."""
     path = item.db_path or databases.path(item.db_id)
     return Example(
-        uid=item.uid,
+        uid=str(item.uid),
         db_id=item.db_id or Path(path).stem,
         db_path=path,
         question=item.question,
@@ -142,9 +160,23 @@ def said(record: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-def uid_or(record: Mapping[str, Any], by_place: str, *names: str) -> str:
-    """Return a record's id, or `by_place` if it has no such field; raises InputError for a field without an id."""
-    return uid_of(record, f"question {by_place}", names) or by_place
+def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
+    """Return a record's id; "" if it has no such field or a blank one. Raises InputError for what cannot be an id."""
+    return uid_of({name: value for name, value in record.items() if not is_blank(value)}, where, names)
+
+
+def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
+    """Return a record's id, or `by_place` if it has none; raises InputError for what cannot be an id."""
+    uid = id_of(record, f"{where}: question {by_place}", *names)
+    return uid or (EmptyId(by_place) if id_values(record, names) else ByPlace(by_place))
+
+
+def with_ids(items: Iterable[Item]) -> list[Item]:
+    """Return questions, those with an empty id with a fault where others have an id."""
+    every = [*items]
+    if all(isinstance(item.uid, ByPlace) for item in every):
+        return every
+    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in every]
 
 
 def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -155,13 +187,15 @@ def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
     )
 
 
-def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: tuple[str, ...]) -> bool:
+def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: re.Pattern[str]) -> bool:
     """Return whether a folder has a set of OmniSQL's archive, which gives each the files of Spider, by a record.
 
-    The set is known by the folder's name, or by the beginnings of its databases' names.
+    The set is known by the folder's name, or by its databases' names. It has none of the other files of Spider.
     """
+    if any((folder / file).exists() for file in _SPIDER_ALONE):
+        return False
     has_files = any((folder / one).exists() for one in ("tables.json", "database", "databases"))
-    is_named = folder.name.lower() == name or said(record, "db_id").lower().startswith(databases)
+    is_named = folder.name.lower() == name or databases.fullmatch(said(record, "db_id").lower()) is not None
     return has_files and is_named and bool(said(record, "question"))
 
 

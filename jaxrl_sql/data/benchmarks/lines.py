@@ -11,13 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, Lines, listed, no_split, said, said_all, uid_or
+from jaxrl_sql.data.benchmarks.gather import (
+    Format,
+    Found,
+    Item,
+    Lines,
+    listed,
+    no_split,
+    said,
+    said_all,
+    uid_or,
+    with_ids,
+)
 from jaxrl_sql.data.benchmarks.released import (
     ASKED,
     ShownDatabases,
@@ -56,9 +67,9 @@ _HELD_OUT = 0.25
 HUGE_BYTES = 256 << 20
 
 
-def synsql_item(record: Record, number: int) -> Item:
+def synsql_item(path: Path, record: Record, number: int) -> Item:
     """Make a question of a SynSQL record; its chain of thought is taught where it ends in SQL."""
-    uid = uid_or(record, f"synsql_{number}", "id")
+    uid = uid_or(record, f"synsql_{number}", path, "id")
     return Item(
         uid,
         said(record, "db_id"),
@@ -76,7 +87,7 @@ def _taught(text: str) -> dict[str, Any]:
     return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
 
 
-def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
+def own_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
     """Make a question of a user's record; a gold that is not there is what its trace teaches."""
     fields = fields_of(record)
     record = flattened(record)
@@ -90,7 +101,7 @@ def own_item(folder: Path, stem: str, record: Record, number: int) -> Item:
         named, path = Path(named).stem, named
     taught["other_golds"] = said_all(record, "other_sql")
     return Item(
-        uid_or(record, f"{stem}_{number}", *_IDS),
+        uid_or(record, f"{stem}_{number}", where, *_IDS),
         named,
         said(record, *_QUESTION),
         said(record, *_SQL) or taught.get("demonstration", ""),
@@ -197,7 +208,7 @@ def synsql_lines(folder: Path, split: str) -> Lines:
     path = _synsql_file(folder)
     if path is None or split not in ("", "train"):
         raise no_split(folder, split, ["train"] if path else [])
-    return Lines(path, synsql_item, Databases(folder / name for name in _DATABASES))
+    return Lines(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
 
 
 def own_lines(folder: Path, split: str) -> Lines:
@@ -210,7 +221,7 @@ def own_lines(folder: Path, split: str) -> Lines:
             raise InputError(f"{fault}; name {there[0]} as the data, and a part of it is held out from train")
         raise fault
     home, stem = _home(folder), paths[0].stem
-    item, databases = own_items(home, stem)
+    item, databases = own_items(home, stem, str(paths[0]))
     return Lines(paths[0], item, databases)
 
 
@@ -220,7 +231,7 @@ def _home(folder: Path) -> Path:
     return home.parent if folder.is_file() and home.name == "data" else home
 
 
-def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Databases]:
+def own_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
     """Return what makes a question of a user's record, and the databases; those of released rows by their source."""
     roots = [*(home / name for name in _DATABASES), home]
     only, several = _only_database(roots)
@@ -231,7 +242,7 @@ def own_items(home: Path, stem: str) -> tuple[Callable[[Record, int], Item], Dat
         return Databases(own), ShownDatabases([one for one in own if one.is_dir()])
 
     def item(record: Record, number: int) -> Item:
-        found = own_item(home, stem, record, number)
+        found = own_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
         if "sql_context" in record and not databases.path(found.db_id):
             fault = "its database is a script: python -m jaxrl_sql.datagen.prepare makes it"
@@ -307,10 +318,11 @@ def read_own(folder: Path, split: str, notes: Notes) -> Found:
         items: Iterable[Item] = _records(lines, notes)
         found = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
     else:
-        item, databases = own_items(_home(folder), paths[0].stem.partition("-00000")[0])
+        where = ", ".join(map(str, paths))
+        item, databases = own_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
         items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
-        found = Found(items, databases, ", ".join(map(str, paths)))
-    return found._replace(items=_made_split([*items], split, folder, notes)) if is_made else found
+        found = Found(items, databases, where)
+    return found._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else found
 
 
 def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jaxrl_sql.data.benchmarks.databases import Databases
@@ -10,11 +11,13 @@ from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, is_reshaped, n
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
+# The same databases in OmniSQL's archive, some with their version.
+_OMNISQL = re.compile(r"cordis(_temporary)?|sdss|(oncomx_v|skyserver_dr)\d+[\d_]*(_small)?|oncomx|skyserver")
 
 
-def _item(record: dict[str, object], uid: str, databases: Databases, other: str) -> Item:
+def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> Item:
     """Make a question; of a database that is not there under its own name, `other` is looked for."""
-    uid, db_id = uid_or(record, uid, "id", "question_id"), said(record, "db_id")
+    uid, db_id = uid_or(record, uid, path, "id", "question_id"), said(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
     sql = said(record, "query", "sql", "SQL")
     return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
@@ -36,7 +39,9 @@ def read_kaggle(folder: Path, split: str, notes: Notes) -> Found:
         paths = [path for path in paths if not path.stem.endswith(("_test", "_fewshot"))]
     databases = Databases(folder / name for name in _DATABASES)
     items = [
-        _item(record, f"{path.stem}_{number}", databases, path.stem.removesuffix("_test").removesuffix("_fewshot"))
+        _item(
+            record, f"{path.stem}_{number}", path, databases, path.stem.removesuffix("_test").removesuffix("_fewshot")
+        )
         for path in paths
         for number, record in enumerate(read_records(path, notes))
     ]
@@ -55,7 +60,7 @@ def is_science(folder: Path) -> bool:
 
 def _is_omnisqls(folder: Path) -> bool:
     record = first_record(folder / "dev.json")
-    return is_reshaped(folder, record, "sciencebenchmark", (*_SCIENCE, "skyserver"))
+    return is_reshaped(folder, record, "sciencebenchmark", _OMNISQL)
 
 
 def read_science(folder: Path, split: str, notes: Notes) -> Found:
@@ -65,7 +70,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
             raise no_split(folder, split, ["dev"])
         path, databases = folder / "dev.json", Databases(folder / name for name in _DATABASES)
         records = enumerate(read_records(path, notes))
-        items = [_item(record, f"sciencebenchmark_dev_{i}", databases, "") for i, record in records]
+        items = [_item(record, f"sciencebenchmark_dev_{i}", path, databases, "") for i, record in records]
         return Found(items, databases, f"{path} (databases are expected in {folder / 'databases'})")
     chosen = {"": "dev", "train": "seed"}.get(split, split)
     paths = [path / f"{chosen}.json" for path in _science(folder)]
@@ -78,7 +83,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
     # Questions name a version of a database, such as oncomx_v1_0_25_small, whose copy may be called as the folder is.
     databases = Databases([*(folder / name for name in _DATABASES), *_science(folder), folder])
     items = [
-        _item(record, f"{path.parent.name}_{chosen}_{number}", databases, path.parent.name)
+        _item(record, f"{path.parent.name}_{chosen}_{number}", path, databases, path.parent.name)
         for path in paths
         if path.is_file()
         for number, record in enumerate(read_records(path, notes))

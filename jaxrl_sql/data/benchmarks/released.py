@@ -21,6 +21,7 @@ from jaxrl_sql.data.benchmarks.files import Record
 from jaxrl_sql.data.jsonl import from_json
 from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.data.traces import trace_of
+from jaxrl_sql.sqlenv.files import is_blank
 from jaxrl_sql.types import InputError
 
 ASKED = {
@@ -69,10 +70,11 @@ def flattened(record: Record) -> Record:
     else:
         found |= _rewarded(record)
         searched = asked_in(_prompt(record.get("prompt")))
-    # The prompt is searched only for a field that is missing or null: an empty one means that there is nothing.
-    names = {name for name, value in (*found.items(), *record.items()) if value is not None}
+    # Empty evidence means that there is none, and is not searched for in the prompt; an empty question is.
+    fields = (*found.items(), *record.items())
+    names = {name for name, value in fields if not is_blank(value) or (name in ASKED["evidence"] and value is not None)}
     found |= {name: text for name, text in searched.items() if not names & {*ASKED[name]}}
-    given = {name: value for name, value in record.items() if value not in (None, "")}
+    given = {name: value for name, value in record.items() if not is_blank(value)}
     return {**{name: value for name, value in found.items() if value}, **given}
 
 

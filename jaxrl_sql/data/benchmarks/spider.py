@@ -67,7 +67,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> Found:
     records, names = _read(folder, _FILES[chosen], notes)
     golds = _golds_of(folder, chosen, records, notes)
     items = [
-        _item(record, f"spider_{chosen.removesuffix('_spider')}_{number}", gold)
+        _item(record, f"spider_{chosen.removesuffix('_spider')}_{number}", folder / " + ".join(names), gold)
         for number, (record, gold) in enumerate(zip(records, golds, strict=True))
     ]
     folders = _TEST_DATABASES if chosen == "test" else _DATABASES
@@ -106,9 +106,9 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
     return [sql for sql, _ in lines]
 
 
-def _item(record: Mapping[str, Any], uid: str, sql: str, difficulty: str = "") -> Item:
+def _item(record: Mapping[str, Any], uid: str, path: Path, sql: str, difficulty: str = "") -> Item:
     question = said(record, "SpiderSynQuestion", "question")
-    uid = uid_or(record, uid, "id", "question_id", "uid")
+    uid = uid_or(record, uid, path, "id", "question_id", "uid")
     evidence, fields = said(record, "evidence"), tuple(record)
     return Item(uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
 
@@ -121,7 +121,15 @@ def read_dk(folder: Path, split: str, notes: Notes) -> Found:
     items = []
     for number, record in enumerate(records):
         kind = said(record, "type")
-        items.append(_item(record, f"spider_dk_{number}", said(record, "query"), f"T{kind}" if kind else ""))
+        items.append(
+            _item(
+                record,
+                f"spider_dk_{number}",
+                folder / "Spider-DK.json",
+                said(record, "query"),
+                f"T{kind}" if kind else "",
+            )
+        )
     return _on_spider(folder, items, "Spider-DK.json", notes)
 
 
@@ -130,7 +138,10 @@ def read_realistic(folder: Path, split: str, notes: Notes) -> Found:
     if split not in ("", "dev", "test"):
         raise no_split(folder, split, ["dev"])
     records = read_records(folder / "spider-realistic.json", notes)
-    items = [_item(one, f"spider_realistic_{i}", said(one, "query")) for i, one in enumerate(records)]
+    items = [
+        _item(one, f"spider_realistic_{i}", folder / "spider-realistic.json", said(one, "query"))
+        for i, one in enumerate(records)
+    ]
     return _on_spider(folder, items, "spider-realistic.json", notes)
 
 
@@ -142,7 +153,10 @@ def read_syn(folder: Path, split: str, notes: Notes) -> Found:
     if chosen not in there:
         raise no_split(folder, split, there)
     records = read_records(folder / files[chosen], notes)
-    items = [_item(one, f"spider_syn_{chosen}_{i}", said(one, "query")) for i, one in enumerate(records)]
+    items = [
+        _item(one, f"spider_syn_{chosen}_{i}", folder / files[chosen], said(one, "query"))
+        for i, one in enumerate(records)
+    ]
     return _on_spider(folder, items, files[chosen], notes)
 
 
@@ -165,7 +179,9 @@ def read_archer(folder: Path, split: str, notes: Notes) -> Found:
     items = []
     for number, record in enumerate(read_records(folder / files[chosen], notes)):
         kinds = said(record, "reasoning_type").split()
-        item = _item(record, f"archer_{chosen}_{number}", said(record, "query"), " ".join(sorted(kinds, key=_kind)))
+        difficulty = " ".join(sorted(kinds, key=_kind))
+        path = folder / files[chosen]
+        item = _item(record, f"archer_{chosen}_{number}", path, said(record, "query"), difficulty)
         items.append(item._replace(evidence=said(record, "commonsense_knowledge")))
     return _on_spider(folder, items, files[chosen], notes)
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from jaxrl_sql.data.benchmarks.databases import Databases
 from jaxrl_sql.data.benchmarks.files import Notes, Record, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, no_split, said
-from jaxrl_sql.sqlenv.files import uid_of
+from jaxrl_sql.data.benchmarks.gather import Format, Found, Item, id_of, no_split, said
 from jaxrl_sql.types import Cell
 
 Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
@@ -85,7 +84,7 @@ def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
             f"no evaluation standard ({_STANDARDS} is expected in {places[1]}): all columns are compared, in any order"
         )
         return {}
-    return {uid_of(record, str(path), ("instance_id",)): record for record in reversed(read_records(path, notes))}
+    return {id_of(record, str(path), "instance_id"): record for record in reversed(read_records(path, notes))}
 
 
 def _item(
@@ -96,8 +95,10 @@ def _item(
     databases: Databases,
     notes: Notes,
 ) -> Item:
-    uid, db_id = uid_of(record, str(folder), ("instance_id",)), said(record, "db", "db_id")
+    uid, db_id = id_of(record, str(folder), "instance_id"), said(record, "db", "db_id")
     question = said(record, "question", "instruction")
+    if not uid:
+        return Item(uid, db_id, question, fault="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
         return Item(uid, db_id, question, fault="another engine than SQLite answers it (BigQuery or Snowflake)")
     files = [file for place in results for file in _files_of(place, uid)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxrl_sql.config import FilterConfig
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.data.benchmarks.detect import located
-from jaxrl_sql.data.benchmarks.gather import Found, Item, example_of, fault_of
+from jaxrl_sql.data.benchmarks.gather import Found, Item, example_of, fault_of, with_ids
 from jaxrl_sql.data.filters import by_gold, plain_words
 from jaxrl_sql.data.jsonl import read_ids, records, text
 from jaxrl_sql.data.shares import rank
@@ -46,7 +46,7 @@ def choose(name: str, cfg: SourceConfig, seed: int, executor: SqlExecutor, scrat
     form, folder, split = located(Path(cfg.dir), cfg.split)
     notes: list[str] = []
     found, left_out = form.reads(folder, split, notes), Counter[str]()
-    candidates = _fitting(name, cfg, found.items, left_out)
+    candidates = _fitting(name, cfg, found.items if found.is_huge else with_ids(found.items), left_out)
     place = f"prepare {seed}"
 
     def order(item: Item) -> int:

@@ -36,11 +36,12 @@ _NO_MEASURE = re.compile(
     r"|(?<!per )\b(month|weekday|day|week|hour|quarter)$"
 )
 _LABEL = re.compile(r"\b(name|title|label)\b")
-# A quantity, whatever its values are like; a year is one where it is no number of a row.
+# A quantity, whatever its values are like.
 _QUANTITY = re.compile(
-    r"\b(age|amount|area|budget|capacity|cost|count|credits?|distance|duration|fee|height|income|length|level|millis\w*"
-    r"|minutes|number of .+|points?|population|price|profits?|quantity|salary|sales|score|seconds|size|speed|sum|total"
-    r"|value|volume|weight|width|year)s?\b"
+    r"\b(age|altitude|amount|area|attendance|budget|capacity|cost|count|credits?|depth|displacement|distance|duration"
+    r"|earnings|elevation|fee|gdp|gross|height|horsepower|income|length|level|mileage|miles|millis\w*|minutes"
+    r"|number of .+|points?|population|power(?! \w)|price|profits?|quantity|revenue|salary|sales|score|seats"
+    r"|seconds|size|speed|sum|total|turnover|value|views|volume|votes|wage|weight|width)s?\b"
 )
 _HASH = re.compile(
     r"(?i:\{?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?|[0-9a-f]{16,})|(?=\D*\d)(?=.*[A-Za-z])[\w+/=-]{16,}"
@@ -48,12 +49,16 @@ _HASH = re.compile(
 _MIN_KEYS, _FEW_KEYS = 8, 3
 _CHANCE = 0.01
 _YEARS = range(1800, 2101)
+# Names that say a year: by the word itself, unless it is a rate, or by what ends them.
+_YEAR = re.compile(r"(?<!per )(?<!each )(?<!every )\b(\w*year(?!ly)\w*|yr)\b")
 _SINCE = re.compile(
-    r"\b(founded|established|opened|built|born|birth|since|season|vintage|released?|launched|edition)\b"
+    r"(?<!per )(?<!each )(?<!every )\b(founded|established|opened|built|born|birth|since|season|vintage|released?"
+    r"|launched|edition|\w*year|yr)( (in|on|at))?$"
 )
 # Seconds or milliseconds since 1970, of 2001 and later.
 _MOMENTS = (range(10**9, 4 * 10**9), range(10**12, 4 * 10**12))
 _TIME = re.compile(r"\b(date|day|time)\b")
+_TIME_AT_END = re.compile(r"(?<!per )\b(date|day|time|timestamp|at|on)$")
 # Claims that an adjective makes of a row: `active`, `abandoned`, `available`.
 _ADJECTIVE = re.compile(
     r"(?:not )?(\w+[^e]ed|\w+[ai]ble|active|inactive|public|private|open|new|old|current|valid|official|urgent|internal"
@@ -184,7 +189,7 @@ class _Reader:
         The first column of a table without a primary key does so by any whole numbers.
         """
         says = f"{split_words(column.name)} | {words}"
-        if _QUANTITY.search(says) or _LABEL.search(says) or len(set(known)) < len(known):
+        if _QUANTITY.search(says) or _YEAR.search(says) or _LABEL.search(says) or len(set(known)) < len(known):
             return False
         if not (
             _are_hashes(known)
@@ -267,8 +272,11 @@ def _text_kind(values: Sequence[object]) -> str:
 def _number_kind(says: str, values: Sequence[object]) -> str:
     """Return the kind of numbers by what their column's name and words say: `category` where no mean makes sense."""
     numbers = [_spoken(value) for value in values]
-    is_measured = not any(_NO_MEASURE.search(part) for part in says.lower().split(" | "))
-    if {flag_of(value) for value in values} == {True, False} or not is_measured or _are_dates(numbers):
+    parts = says.lower().split(" | ")
+    is_measured = not any(_NO_MEASURE.search(part) for part in parts)
+    may_be_dates = not _QUANTITY.search(says.lower()) or any(_TIME_AT_END.search(part) for part in parts)
+    are_flags = {flag_of(value) for value in values} == {True, False}
+    if are_flags or not is_measured or (may_be_dates and _are_dates(numbers)):
         return "category"
     if _is_year(says, numbers):
         return "year"
@@ -276,13 +284,10 @@ def _number_kind(says: str, values: Sequence[object]) -> str:
 
 
 def _is_year(says: str, numbers: Sequence[object]) -> bool:
-    """Return whether numbers are years, by a name that says so or, where it says no other quantity, by their range."""
-    whole = [value for value in numbers if isinstance(value, int)]
-    if len(whole) < len(numbers):
-        return False
-    if "year" in says.lower() or _SINCE.search(says.lower()):
-        return all(1000 <= value <= 2200 for value in whole)
-    return all(value in _YEARS for value in whole) and not _QUANTITY.search(says.lower())
+    """Return whether numbers are years: their name says so, and no quantity, and they can be years."""
+    parts = says.lower().split(" | ")
+    has_name = any(_SINCE.search(part) or (_YEAR.search(part) and not _QUANTITY.search(part)) for part in parts)
+    return has_name and all(isinstance(value, int) and 1000 <= value <= 2200 for value in numbers)
 
 
 def _are_dates(numbers: Sequence[object]) -> bool:
@@ -375,7 +380,7 @@ def _points(
 
     It must be named after that table or its ids, or hold values that are unlikely by chance.
     """
-    if _QUANTITY.search(column.words):
+    if _QUANTITY.search(column.words) or _YEAR.search(column.words):
         return False
     for _, other in found.values():
         is_named = other.singular.split()[-1:] == column.words.split()[-1:]

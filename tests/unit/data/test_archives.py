@@ -261,6 +261,34 @@ def test_sets_in_omnisql_s_archive_are_judged_as_it_judges_them(
         load_benchmark(home, "test")
 
 
+@pytest.mark.parametrize(
+    ("folder", "db_id", "train"),
+    [
+        ("hospital", "mimicsql", "train_spider.json"),
+        ("hospital", "mimic_iii", "train_spider.json"),
+        ("hospital", "eicu_own", "train.json"),
+        ("astro", "sdss_own", "train_spider.json"),
+        ("astro", "cordis", "train_others.json"),
+        ("EHRSQL", "mine", "train_spider.json"),
+        ("sciencebenchmark", "oncomx", "dev_gold.sql"),
+    ],
+)
+def test_sets_in_spider_s_layout_are_spider_s_by_any_name(folder: str, db_id: str, train: str, tmp_path: Path) -> None:
+    home = tmp_path / folder
+    database(home / "database" / db_id / f"{db_id}.sqlite")
+    records = [{"db_id": db_id, "question": "Which?", "query": "SELECT a FROM t"}]
+    write(home / "dev.json", records)
+    write(home / "tables.json", [{"db_id": db_id}])
+    if train.endswith(".sql"):
+        (home / train).write_text(f"SELECT a FROM t\t{db_id}\n")
+    else:
+        write(home / train, records)
+    loaded = load_benchmark(home)
+    assert (loaded.name, loaded.rule) == ("spider", "test_suite")
+    if train.startswith("train_spider"):
+        assert load_benchmark(home, "train").name == "spider"
+
+
 def test_spider_in_the_same_archive_stays_spider(tmp_path: Path) -> None:
     home = tmp_path / "spider"
     database(home / "database/concert/concert.sqlite")

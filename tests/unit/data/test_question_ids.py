@@ -63,15 +63,63 @@ def plain(folder: Path, uids: list[Any]) -> Path:
 def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path: Path) -> None:
     assert [example.uid for example in load_benchmark(make(tmp_path, [7, 2.0, " x "])).examples] == ["7", "2", "x"]
     for unusable in ([1], 2.5, True, {"a": 1}):
-        with pytest.raises(InputError, match=r"its id is .*, which is neither text nor a whole number"):
+        with pytest.raises(InputError, match=r"\.jsonl?: (question \w+_1|line 2): its id is .*, which is neither"):
             load_benchmark(make(tmp_path, [7, unusable]))
 
 
-@pytest.mark.parametrize("make", [own, spider, bird])
-def test_a_question_with_an_empty_id_is_not_numbered_by_its_place(make: Any, tmp_path: Path) -> None:
-    for empty in (None, "", float("nan")):
-        with pytest.raises(InputError, match=r"question \w+_1: its id is"):
-            load_benchmark(make(tmp_path, [7, empty]))
+@pytest.mark.parametrize("make", [own, spider, bird, plain])
+def test_a_question_with_an_empty_id_is_skipped_and_not_numbered_by_its_place(make: Any, tmp_path: Path) -> None:
+    for empty in (None, "", " ", float("nan")):
+        loaded = load_benchmark(make(tmp_path, [7, empty]))
+        assert [example.uid for example in loaded.examples] == ["7"]
+        assert [reason for _, reason in loaded.skipped] == ["no id"]
+
+
+@pytest.mark.parametrize(("make", "name"), [(own, "dev"), (spider, "spider_dev"), (bird, "bird_dev")])
+def test_questions_are_numbered_by_place_where_all_ids_are_empty(make: Any, name: str, tmp_path: Path) -> None:
+    loaded = load_benchmark(make(tmp_path, [None, "", float("nan")]))
+    assert [example.uid for example in loaded.examples] == [f"{name}_{i}" for i in range(3)]
+    assert {type(example.uid) for example in loaded.examples} == {str}
+
+
+def test_a_made_split_does_not_number_questions_of_a_file_with_ids(tmp_path: Path) -> None:
+    path = own(tmp_path, [None] * 39 + [7])
+    usable = []
+    for name in ("train", "dev"):
+        try:
+            usable += [example.uid for example in load_split(path, name).examples]
+        except InputError as error:
+            assert "no id" in str(error)  # noqa: PT017
+    assert usable == ["7"]
+
+
+def test_empty_ids_of_tables(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    database(tmp_path / "shop.sqlite")
+    (tmp_path / "dev.csv").write_text("id,question,sql\n1,A?,SELECT 1\n,B?,SELECT 2\n")
+    for ids, uids, skipped in (([1, None], ["1"], ["no id"]), ([None, None], ["dev_0", "dev_1"], [])):
+        table = arrow.table({"id": ids, "question": ["A?", "B?"], "sql": ["SELECT 1", "SELECT 2"]})
+        parquet.write_table(table, tmp_path / "dev.parquet")
+        loaded = load_benchmark(tmp_path / "dev.parquet")
+        assert [example.uid for example in loaded.examples] == uids
+        assert [reason for _, reason in loaded.skipped] == skipped
+    loaded = load_benchmark(tmp_path / "dev.csv")
+    assert ([example.uid for example in loaded.examples], loaded.skipped) == (["1"], (("dev_1", "no id"),))
+
+
+def test_an_empty_id_of_ehrsql_has_no_label(tmp_path: Path) -> None:
+    database(tmp_path / "mimic_iv/mimic_iv.sqlite")
+    folder = tmp_path / "mimic_iv/valid"
+    folder.mkdir()
+    (folder / "data.json").write_text(
+        json.dumps({"data": [{"id": None, "question": "A?"}, {"id": "b", "question": "B?"}]})
+    )
+    (folder / "label.json").write_text(
+        json.dumps([{"id": None, "label": "SELECT 1"}, {"id": "b", "label": "SELECT 2"}])
+    )
+    loaded = load_benchmark(tmp_path)
+    assert [(example.uid, example.gold_sql) for example in loaded.examples] == [("b", "SELECT 2")]
+    assert [reason for _, reason in loaded.skipped] == ["no id"]
 
 
 def test_parquet_types_of_whole_numbers_are_ids(tmp_path: Path) -> None:

@@ -116,6 +116,18 @@ def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> N
     assert [one.gold_sql for one in load_benchmark(tmp_path).examples] == [written, SQL]
 
 
+@pytest.mark.parametrize("empty", [None, "", " "])
+def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(
+    empty: str | None, tmp_path: Path
+) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    prompt = "External Knowledge:\nA cup.\n\nQuestion:\nWhich?"
+    row = {"prompt": prompt, "db_id": "shop", "question": empty, "reward_model": {"ground_truth": SQL}}
+    write(tmp_path / "train.jsonl", [row, row | {"evidence": ""}])
+    found = load_benchmark(tmp_path)
+    assert [brief(one)[:2] for one in found.examples] == [("Which?", "A cup."), ("Which?", "")]
+
+
 def test_a_question_beside_the_prompt_is_taken(tmp_path: Path) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     row = {"prompt": "Say.", "extra_info": {"question": "Which?", "index": 3}, "db_id": "shop"}

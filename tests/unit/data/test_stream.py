@@ -122,6 +122,15 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
         none.prompts[5]
 
 
+def test_a_record_without_an_id_gives_its_place_to_the_next_where_the_first_has_one(folder: Path) -> None:
+    path = folder / "train.jsonl"
+    ids = ("a", None, "c")
+    path.write_text("".join(json.dumps(one | {"id": uid}) + "\n" for one, uid in zip(records(3), ids, strict=True)))
+    streamed = opened(folder, "train")
+    assert [one.uid for one in streamed] == ["a", "c", "c"]
+    assert streamed.skipped == {"no id": 1}
+
+
 def test_what_is_kept_is_bounded(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
     whole = opened(folder)

@@ -31,7 +31,7 @@ _PLAIN = (
 
 
 def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
-    """Rewrite what SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
+    """Rewrite the parts that SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
 
     `numeric` are names of columns that hold numbers, in lower case.
     """

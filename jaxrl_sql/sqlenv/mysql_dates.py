@@ -1,4 +1,4 @@
-"""MySQL's functions of dates and times, written in what SQLite has.
+"""MySQL's functions of dates and times, written with SQLite's functions.
 
 SQLite reads a number as a Julian day, a time alone as a time of 2000-01-01, and 2024-02-31 as 2024-03-02. So literals
 are checked here, and columns' values when the query runs: texts without a digit are NULL, as in MySQL, and those in

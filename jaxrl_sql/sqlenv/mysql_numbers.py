@@ -1,4 +1,4 @@
-"""MySQL's numbers, comparisons and aggregates, written in what SQLite has.
+"""MySQL's numbers, comparisons and aggregates, written with SQLite's functions.
 
 Decimals are doubles here: MySQL rounds the quotient of whole numbers, and their average, to four digits more than they
 have, and SQLite does not. Rounding is away from zero, as MySQL rounds decimals.
@@ -266,7 +266,7 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
 
 
 def _truncated(node: exp.Expression) -> exp.Expression:
-    """Cut decimals off, of the decimal that a double stands for: 4.35 is a little less than that."""
+    """Cut decimals off, of the decimal that a double represents: 4.35 is a little less than that."""
     digits = whole_number(node.args.get("decimals"))
     if digits is None or abs(digits) > 15:
         raise Refused("TRUNCATE to a number of digits that is not written out")

@@ -1,4 +1,4 @@
-"""MySQL's functions of texts and its patterns, written in what SQLite has."""
+"""MySQL's functions of texts and its patterns, written with SQLite's functions."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ impl Covered {
         self.columns.iter().map(|(table, _)| table).chain(&self.whole)
     }
 
-    /// Returns whether a definition mentions a hidden column where values may stand.
+    /// Returns whether a definition mentions a hidden column where values may be written.
     fn may_hold_values(&self, definition: &Definition, definitions: &[Definition]) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {

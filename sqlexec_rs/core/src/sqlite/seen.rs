@@ -1,4 +1,4 @@
-//! What the authorizer allows a statement, and what it saw of it.
+//! The authorizer: decides what a statement may do, and records what it does.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -52,7 +52,7 @@ const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
 /// How the names end of the tables in which an r-tree is kept.
 const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 
-/// What the authorizer saw of the statement being prepared.
+/// The authorizer's record of the statement being prepared.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     is_volatile: AtomicBool,
@@ -110,12 +110,12 @@ impl Seen {
         self.n_snippets.load(Ordering::Relaxed)
     }
 
-    /// Tells whether a view matches patterns that the statement's text does not show.
+    /// Returns whether a view matches patterns that the statement's text does not show.
     pub(crate) fn has_patterns_in_view(&self) -> bool {
         self.has_patterns_in_view.load(Ordering::Relaxed)
     }
 
-    /// Tells whether the statement calls what gives another value each time.
+    /// Returns whether the statement calls what gives another value each time.
     pub(crate) fn is_volatile(&self) -> bool {
         self.is_volatile.load(Ordering::Relaxed)
     }

@@ -178,7 +178,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Returns what a token has that needs a later version.
+/// Returns the part of a token that needs a later version.
 fn newer_token(
     token: &[u8],
     before: &[u8],

@@ -168,7 +168,7 @@ class TestViews:
         example = database_of(database.reader, leave_out=names)
         assert ".wrong is left out: " in capsys.readouterr().err
         assert "item_names" in [table.name for table in read_schema(example.db_path).tables]
-        command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "3", "--leave-out", *names]
+        command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "30", "--leave-out", *names]
         assert synth(command if names else command[:-1]) == 0
         assert "item_names" in (tmp_path / "out/questions.jsonl").read_text()
 

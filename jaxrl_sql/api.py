@@ -109,14 +109,14 @@ class Model:
         return self._thread.submit(self._answer, database, questions, evidence).result()
 
     def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
-        from jaxrl_sql.data.hiding import hidden_from  # noqa: PLC0415
+        from jaxrl_sql.data.hiding import hide_in_example  # noqa: PLC0415
         from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415
 
-        asked = hidden_from(asking.database_of(str(database)), self.config.data.hide)
+        example = hide_in_example(asking.database_of(str(database)), self.config.data.hide)
         if self._ask is None:
             prepare_process()
             self._ask = self._open.enter_context(asking.opened(fetched(self.config), _AT_ONCE))
-        return self._ask([dataclasses.replace(asked, question=one, evidence=evidence) for one in questions])
+        return self._ask([dataclasses.replace(example, question=question, evidence=evidence) for question in questions])
 
     def close(self) -> None:
         """Let the model and its executor go."""

@@ -320,9 +320,9 @@ def _ask(given: argparse.Namespace) -> int:
     check_keys(given.config, overrides)
     database = database_of(given.db, given.stand_in, given.leave_out)  # before a model is fetched for it
     config = configuration(given, overrides)
-    from jaxrl_sql.data.hiding import hidden_from
+    from jaxrl_sql.data.hiding import hide_in_example
 
-    database = hidden_from(database, config.data.hide)
+    database = hide_in_example(database, config.data.hide)
 
     def answer(config: TrainConfig) -> int:
         with opened(config) as ask:

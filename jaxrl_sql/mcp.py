@@ -66,9 +66,9 @@ class Database:
     @cached_property
     def example(self) -> Example:
         """Return a question without words on it; of a server's a sample is taken, which shows what it is like."""
-        from jaxrl_sql.data.hiding import hidden_from
+        from jaxrl_sql.data.hiding import hide_in_example
 
-        return hidden_from(database_of(self.name, self.stand_in, self.leave_out), self.hide)
+        return hide_in_example(database_of(self.name, self.stand_in, self.leave_out), self.hide)
 
     def query(self, sql: str) -> dict[str, Any]:
         """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""

@@ -15,7 +15,7 @@ from jaxrl_sql.types import Example, InputError
 _FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
-def hiding(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
+def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
     """Return a set whose examples hide these columns; those whose gold reads one are skipped with that reason.
 
     Raises InputError for a set of another engine than SQLite, and where every gold reads a hidden column.
@@ -47,7 +47,7 @@ def _sql_of(example: Example) -> tuple[str, ...]:
     return tuple(sql for sql in (example.gold_sql, *example.other_golds, example.demonstration) if sql)
 
 
-def hidden_from(example: Example, hide: Sequence[str]) -> Example:
+def hide_in_example(example: Example, hide: Sequence[str]) -> Example:
     """Return a question on one database with these columns hidden; raises InputError as `check_hide` does."""
     if not hide:
         return example

@@ -11,7 +11,7 @@ from jaxrl_sql.config import EvaluateConfig, TrainConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
 from jaxrl_sql.data.dialects import placed, refuse_translated
 from jaxrl_sql.data.filters import keep_only
-from jaxrl_sql.data.hiding import check_hide, hiding
+from jaxrl_sql.data.hiding import check_hide, hide_in_benchmark
 from jaxrl_sql.evals.numbers import Counts
 from jaxrl_sql.evals.predictions import pair, read_predictions
 from jaxrl_sql.evals.score_predictions import check_rules
@@ -45,7 +45,8 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
         benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
         servers = dataclasses.asdict(config.executor.databases)
-        benchmark = hiding(benchmark._replace(examples=placed(benchmark.examples, servers)), config.data.hide)
+        benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
+        benchmark = hide_in_benchmark(benchmark, config.data.hide)
         refuse_translated(benchmark.examples, config.executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]

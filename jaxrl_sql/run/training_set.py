@@ -10,7 +10,7 @@ from jaxrl_sql.config import DatabasesConfig, DataConfig
 from jaxrl_sql.data.benchmarks import Benchmark, load_folder, load_split
 from jaxrl_sql.data.dialects import InDialects, placed, refuse_translated
 from jaxrl_sql.data.filters import keep_only
-from jaxrl_sql.data.hiding import hiding, refuse_hide
+from jaxrl_sql.data.hiding import hide_in_benchmark, refuse_hide
 from jaxrl_sql.data.shots import Shots
 from jaxrl_sql.data.stream import Streamed, open_stream
 from jaxrl_sql.datagen.synth import SynthSpec, generate
@@ -57,7 +57,7 @@ def split_questions(data: DataConfig, split: str, limit: int, databases: Databas
     found = load_split(data.dir, split, limit)
     if databases is not None:
         found = found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
-    return hiding(found, data.hide)
+    return hide_in_benchmark(found, data.hide)
 
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
@@ -66,7 +66,7 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
         generate(Path(data.dir), SynthSpec(seed=data.seed))
     if data.include_ids and (streamed := _huge(data)):
         kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
-        found = hiding(Benchmark(data.train, "", kept), data.hide)
+        found = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
     else:
         found = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
         if data.include_ids:

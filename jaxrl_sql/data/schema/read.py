@@ -85,13 +85,13 @@ def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
 
 def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
     """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
-    kept = frozenset(columns)
+    visible = frozenset(columns)
 
     def has(table: str, names: tuple[str, ...]) -> bool:
-        return all((table, name) in kept for name in names)
+        return all((table, name) in visible for name in names)
 
     def part(table: Table) -> Table:
-        shown = tuple(column for column in table.columns if (table.name, column.name) in kept)
+        shown = tuple(column for column in table.columns if (table.name, column.name) in visible)
         if not has(table.name, table.primary_key):
             shown = tuple(replace(column, primary_key=0) for column in shown)
         return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
@@ -100,7 +100,7 @@ def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
         return has(table, key.columns) and has(key.table, key.targets)
 
     tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
-    return Schema(tables, tuple(match for match in schema.matched if match[:2] in kept))
+    return Schema(tables, tuple(match for match in schema.matched if match[:2] in visible))
 
 
 @lru_cache(maxsize=4096)

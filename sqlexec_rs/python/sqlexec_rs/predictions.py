@@ -86,23 +86,24 @@ def read_predictions(path: str | Path, field: str = "") -> Predictions:
     """
     path = Path(path)
     if path.is_dir():
-        made = _read_folder(path)
+        predictions = _read_folder(path)
     else:
         text = text_of(path)
         start = text.lstrip()[:1]
         if start in ("{", "["):
-            made = _read_json(path, text, field, is_list=start == "[")
+            predictions = _read_json(path, text, field, is_list=start == "[")
         else:
-            made = _read_csv(path, text, field) or _read_tabbed(path, text) or _read_lines(path, text)
-    if not made.found:
+            predictions = _read_csv(path, text, field) or _read_tabbed(path, text) or _read_lines(path, text)
+    if not predictions.found:
         raise InputError(f"{path}: no predictions in it")
-    if field and field.lower() != made.field.lower():
-        raise InputError(f"{path}: read as {made.form}, which names no fields: --field can only be {made.field}")
-    if made.has_ids:
-        _refuse_repeats(made)
+    if field and field.lower() != predictions.field.lower():
+        form, only = predictions.form, predictions.field
+        raise InputError(f"{path}: read as {form}, which names no fields: --field can only be {only}")
+    if predictions.has_ids:
+        _refuse_repeats(predictions)
     if not field:
-        _refuse_other_texts(made)
-    return made._replace(is_chosen=bool(field))
+        _refuse_other_texts(predictions)
+    return predictions._replace(is_chosen=bool(field))
 
 
 def header_advice(place: str, text: str) -> str:
@@ -110,10 +111,10 @@ def header_advice(place: str, text: str) -> str:
     return f"{place} may be a header, {text!r}: --field {text!r} says so"
 
 
-def possible_header(made: Predictions) -> str:
+def possible_header(predictions: Predictions) -> str:
     """Return the advice for a file whose first line may be a header, because it is a word; or nothing."""
-    first = made.found[0]
-    is_open = made.form == _LINES and not made.is_chosen
+    first = predictions.found[0]
+    is_open = predictions.form == _LINES and not predictions.is_chosen
     return header_advice(first.place, first.sql) if is_open and first.sql and is_word(first.sql) else ""
 
 
@@ -368,13 +369,13 @@ def _read_folder(path: Path) -> Predictions:
     return Predictions(path, "a folder of <id>.sql", found)
 
 
-def _refuse_repeats(made: Predictions) -> None:
+def _refuse_repeats(predictions: Predictions) -> None:
     places: dict[str, list[str]] = {}
-    for one in made.found:
+    for one in predictions.found:
         places.setdefault(one.uid, []).append(one.place)
     twice = [f"{uid} at {' and '.join(at[:2])}" for uid, at in places.items() if len(at) > 1]
     if twice:
-        raise InputError(f"{made.path}: {len(twice)} ids stand more than once ({cases(twice)})")
+        raise InputError(f"{predictions.path}: {len(twice)} ids stand more than once ({cases(twice)})")
 
 
 def _refuse_other_texts(predictions: Predictions) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, TrainConfig, load_config
 from jaxrl_sql.data.benchmarks import Benchmark
-from jaxrl_sql.data.hiding import check_hide, hidden_from, hiding
+from jaxrl_sql.data.hiding import check_hide, hide_in_benchmark, hide_in_example
 from jaxrl_sql.data.prompts import message_texts
 from jaxrl_sql.data.schema import find_values, read_schema, read_values
 from jaxrl_sql.data.schema.link import link
@@ -55,7 +55,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def example(path: str, **more: str) -> Example:
-    return hidden_from(Example("q", "d", path, "", "SELECT 1", **more), HIDE)
+    return hide_in_example(Example("q", "d", path, "", "SELECT 1", **more), HIDE)
 
 
 def set_of(folder: Path, golds: dict[str, str], split: str = "train") -> DataConfig:
@@ -140,7 +140,7 @@ def test_a_question_whose_gold_reads_a_hidden_column_is_left_out_with_the_reason
 def test_predictions_are_still_paired_by_their_place(tmp_path: Path) -> None:
     examples = [Example(uid, "d", make(tmp_path / "d" / f"{uid}.sqlite"), "", sql)
                 for uid, sql in (("a", "SELECT * FROM users"), ("b", "SELECT name FROM users"))]  # fmt: skip
-    assert hiding(Benchmark("x", "bird", tuple(examples)), HIDE).order == ("a", "b")
+    assert hide_in_benchmark(Benchmark("x", "bird", tuple(examples)), HIDE).order == ("a", "b")
 
 
 def test_no_example_is_shown_whose_sql_reads_a_hidden_column(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_names_of_letters_that_sqlite_tells_apart_are_not_taken_for_one(tmp_path
 def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Path) -> None:
     server = Example("q", "d", "", "", "SELECT 1", dialect="postgresql", engine_url="postgresql://u@h:1/d")
     words = r"is for SQLite files, and .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password_hash"
-    for call in (hidden_from, lambda one, hide: hiding(Benchmark("x", "bird", (one,)), hide)):
+    for call in (hide_in_example, lambda one, hide: hide_in_benchmark(Benchmark("x", "bird", (one,)), hide)):
         with pytest.raises(InputError, match=words):
             call(server, HIDE)
     data = set_of(tmp_path, {f"q{i}": "SELECT name FROM users" for i in range(4)})

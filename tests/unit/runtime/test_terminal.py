@@ -52,7 +52,7 @@ def test_what_a_terminal_obeys_is_escaped_and_the_rest_is_not(text: str, shown: 
 
 
 class Terminal(io.StringIO):
-    """Collect what is written, as a stream that is a terminal."""
+    """A stream in memory that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

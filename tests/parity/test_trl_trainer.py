@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.sqlenv.adapters.episode import SqlTask
+from jaxrl_sql.sqlenv.adapters.episode import QUERY, SOLUTION, SqlTask
 from jaxrl_sql.sqlenv.adapters.trl import SqlEnvironment, reward_function
 from jaxrl_sql.sqlenv.executor import make_executor
 
@@ -128,15 +128,15 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     task: SqlTask, rows: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     """The model solves wrongly at once, or looks and solves; what the trainer logs is what was earned."""
-    earned: list[tuple[str, float | None]] = []
+    earned: list[tuple[list[tuple[str, str]], float | None]] = []
 
     class Seen(SqlEnvironment):
-        """Our environment, of which the test writes down how its dialogues ended."""
+        """Our environment; it records the calls of the tools and the reward of each dialogue."""
 
         def get_reward(self) -> float | None:
             reward = super().get_reward()
-            written = [text for role, text in self._begun().transcript if role == "assistant"]
-            earned.append(("".join(written), reward))
+            calls = [(role, text) for role, text in self._begun().transcript if role in (QUERY, SOLUTION)]
+            earned.append((calls, reward))
             return reward
 
     tools = [Seen(task).query, Seen(task).solution]
@@ -153,12 +153,13 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     logged, moved = trained(model, tokenizer, rows, tmp_path / "out", environment_factory=lambda: Seen(task))
     assert len(logged) == STEPS
     assert len(earned) == STEPS * GROUP
-    for written, reward in earned:
-        assert reward == (-1.0 if "<solution>" not in written else float(f"<solution>{GOLD}</solution>" in written))
+    for calls, reward in earned:
+        solution = dict(calls).get(SOLUTION)
+        assert reward == (-1.0 if solution is None else float(solution == GOLD))
     for step, one in enumerate(logged):
         rewards = [reward or 0.0 for _, reward in earned[step * GROUP : (step + 1) * GROUP]]
         assert one["reward"] == pytest.approx(sum(rewards) / GROUP)
-    assert any("<sql>" in written for written, _ in earned), "no dialogue looked"
+    assert any(QUERY in dict(calls) for calls, _ in earned), "no dialogue asked a query"
     assert {1.0, 0.0} <= {reward for _, reward in earned}
     assert moved > 0
 

@@ -44,6 +44,7 @@ PROGRAM_MAPS = 16_384
 """So many memory maps may a process have before compiled programs are let go; Linux allows 65,530."""
 
 
+@pytest.hookimpl(optionalhook=True)  # the environment of `make test-trainers` has no pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return a worker more than there are processors: many tests wait for another process."""
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1

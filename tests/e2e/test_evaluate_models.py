@@ -234,6 +234,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_is_asked_as_it_was_trained(
     data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

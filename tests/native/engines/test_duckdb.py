@@ -106,6 +106,7 @@ def test_databases_of_a_worker_do_not_meet(database: Any, tmp_path: Path) -> Non
         assert executor.stats()["connections_open"] <= 8
 
 
+@pytest.mark.slow
 def test_memory_of_a_run_is_free_for_the_next(db: str) -> None:
     bomb = "SELECT list(range) FROM range(1000000000)"
     large = "SELECT count(*) FROM (SELECT range, random() AS x FROM range(1000000) ORDER BY x)"

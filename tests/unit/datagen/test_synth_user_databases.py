@@ -213,6 +213,7 @@ def test_odd_files_give_questions(tmp_path: Path) -> None:
     assert len(load_folder(tmp_path / "out").examples) == 60
 
 
+@pytest.mark.slow
 def test_three_hundred_tables_and_references_that_no_one_declared(tmp_path: Path) -> None:
     path = tmp_path / "many.sqlite"
     with closing(sqlite3.connect(path)) as connection:

@@ -35,7 +35,7 @@ def batch() -> GroupBatch:
     "frozen",
     [
         pytest.param(["embed"], marks=pytest.mark.nightly),
-        ["embed", "*_norm"],
+        pytest.param(["embed", "*_norm"], marks=pytest.mark.slow),
         pytest.param(["q", "k", "v", "o"], marks=pytest.mark.nightly),
     ],
     ids=",".join,

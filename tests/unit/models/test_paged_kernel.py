@@ -130,7 +130,7 @@ CASES = {
     "name",
     [
         pytest.param("groups", marks=pytest.mark.nightly),
-        "nobody",
+        pytest.param("nobody", marks=pytest.mark.slow),
         *(pytest.param(name, marks=pytest.mark.nightly) for name in ("many heads", "long")),
     ],
 )

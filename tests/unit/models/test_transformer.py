@@ -153,7 +153,9 @@ def test_grouped_equals_repeated_in_value_and_every_gradient_leaf(config: ModelC
     assert_trees_close(grouped, REPEATED_GRAD(params, config, batch, rows), 1e-5)
 
 
-@pytest.mark.parametrize("remat", ["full", pytest.param("query,key,value", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "remat", [pytest.param("full", marks=pytest.mark.slow), pytest.param("query,key,value", marks=pytest.mark.nightly)]
+)
 def test_remat_changes_no_gradient(remat: str) -> None:
     params, batch = make_params(GEMMA3), make_batch(GEMMA3)
     plain = GROUPED_GRAD(params, GEMMA3, batch, "none")

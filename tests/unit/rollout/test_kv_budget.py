@@ -102,6 +102,7 @@ def test_a_third_of_the_blocks_gives_the_same_answers(sampling: dict[str, Any]) 
     assert engine.runner.prefix_pool is None
 
 
+@pytest.mark.slow
 def test_dialogues_are_preempted_between_and_within_their_turns() -> None:
     sampling = {**SAMPLING, "max_new_tokens": 14, "max_total_tokens": 60}
     expected, _ = sampled(None, turns=True, **sampling)

@@ -48,7 +48,7 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 @pytest.mark.parametrize(
     ("dtype", "compute", "kept"),
     [
-        ("float32", "bfloat16", "bfloat16"),
+        pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
         pytest.param("float32", "same", "float32", marks=pytest.mark.slow),
         pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.slow),
     ],

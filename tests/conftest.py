@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -75,13 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
     for file, size in sizes.items():
         if is_full or size == 0:  # a process was killed before it wrote what it had opened
             file.unlink(missing_ok=True)
-
-
-def pytest_collection_finish() -> None:
-    """Look for garbage less often, and not among the modules and tests that stay: it takes 5 % of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")

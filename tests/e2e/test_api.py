@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import jaxrl_sql as jx
 from jaxrl_sql.types import InputError
 
+README = Path(__file__).parents[2] / "README.md"
 START = Path(__file__).parents[2] / "configs" / "quickstart_start"
 
 
@@ -85,6 +87,33 @@ def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, caps
     assert [one["id"] for one in found.records if not one["scores"]["bird"]] == [examples[0].uid]
     assert pytest.approx(1 - 1 / len(examples)) in found.numbers.values()
     assert (tmp_path / "out" / "records.jsonl").exists()
+
+
+def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
+    examples = jx.load_benchmark(small_data / "dev").examples
+    some: dict[str, str | None] = {one.uid: one.gold_sql for one in examples[:-1]}
+    with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True leaves them out"):
+        jx.evaluate(small_data / "dev", some)
+    numbers = jx.evaluate(small_data / "dev", some, allow_missing=True).numbers
+    assert (numbers["missing"], numbers["count"], numbers["accuracy"]) == (1, len(examples) - 1, 1.0)
+    more = {**some, examples[-1].uid: None, "other": "SELECT 1"}
+    with pytest.raises(InputError, match=r"^predictions: 1 of .*: allow_extra=True leaves"):
+        jx.evaluate(small_data / "dev", more)
+    assert jx.evaluate(small_data / "dev", more, allow_extra=True).numbers["extra"] == 1
+
+
+def test_the_example_of_the_readme_judges_predictions(
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = re.findall(r"^jx\.evaluate\(.*", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (data, predictions) = re.findall(r'"(\w+/\w+)", (\{.*?\})', line)[0]
+    (tmp_path / "data").mkdir()
+    (tmp_path / data).symlink_to(small_data / "dev")
+    monkeypatch.chdir(tmp_path)
+    first = jx.load_benchmark(data).examples[0].uid
+    (named,) = json.loads(predictions)
+    numbers = eval(line.replace(named, first), {"jx": jx})  # noqa: S307 - our own page
+    assert (numbers["count"], numbers["missing"]) == (1, len(jx.load_benchmark(data).examples) - 1)
 
 
 def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from jaxrl_sql.runtime.checkpoint import UNSUMMED
+from jaxrl_sql.runtime.checksums import write_sums
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.train import main
 
@@ -142,8 +145,31 @@ def test_settings_and_questions_that_a_run_did_not_begin_with_are_refused(
     known = json.loads(host.read_text(encoding="utf-8"))
     known["run"]["questions"] = "others"
     host.write_text(json.dumps(known), encoding="utf-8")
+    write_sums(host.parents[1], but={UNSUMMED})
     assert main(["--resume", str(run)]) == 2
     assert "holds other questions or prompts" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_with_a_damaged_checkpoint_or_without_any_is_refused_and_left_alone(
+    whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
+) -> None:
+    run = stopped(whole, tmp_path / "run", 4)
+    before = (run / "metrics.jsonl").read_bytes()
+    arrays = max((run / "checkpoints/4/state").rglob("d/*"), key=lambda path: path.stat().st_size)
+    raw = bytearray(arrays.read_bytes())
+    raw[len(raw) // 2] ^= 8
+    arrays.write_bytes(raw)
+    assert main(["--resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {run}/checkpoints/4: this checkpoint cannot be read: state/" in error
+    assert error.endswith("put it back from a copy, or delete it to resume from step 3\n")
+    shutil.rmtree(run / "checkpoints")
+    for is_empty in (False, True):
+        if is_empty:
+            (run / "checkpoints").mkdir()
+        assert main(["--resume", str(run)]) == 2
+        assert "the checkpoints of this run, the newest of step 5, are gone" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

@@ -223,9 +223,9 @@ class Checkpoints:
     def _check_ratings(self) -> None:
         """Raise InputError where a rating is damaged, by which checkpoints are kept; what a kill left of one is not."""
         for place in self.folder.iterdir() if self.folder.is_dir() else ():
-            if place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file():
-                if words := damage(place, _RATING):
-                    raise _unreadable(place, words)
+            is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
+            if is_whole and (words := damage(place, _RATING)):
+                raise _unreadable(place, words)
 
     def _seal(self) -> None:
         """Add the checksums of a step, all files of which are written; it gets its name afterwards."""

@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.types import InputError
 
 SUMS = "checksums.json"
+WEIGHTS = ".safetensors"
 _BLOCK = 1 << 22
 _THREADS = 4
 
@@ -46,6 +48,19 @@ def damage(folder: Path, only: str = "") -> str:
     with ThreadPoolExecutor(_THREADS) as pool:
         differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
         return _first(next((f"{name} {words}" for name, words in zip(names, differ, strict=True) if words), ""))
+
+
+def seal_weights(folder: Path) -> None:
+    """Write the checksums of a model's weights; its other files may be edited."""
+    write_sums(folder, but={path.name for path in folder.iterdir() if path.suffix != WEIGHTS})
+
+
+def refuse_damaged_weights(source: str | Path) -> None:
+    """Raise InputError where a model's folder has checksums that its weights do not match."""
+    if (Path(source) / SUMS).is_file() and (words := damage(Path(source))):
+        raise InputError(
+            f"{source}: {words}: put the model back from a copy, or delete its {SUMS} if the weights are meant to differ"
+        )
 
 
 def difference(path: Path, checksum: str) -> str:

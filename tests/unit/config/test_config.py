@@ -59,7 +59,25 @@ def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "12e3", "1_000", "0x1f", "null", "~", "yes", "010", "a: b", "# c", "'", '"', " x ", "2026-01-02", "é\u2028", "[a]"]
+    "text",
+    [
+        "",
+        "12e3",
+        "1_000",
+        "0x1f",
+        "null",
+        "~",
+        "yes",
+        "010",
+        "a: b",
+        "# c",
+        "'",
+        '"',
+        " x ",
+        "2026-01-02",
+        "é\u2028",
+        "[a]",
+    ],
 )
 def test_an_odd_text_reads_back_equal_from_the_file_of_a_run(text: str, tmp_path: Path) -> None:
     """A run whose command has such a value is not refused as another when it resumes."""

@@ -310,7 +310,9 @@ def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path:
     else:
         path.unlink()
     words = "is missing" if how == "missing" else "does not match its checksum"
-    line = rf"{tmp_path}/2: this checkpoint cannot be read: \S+ {words}; put it back from a copy, or delete it to resume "
+    line = (
+        rf"{tmp_path}/2: this checkpoint cannot be read: \S+ {words}; put it back from a copy, or delete it to resume "
+    )
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert (checkpoints.latest(), checkpoints.best()) == (2, 2)
         for read in (lambda: checkpoints.host(2), lambda: checkpoints.restore(2, state), lambda: checkpoints.arrays(2)):
@@ -335,7 +337,9 @@ def test_a_damaged_rating_chooses_no_best_checkpoint(tmp_path: Path) -> None:
 
 def test_each_save_is_announced_before_it_is_complete(tmp_path: Path) -> None:
     announced = []
-    with Checkpoints(tmp_path, on_saved=lambda step: announced.append((step, (tmp_path / str(step)).exists()))) as saver:
+    with Checkpoints(
+        tmp_path, on_saved=lambda step: announced.append((step, (tmp_path / str(step)).exists()))
+    ) as saver:
         saver.save(3, make_state(), {})
         saver.save(4, make_state(), {})
     assert announced == [(3, False), (4, False)]

@@ -91,7 +91,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_pat
         checkpoints.mkdir()
     if left == "an unfinished save of a later step":
         (checkpoints / "8.orbax-checkpoint-tmp").mkdir()
-    with pytest.raises(InputError, match=rf"^{checkpoints}: the checkpoints of this run, the newest of step 7, are gone"):
+    with pytest.raises(
+        InputError, match=rf"^{checkpoints}: the checkpoints of this run, the newest of step 7, are gone"
+    ):
         check_folder(config)
     (checkpoints / "7").mkdir(parents=True)
     assert check_folder(config) == tmp_path
@@ -101,11 +103,15 @@ def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp
     config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name another"):
+    with pytest.raises(
+        InputError, match=r"the checkpoints of this run are gone: put them back to resume, name another"
+    ):
         check_folder(config)
 
 
-@pytest.mark.parametrize("when", ["before the first save", "before the first save has its name", "while it is saved again"])
+@pytest.mark.parametrize(
+    "when", ["before the first save", "before the first save has its name", "while it is saved again"]
+)
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_path: Path) -> None:
     config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')

@@ -59,7 +59,7 @@ def refuse_damaged_weights(source: str | Path) -> None:
     """Raise InputError where a model's folder has checksums that its weights do not match."""
     if (Path(source) / SUMS).is_file() and (words := damage(Path(source))):
         raise InputError(
-            f"{source}: {words}: put the model back from a copy, or delete its {SUMS} if the weights are meant to differ"
+            f"{source}: {words}: put the model back from a copy, or delete its {SUMS} where the change is meant"
         )
 
 

@@ -108,9 +108,7 @@ class Journal:
             return
         for number, line in numbered.items():
             if not _is_whole(line):
-                advice = (
-                    "delete that line, and its work is done again" if number > 1 else "delete the file to begin anew"
-                )
+                advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
                 raise InputError(f"{self.path}: line {number} is damaged: put the file back from a copy, or {advice}")
 
     def _refuse_another(self, there: Any, wanted: Mapping[str, Any]) -> None:

@@ -316,7 +316,7 @@ def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path:
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert (checkpoints.latest(), checkpoints.best()) == (2, 2)
         for read in (lambda: checkpoints.host(2), lambda: checkpoints.restore(2, state), lambda: checkpoints.arrays(2)):
-            with pytest.raises(InputError, match=rf"^{line}from step 1$"):
+            with pytest.raises(InputError, match=rf"{line}resume from step 1$"):
                 read()
         assert_same(checkpoints.restore(1, state)[0], state)
     shutil.rmtree(tmp_path / "1")

@@ -103,9 +103,7 @@ def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp
     config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(
-        InputError, match=r"the checkpoints of this run are gone: put them back to resume, name another"
-    ):
+    with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name"):
         check_folder(config)
 
 

@@ -33,6 +33,7 @@ from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.types import InputError
 
 _AT_ONCE = 16
+_PARAMETERS = {"--allow-missing": "allow_missing=True", "--allow-extra": "allow_extra=True"}
 
 Files = str | Path | Sequence[str | Path] | TrainConfig | None
 """A configuration: a file or several, as `--config` takes them, or a value."""
@@ -180,8 +181,7 @@ def evaluate(
             sql_field="pred_sql" if isinstance(predictions, Mapping) else None, allow_missing=allow_missing,
             allow_extra=allow_extra,
         )  # fmt: skip
-        words = {f"--allow-{one}": f"allow_{one}=True" for one in ("missing", "extra")}
-        with _in_python({**words, f"{scratch}/predictions.jsonl": "predictions"}):
+        with _in_python({f"{scratch}/predictions.jsonl": "predictions"}):
             config = command.configuration(given)
             command.check_answerer(config)
             with redirect_stdout(io.StringIO()):
@@ -191,14 +191,14 @@ def evaluate(
 
 
 @contextmanager
-def _in_python(words: Mapping[str, str]) -> Iterator[None]:
-    """Raise what a command raises of its input with the parameter's name in place of the option's."""
+def _in_python(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise a command's InputError with parameters in place of options, and with other names of files."""
     try:
         yield
     except InputError as error:
         text = str(error)
-        for option, parameter in words.items():
-            text = text.replace(option, parameter)
+        for name, parameter in (_PARAMETERS | names).items():
+            text = text.replace(name, parameter)
         raise InputError(text) from error
 
 

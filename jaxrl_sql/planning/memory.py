@@ -194,9 +194,9 @@ def with_kv_budget(
     prompt = _block_bytes(config, model, mesh, sizes.block_size)
     completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
     most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
-    found = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))._asdict()
-    named = {name: getattr(config.rollout, name) or count for name, count in found.items()}
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **named))
+    budget = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))._asdict()
+    blocks = {name: getattr(config.rollout, name) or count for name, count in budget.items()}
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **blocks))
 
 
 def client_weights(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:

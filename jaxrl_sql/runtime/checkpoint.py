@@ -224,8 +224,8 @@ class Checkpoints:
         """Raise InputError where a rating is damaged, by which checkpoints are kept; what a kill left of one is not."""
         for place in self.folder.iterdir() if self.folder.is_dir() else ():
             is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
-            if is_whole and (words := damage(place, _RATING)):
-                raise _unreadable(place, words)
+            if is_whole and (fault := damage(place, _RATING)):
+                raise _unreadable(place, fault)
 
     def _seal(self) -> None:
         """Add the checksums of a step, all files of which are written; it gets its name afterwards."""
@@ -241,8 +241,8 @@ class Checkpoints:
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
         place = self.folder / str(step)
         if step not in self._intact:
-            if words := damage(place):
-                raise _unreadable(place, words)
+            if fault := damage(place):
+                raise _unreadable(place, fault)
             self._intact.add(step)
         return place
 

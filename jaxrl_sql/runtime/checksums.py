@@ -47,7 +47,7 @@ def damage(folder: Path, only: str = "") -> str:
     names = [chosen[i] for i in share(len(chosen))]
     with ThreadPoolExecutor(_THREADS) as pool:
         differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
-        return _first(next((f"{name} {words}" for name, words in zip(names, differ, strict=True) if words), ""))
+        return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
 
 
 def seal_weights(folder: Path) -> None:
@@ -57,9 +57,9 @@ def seal_weights(folder: Path) -> None:
 
 def refuse_damaged_weights(source: str | Path) -> None:
     """Raise InputError where a model's folder has checksums that its weights do not match."""
-    if (Path(source) / SUMS).is_file() and (words := damage(Path(source))):
+    if (Path(source) / SUMS).is_file() and (fault := damage(Path(source))):
         raise InputError(
-            f"{source}: {words}: put the model back from a copy, or delete its {SUMS} where the change is meant"
+            f"{source}: {fault}: put the model back from a copy, or delete its {SUMS} where the change is meant"
         )
 
 
@@ -71,9 +71,9 @@ def difference(path: Path, checksum: str) -> str:
         return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
 
 
-def _first(words: str) -> str:
+def _first(line: str) -> str:
     """Return the first line on a damage that any process has."""
-    return next(filter(None, exchange([words])), "")
+    return next(filter(None, exchange([line])), "")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -76,15 +76,17 @@ class Journal:
         *lines, torn = raw.split(b"\n")
         is_torn = _record(torn) is None
         numbered = {i: line for i, line in enumerate(lines if is_torn else [*lines, torn], 1) if line.strip()}
-        found = [_record(line) for line in numbered.values()]
+        records = [_record(line) for line in numbered.values()]
         # Without a record nothing was done yet: then other settings may take its place.
-        if not found or (len(found) == 1 and (found[0] is None or "settings" in found[0])):
+        if not records or (len(records) == 1 and (records[0] is None or "settings" in records[0])):
             self._file.truncate(0)
             self._write(_line({"settings": wanted}))
             return
-        self._refuse_damage(numbered, found[0])
-        self._refuse_another((found[0] or {}).get("settings"), wanted)
-        self.records = [{name: value for name, value in (one or {}).items() if name != _CRC} for one in found[1:]]
+        self._refuse_damage(numbered, records[0])
+        self._refuse_another((records[0] or {}).get("settings"), wanted)
+        self.records = [
+            {name: value for name, value in (record or {}).items() if name != _CRC} for record in records[1:]
+        ]
         if is_torn:
             self._file.truncate(len(raw) - len(torn))
         else:

@@ -58,8 +58,8 @@ def measure_checkpoint(folder: Path, params: Any) -> dict[str, Any]:
         checkpoints.save(1, params, {"at": 1})
         restored, host, _ = checkpoints.restore(1, params)
     pairs = zip(jax.tree.leaves(restored), jax.tree.leaves(params), strict=True)
-    pieces = [pair for one, two in pairs for pair in zip(one.addressable_shards, two.addressable_shards, strict=True)]
-    is_equal = all(np.array_equal(one.data, two.data) for one, two in pieces)
+    pieces = [pair for a, b in pairs for pair in zip(a.addressable_shards, b.addressable_shards, strict=True)]
+    is_equal = all(np.array_equal(a.data, b.data) for a, b in pieces)
     listed = sorted(str(path.parent.relative_to(folder)) for path in folder.rglob(SUMS))
     if is_first():
         path = max((folder / "1/state/ocdbt.process_1").rglob("d/*"), key=lambda path: path.stat().st_size)

@@ -81,12 +81,12 @@ def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
 )
 def test_an_odd_text_reads_back_equal_from_the_file_of_a_run(text: str, tmp_path: Path) -> None:
     """A run whose command has such a value is not refused as another when it resumes."""
-    config = changed(load_config(None), {"run.project": text, "data.include_ids": text, "sampling.stop": [text, "x"]})
+    config = changed(load_config(None), {"run.project": text, "data.include_ids": text, "data.evals": [text, "x"]})
     assert load_config(write(tmp_path, "c.yaml", to_yaml(config))) == config
 
 
 TEXTS = [key for key, value in flatten(dataclasses.asdict(TrainConfig())) if isinstance(value, str | list)]
-NEEDED = {"data.dir", "data.evals", "run.dir", "model.remat"}
+NEEDED = {"data.dir", "data.evals", "run.dir", "model.remat", "rollout.mesh"}
 
 
 @pytest.mark.parametrize("key", TEXTS)

@@ -1,4 +1,4 @@
-"""Which numbers may be others when a run goes on, and when one without checkpoints may begin anew."""
+"""Which numbers may be others when a run resumes, and when one without checkpoints may begin anew."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
     command += [f"rollout.{name}={GIVEN[name]}" for name in names if name]
     began = load_config(None, command)
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
-    found = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
+    blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
-    kept = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in found.items()}})
+    kept = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
     (tmp_path / "config.yaml").write_text(to_yaml(kept))
     assert with_found_numbers(began) == began, "a run without a checkpoint finds them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)

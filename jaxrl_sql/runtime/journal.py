@@ -84,9 +84,7 @@ class Journal:
             return
         self._refuse_damage(numbered, records[0])
         self._refuse_another((records[0] or {}).get("settings"), wanted)
-        self.records = [
-            {name: value for name, value in (record or {}).items() if name != _CRC} for record in records[1:]
-        ]
+        self.records = [record for record in records[1:] if record is not None and record.pop(_CRC)]
         if is_torn:
             self._file.truncate(len(raw) - len(torn))
         else:

@@ -51,6 +51,7 @@ from jaxrl_sql.runtime.folder import (
     keep_config,
     note_saved,
     open_folder,
+    refuse_edited,
     with_found_numbers,
 )
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
@@ -188,6 +189,7 @@ class Session:
                 f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
                 "the run began with: name another run.dir to begin a run with them"
             )
+        refuse_edited(self.folder, known["config"], self.config)
         self._rewind(known["lines"], step)
         self.health.counts |= known["health"]
         if known["evaluation"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ REPLACED = ".replaced"
 """A step that is saved again keeps what was saved before under its name with this ending until the new one is whole."""
 LAST_SAVED = "last_checkpoint"
 """The file with the step of the newest checkpoint: a run that has it does not begin anew where checkpoints are gone."""
+_PARTS = ".gradient_accumulation_steps"
 BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
 FREE = (
@@ -97,6 +98,20 @@ def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run that could go on")
     began = dataclasses.asdict(load_config(folder / CONFIG))
     return load_config(None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
+
+
+def refuse_edited(folder: Path, saved: Mapping[str, Any], now: TrainConfig) -> None:
+    """Raise InputError where a run's configuration is no longer the one that a checkpoint was saved with.
+
+    How a batch is cut into parts may depend on the number of devices.
+    """
+    known = dict(flatten(dataclasses.asdict(now)))
+    old = changed(now, {key: value for key, value in flatten(saved) if key in known and not key.endswith(_PARTS)})
+    differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes(old, now)]
+    if differ:
+        raise InputError(
+            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: put the file back as it was"
+        )
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -38,6 +38,15 @@ def alone(arguments: Start) -> Start:
     return lambda run, *overrides: arguments(run, *ALONE, *overrides)
 
 
+def reseal(run: Path, step: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a checkpoint knows of its run, and its checksums."""
+    host = run / "checkpoints" / str(step) / "host" / "metadata"
+    known = json.loads(host.read_text(encoding="utf-8"))
+    change(known["run"])
+    host.write_text(json.dumps(known), encoding="utf-8")
+    write_sums(host.parents[1], but={UNSUMMED})
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -90,6 +99,11 @@ def test_a_run_that_is_driven_to_nan_keeps_its_last_good_checkpoint(
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     config["grpo"]["optim"]["lr"] = 3e38
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert main(["--resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: the newest checkpoint was saved with grpo.optim.lr (" in error
+    assert " then, 3e+38 now): put the file back as it was" in error
+    reseal(run, 4, lambda known: known["config"]["grpo"]["optim"].update(lr=3e38))
     assert main(["--resume", str(run)]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: step 5 (grpo): optim/param_norm is ")
@@ -141,11 +155,7 @@ def test_settings_and_questions_that_a_run_did_not_begin_with_are_refused(
     assert "already holds a run" in capsys.readouterr().err
     assert main(["--resume", str(tmp_path / "nowhere")]) == 2
     assert "no config.yaml there" in capsys.readouterr().err
-    host = run / "checkpoints" / "4" / "host" / "metadata"
-    known = json.loads(host.read_text(encoding="utf-8"))
-    known["run"]["questions"] = "others"
-    host.write_text(json.dumps(known), encoding="utf-8")
-    write_sums(host.parents[1], but={UNSUMMED})
+    reseal(run, 4, lambda known: known.update(questions="others"))
     assert main(["--resume", str(run)]) == 2
     assert "holds other questions or prompts" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before

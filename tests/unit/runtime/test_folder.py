@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -9,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import changed, load_config, to_yaml
-from jaxrl_sql.runtime.folder import BLOCKS, check_folder, note_saved, open_folder, with_found_numbers
+from jaxrl_sql.runtime.folder import (
+    BLOCKS,
+    check_folder,
+    note_saved,
+    open_folder,
+    refuse_edited,
+    with_found_numbers,
+)
 from jaxrl_sql.types import InputError
 
 SECOND = ("second_stage.steps=2", "validation.every=2", "run.keep_best=1")
@@ -124,3 +133,12 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_pat
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(InputError, match="are gone"):
         check_folder(config)
+
+
+def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    config = load_config(None, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
+    saved = json.loads(json.dumps(dataclasses.asdict(config)))
+    free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
+    refuse_edited(tmp_path, saved, free)
+    with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\): put"):
+        refuse_edited(tmp_path, saved, changed(config, {"grpo.optim.lr": 3e-6}))

@@ -310,9 +310,7 @@ def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path:
     else:
         path.unlink()
     fault = "is missing" if how == "missing" else "does not match its checksum"
-    line = (
-        rf"{tmp_path}/2: this checkpoint cannot be read: \S+ {fault}; put it back from a copy, or delete it to resume "
-    )
+    line = rf"^{tmp_path}/2: this checkpoint cannot be read: \S+ {fault}; put it back from a copy, or delete it to "
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert (checkpoints.latest(), checkpoints.best()) == (2, 2)
         for read in (lambda: checkpoints.host(2), lambda: checkpoints.restore(2, state), lambda: checkpoints.arrays(2)):

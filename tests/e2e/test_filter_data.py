@@ -24,6 +24,7 @@ from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.run.policy_client import style_for
 from jaxrl_sql.run.training_set import training_questions
+from jaxrl_sql.runtime.journal import Journal
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]

@@ -34,9 +34,9 @@ Arrays = Mapping[str, np.ndarray]
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Orbax's ending of a step that is not complete."""
-_RATING = "metrics/metrics"
 UNSUMMED = "_CHECKPOINT_METADATA"
 """Orbax writes the time of the commit to it after the checksums are there; nothing that a run reads is in it."""
+_RATING = "metrics/metrics"
 
 
 class _PartHandler(ocp.StandardCheckpointHandler):

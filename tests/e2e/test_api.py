@@ -131,6 +131,14 @@ def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
         jx.evaluate(small_data / "nowhere", {"a": "SELECT 1"})
     with jx.Model(START) as model, pytest.raises(InputError, match="no such file"):
         model.ask(small_data / "none.sqlite", "How many?")
+    database = jx.load_benchmark(small_data / "dev").examples[0].db_path
+    with jx.Model(START, leave_out=["t"]) as model, pytest.raises(InputError, match=r"--leave-out .*"):
+        model.ask(database, "How many?")
+    with (
+        jx.Model(START, stand_in="s.sqlite") as model,
+        pytest.raises(InputError, match=r"--stand-in s\.sqlite: is for"),
+    ):
+        model.ask(database, "How many?")
 
 
 def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> None:

@@ -219,7 +219,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:  # a run that has not begun, or a copy of a part of its folder
         raise InputError(f"{path}: {error.strerror or error}") from error
-    rows = [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is damaged: it is no JSON") from error
     with suppress(ValueError):
         rows.append(json.loads(torn))
     return rows

@@ -122,6 +122,9 @@ def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 2, "ques', encoding="utf-8")
     found = jx.Run(tmp_path).metrics
     assert (found.to_dict("records") if hasattr(found, "to_dict") else found) == rows
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step: 1}\n{"step": 2}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: it is no JSON"):
+        jx.Run(tmp_path).metrics  # noqa: B018
 
 
 def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:

@@ -197,7 +197,7 @@ def _in_python(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except InputError as error:
         text = str(error)
-        for name, parameter in (_PARAMETERS | names).items():
+        for name, parameter in {**_PARAMETERS, **names}.items():
             text = text.replace(name, parameter)
         raise InputError(text) from error
 

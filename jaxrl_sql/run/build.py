@@ -30,7 +30,7 @@ from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
-from jaxrl_sql.runtime.checksums import refuse_damaged_weights, seal_weights
+from jaxrl_sql.runtime.checksums import SUMS, refuse_damaged_weights, seal_weights
 
 
 def make_params(s: Session) -> tuple[Any, Any]:
@@ -100,6 +100,8 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
+        if is_first():  # a kill before the new weights are sealed leaves them without checksums
+            (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
             folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None, ends=end_tokens(s.tokenizer)
         )

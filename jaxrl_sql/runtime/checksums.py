@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.runtime.model_locator import MODEL
 from jaxrl_sql.types import InputError
 
 SUMS = "checksums.json"
-WEIGHTS = ".safetensors"
 _BLOCK = 1 << 22
 _THREADS = 4
 
@@ -25,12 +25,7 @@ def write_sums(folder: Path, but: Collection[str] = ()) -> None:
 
     Of a folder below that has a `checksums.json` already, that file alone is listed.
     """
-    files = [path for path in _files(folder) if path.name not in but]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        sums = dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_checksum, files), strict=True))
-    scratch = folder / f"{SUMS}.tmp"
-    scratch.write_text(json.dumps({"files": sums, "crc": _crc_of(sums)}, indent=0) + "\n", encoding="utf-8")
-    scratch.replace(folder / SUMS)
+    _write(folder, [path for path in _files(folder) if path.name not in but])
 
 
 def damage(folder: Path, only: str = "") -> str:
@@ -50,17 +45,24 @@ def damage(folder: Path, only: str = "") -> str:
         return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
 
 
-def seal_weights(folder: Path) -> None:
-    """Write the checksums of a model's weights; its other files may be edited."""
-    write_sums(folder, but={path.name for path in folder.iterdir() if path.suffix != WEIGHTS})
+def seal_weights(model: Path) -> None:
+    """Write the checksums of a run's model to the run's folder: copies of the model may be changed."""
+    _write(model.parent, sorted(model.glob("*.safetensors")))
 
 
 def refuse_damaged_weights(source: str | Path) -> None:
-    """Raise InputError where a model's folder has checksums that its weights do not match."""
-    if (Path(source) / SUMS).is_file() and (fault := damage(Path(source))):
-        raise InputError(
-            f"{source}: {fault}: put the model back from a copy, or delete its {SUMS} where the change is meant"
-        )
+    """Raise InputError where the weights of a run's model are not those that the run wrote."""
+    run = Path(source).resolve().parent
+    if Path(source).resolve().name == MODEL and (run / SUMS).is_file() and (fault := damage(run)):
+        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} where the change is meant")
+
+
+def _write(folder: Path, files: Sequence[Path]) -> None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sums = dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_checksum, files), strict=True))
+    scratch = folder / f"{SUMS}.tmp"
+    scratch.write_text(json.dumps({"files": sums, "crc": _crc_of(sums)}, indent=0) + "\n", encoding="utf-8")
+    scratch.replace(folder / SUMS)
 
 
 def difference(path: Path, checksum: str) -> str:

@@ -162,7 +162,7 @@ def evaluate(
 
     `predictions` are SQL by question id, or a file of any form that the command takes. `allow_missing` leaves out
     questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
-    there, and work that was broken off goes on. Raises InputError for an input that cannot be used.
+    there, and interrupted work resumes. Raises InputError for an input that cannot be used.
     """
     command = import_module("jaxrl_sql.evaluate")  # of this name the package has this function
     from jaxrl_sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins

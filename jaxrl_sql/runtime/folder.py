@@ -21,7 +21,7 @@ from jaxrl_sql.types import InputError, JaxrlSqlError
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
 REPLACED = ".replaced"
-"""A step that is saved again keeps what was saved before under its name with this ending until the new one is whole."""
+"""A step that is saved again keeps its earlier checkpoint under this ending until the new one is whole."""
 LAST_SAVED = "last_checkpoint"
 """The file with the step of the newest checkpoint: a run that has it does not begin anew where checkpoints are gone."""
 _PARTS = ".gradient_accumulation_steps"
@@ -78,7 +78,7 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
 
 
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a run that goes on with the layout and KV blocks that it found at its start.
+    """Return the configuration of a resumed run with the layout and KV blocks that it found at its start.
 
     What the configuration names itself stays as it is.
     """

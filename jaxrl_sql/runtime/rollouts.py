@@ -80,7 +80,7 @@ class RolloutWriter:
             scratch.replace(self._folder / TOKENS)
 
     def rewind(self, position: Mapping[str, Sequence[int]]) -> None:
-        """Drop what was written after a position; all of a kind that it does not name.
+        """Drop the records behind a position; all of a kind that it does not name.
 
         Raises InputError where the piece of a position is cut or damaged before it.
         """

@@ -6,7 +6,7 @@
     run.metrics
     with run.model() as model:
         print(model.ask("shop.sqlite", "How many orders were late?").sql)
-    jx.evaluate("data/dev", predictions={"dev_0": "SELECT 1"}).numbers
+    jx.evaluate("data/dev", predictions={"dev_0": "SELECT 1"}, allow_missing=True).numbers
 
 What the commands tell in one line and with an exit code is raised here, as an exception of `types`.
 """
@@ -18,9 +18,9 @@ import dataclasses
 import io
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +33,7 @@ from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.types import InputError
 
 _AT_ONCE = 16
+_PARAMETERS = {"--allow-missing": "allow_missing=True", "--allow-extra": "allow_extra=True"}
 
 Files = str | Path | Sequence[str | Path] | TrainConfig | None
 """A configuration: a file or several, as `--config` takes them, or a value."""
@@ -87,16 +88,24 @@ class Model:
     """A model that answers questions: a run's or a Hugging Face folder, a GGUF file, or a name of the hub.
 
     It is loaded with the first question and kept until it is closed, by `close` or at the end of `with`. `samples`
-    above 1 asks so often, and takes the answer that most agree on.
+    above 1 asks so often, and takes the answer that most agree on. A server's database is shown to the model without
+    the tables and columns of `leave_out`, or by the SQLite file `stand_in`.
     """
 
     def __init__(
-        self, model: str | Path, *overrides: str, recipe: str | None = None, samples: int | None = None
+        self,
+        model: str | Path,
+        *overrides: str,
+        recipe: str | None = None,
+        samples: int | None = None,
+        leave_out: Sequence[str] = (),
+        stand_in: str | Path | None = None,
     ) -> None:
         given = argparse.Namespace(model=str(model), recipe=recipe, n=samples, config=None, endpoint="")
         self.config = asking.configuration(given, overrides)
         self._open = ExitStack()
         self._ask: asking.Ask | None = None
+        self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
         # The mesh that JAX has set is a thread's: models that are open side by side have one each, the caller none.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
 
@@ -112,7 +121,8 @@ class Model:
         from jaxrl_sql.data.hiding import hide_in_example  # noqa: PLC0415
         from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415
 
-        example = hide_in_example(asking.database_of(str(database)), self.config.data.hide)
+        shown = asking.database_of(str(database), self._stand_in, self._leave_out)
+        example = hide_in_example(shown, self.config.data.hide)
         if self._ask is None:
             prepare_process()
             self._ask = self._open.enter_context(asking.opened(fetched(self.config), _AT_ONCE))
@@ -145,11 +155,14 @@ def evaluate(
     model: str | Path | None = None,
     split: str | None = None,
     out: str | Path | None = None,
+    allow_missing: bool = False,
+    allow_extra: bool = False,
 ) -> Evaluation:
     """Judge predictions, or a model's answers, on a benchmark's folder, as `jaxrl-sql evaluate` does.
 
-    `predictions` are SQL by question id, or a file of any form that the command takes. With `out` the command's files
-    stay there, and work that was broken off goes on. Raises InputError for an input that cannot be used.
+    `predictions` are SQL by question id, or a file of any form that the command takes. `allow_missing` leaves out
+    questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
+    there, and interrupted work resumes. Raises InputError for an input that cannot be used.
     """
     command = import_module("jaxrl_sql.evaluate")  # of this name the package has this function
     from jaxrl_sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins
@@ -165,14 +178,28 @@ def evaluate(
         given = argparse.Namespace(
             data=[str(data)], predictions=[str(file)] if file else [], model=str(model) if model else None, out=folder,
             split=split, config=None, overrides=["run.display=none", *overrides], recipe=None, system=None,
-            sql_field="pred_sql" if isinstance(predictions, Mapping) else None, allow_missing=False, allow_extra=False,
+            sql_field="pred_sql" if isinstance(predictions, Mapping) else None, allow_missing=allow_missing,
+            allow_extra=allow_extra,
         )  # fmt: skip
-        config = command.configuration(given)
-        command.check_answerer(config)
-        with redirect_stdout(io.StringIO()):
-            benchmark_evaluation.evaluate(fetched(config))
+        with _in_python({f"{scratch}/predictions.jsonl": "predictions"}):
+            config = command.configuration(given)
+            command.check_answerer(config)
+            with redirect_stdout(io.StringIO()):
+                benchmark_evaluation.evaluate(fetched(config))
         numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
         return Evaluation(numbers, _rows(folder / RECORDS))
+
+
+@contextmanager
+def _in_python(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise a command's InputError with parameters in place of options, and with other names of files."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        for name, parameter in {**_PARAMETERS, **names}.items():
+            text = text.replace(name, parameter)
+        raise InputError(text) from error
 
 
 def _config(config: Files, overrides: Sequence[str]) -> TrainConfig:
@@ -192,7 +219,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         *lines, torn = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:  # a run that has not begun, or a copy of a part of its folder
         raise InputError(f"{path}: {error.strerror or error}") from error
-    rows = [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is damaged: it is no JSON") from error
     with suppress(ValueError):
         rows.append(json.loads(torn))
     return rows

@@ -7,7 +7,7 @@ import difflib
 import functools
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,14 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
     return merged
 
 
+def with_empty_value(override: str, lists: Collection[str]) -> str:
+    """Return `key=`, which YAML reads as null, as an empty text, or an empty list where `lists` names the key."""
+    key, _, value = override.partition("=")
+    if value.strip():
+        return override
+    return f"{key}=[]" if {key.strip(), key.strip().rpartition(".")[2]} & set(lists) else f"{key}=''"
+
+
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
@@ -163,6 +171,7 @@ def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:
     key, equals, _ = text.partition("=")
     if not equals or not key.strip():
         raise InputError(f"command line: {text!r} is no key.sub=value")
+    text = with_empty_value(text, {name for name, default in _defaults().items() if isinstance(default, list)})
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist([text]))
     except (yaml.YAMLError, OmegaConfBaseException) as error:

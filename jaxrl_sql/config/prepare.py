@@ -12,6 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxrl_sql.config.load import with_empty_value
 from jaxrl_sql.config.rules import OneOf, PositiveInt
 from jaxrl_sql.types import InputError
 
@@ -101,6 +102,7 @@ class PrepareConfig:
 
 # Sections of sections, by names of one's own.
 _NAMED: dict[str, type] = {"sources": SourceConfig, "evals": EvalSet}
+_LISTS = ("complexity", "hardness", "exclude", "subsets")
 
 
 def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> PrepareConfig:
@@ -129,8 +131,9 @@ def _origins(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[st
             continue
         if read is OmegaConf.from_dotlist and "=" not in origin:
             raise InputError(f"command line: {origin!r} is no key.sub=value")
+        source = origin if read is OmegaConf.load else [with_empty_value(origin, _LISTS)]
         try:
-            values = OmegaConf.to_container(read(origin if read is OmegaConf.load else [origin]))  # type: ignore[operator]
+            values = OmegaConf.to_container(read(source))  # type: ignore[operator]
         except yaml.MarkedYAMLError as error:
             line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
             raise InputError(f"{origin}{line}: not YAML: {error.problem or _line(error)}") from None

@@ -182,7 +182,7 @@ def with_kv_budget(
 ) -> TrainConfig:
     """Return the configuration with the KV blocks of its engines, found from `rollout.memory` of so many bytes.
 
-    It is as it was where it has them already. Without a known memory they are all that can be needed at once.
+    Blocks that it names stay as they are. Without a known memory they are all that can be needed at once.
     """
     if kv_budget(config) is not None:
         return config
@@ -194,8 +194,9 @@ def with_kv_budget(
     prompt = _block_bytes(config, model, mesh, sizes.block_size)
     completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
     most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
-    found = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found._asdict()))
+    budget = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))._asdict()
+    blocks = {name: getattr(config.rollout, name) or count for name, count in budget.items()}
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **blocks))
 
 
 def client_weights(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:

@@ -30,6 +30,7 @@ from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
+from jaxrl_sql.runtime.checksums import SUMS, refuse_damaged_weights, seal_weights
 
 
 def make_params(s: Session) -> tuple[Any, Any]:
@@ -54,6 +55,7 @@ def _base_params(s: Session) -> Any:
     """Return the checkpoint's parameters, or new ones from the seed."""
     model = s.config.model
     if model.checkpoint:
+        refuse_damaged_weights(model.checkpoint)
         return load_checkpoint(model.checkpoint, model.dtype, s.mesh)[1]
     key = rng.base_key(s.config.seed, rng.Purpose.INIT)
     params = init_params(s.model, key, jnp.dtype(model.dtype))
@@ -98,11 +100,14 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     """
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
+        if is_first():  # a kill before the new weights are sealed leaves them without checksums
+            (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
             folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None, ends=end_tokens(s.tokenizer)
         )
         if is_first():
             keep_asked(folder, s.config)
+            seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
             save_adapters(s.folder / "adapters", s.model, adapters, source)
     return folder

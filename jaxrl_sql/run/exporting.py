@@ -24,6 +24,7 @@ from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.model_card import CARD, write_card
 from jaxrl_sql.run.questions import model_config
 from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.checksums import refuse_damaged_weights
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
 from jaxrl_sql.runtime.hub import ASKED, upload
 from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
@@ -104,6 +105,7 @@ def _folder_of(given: str) -> tuple[Path, TrainConfig | None]:
     source, config = find_model(given)
     if not source.exists():
         raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+    refuse_damaged_weights(source)
     return source, config
 
 

@@ -34,6 +34,7 @@ from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import check_rows, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
+from jaxrl_sql.runtime.checksums import refuse_damaged_weights
 from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.sqlenv.executor import Executor
@@ -121,6 +122,7 @@ def open_policy_client(
     _check_memory(config, shape, mesh)
     machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
     config = client_layout(config, shape, mesh, machine)
+    refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
             reading = beside.submit(load_tokenizer, config.data.tokenizer or model.checkpoint)

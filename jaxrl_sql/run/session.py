@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,21 @@ from jaxrl_sql.runtime.about import noted_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
+from jaxrl_sql.runtime.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    DISK_FULL,
+    LAST_SAVED,
+    cannot_write,
+    keep_config,
+    note_saved,
+    open_folder,
+    refuse_edited,
+    with_found_numbers,
+)
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
-from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.metrics import START, MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
@@ -164,9 +175,11 @@ class Session:
         """Return the step this run goes on from (0: the start) and drop what was written after it."""
         step = self.checkpoints.latest() if self.config.run.resume else None
         if step is None:
-            self.metrics.rewind(0, 0)
-            self.samples.rewind(0)
+            self.metrics.rewind(START, 0)
+            self.samples.rewind(START)
             self.rollouts.rewind({})
+            if processes.is_first():
+                (self.folder / LAST_SAVED).unlink(missing_ok=True)
             return 0
         if step > _steps(self.config):
             raise InputError(f"{self.folder}: step {step} is made already, and the run would end before it")
@@ -176,14 +189,22 @@ class Session:
                 f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
                 "the run began with: name another run.dir to begin a run with them"
             )
-        self.metrics.rewind(known["lines"]["metrics"], step)
-        self.samples.rewind(known["lines"]["samples"])
-        self.rollouts.rewind(known["lines"]["rollouts"])
+        refuse_edited(self.folder, known["config"], self.config)
+        self._rewind(known["lines"], step)
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])
         self.note(f"going on from step {step}")
         return step
+
+    def _rewind(self, lines: Mapping[str, Any], step: int) -> None:
+        """Drop what the run's files hold beyond the checkpoint of a step; raises InputError for one that is damaged."""
+        self.metrics.rewind(tuple(lines["metrics"]), step)
+        self.samples.rewind(tuple(lines["samples"]))
+        self.rollouts.rewind(lines["rollouts"])
+        for name, file in (("metrics", self.metrics), ("samples", self.samples)):
+            if processes.is_first() and file.position != tuple(lines[name]):
+                self.note(f"{name}.jsonl is gone: its lines begin after step {step}")
 
     def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
         """Write the numbers of a step, show them, and see whether the run is well.
@@ -259,7 +280,12 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         make_executor(config.executor, config.data.hide) as executor,
         MetricsWriter(folder if is_first else None, trackers) as metrics,
         SampleWriter(folder if is_first else None) as samples,
-        Checkpoints(folder / "checkpoints", config.run.keep_checkpoints, config.run.keep_best) as checkpoints,
+        Checkpoints(
+            folder / CHECKPOINTS,
+            config.run.keep_checkpoints,
+            config.run.keep_best,
+            on_saved=partial(note_saved, folder),
+        ) as checkpoints,
     ):
         recipe, data = find_recipe(config.recipe), config.data
         if max(config.sampling.turns, config.validation.turns) > 1 and (

@@ -2,6 +2,9 @@
 
 The only importer of orbax. Saves run in the background and appear under their step's name when they are complete, so a
 killed save is never the latest. The stable API is used: the experimental one still renames its functions.
+
+A step holds the checksums of its files, which are compared before any is read: neither Orbax nor TensorStore notices
+a flipped bit in an array. Each process adds those of the arrays that it wrote.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import io
 import logging
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,32 +22,66 @@ from typing import Any, Self
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
+from orbax.checkpoint import checkpoint_managers, future
 
 from jaxrl_sql.parallel.processes import wait_for_all
-from jaxrl_sql.runtime.folder import RunFolderError, cannot_write
+from jaxrl_sql.runtime.checksums import SUMS, damage, write_sums
+from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, cannot_write
 from jaxrl_sql.types import InputError
 
 PyTree = Any
 Arrays = Mapping[str, np.ndarray]
 
-REPLACED = ".replaced"
-"""A step that is saved again keeps what was saved before under its name with this ending until the new one is whole."""
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""Orbax's ending of a step that is not complete."""
+UNSUMMED = "_CHECKPOINT_METADATA"
+"""Orbax writes the time of the commit to it after the checksums are there; nothing that a run reads is in it."""
+_RATING = "metrics/metrics"
+
+
+class _PartHandler(ocp.StandardCheckpointHandler):
+    """Saves arrays; each process adds the checksums of its part once that is written."""
+
+    async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> list[future.Future]:
+        writes = await super().async_save(directory, *arguments, **named)
+        part = Path(directory) / f"ocdbt.process_{jax.process_index()}"
+        return [future.ChainedFuture(writes or [], lambda: write_sums(part) if part.is_dir() else None)]
+
+
+@ocp.args.register_with_handler(_PartHandler, for_save=True)
+class _PartSave(ocp.args.StandardSave):
+    """What `_PartHandler` saves."""
+
+
+@ocp.args.register_with_handler(_PartHandler, for_restore=True)
+class _PartRestore(ocp.args.StandardRestore):
+    """What `_PartHandler` restores."""
 
 
 class Checkpoints:
     """The checkpoints of a run folder: the newest `keep` stay, and the `keep_best` best of those with metrics.
 
     Use it as a context manager or `close` it. `is_read_only`: nothing is removed or put right, for who reads beside a
-    run that may save.
+    run that may save. `on_saved` is called in the first process with each step, just before its checkpoint is complete.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 2, keep_best: int = 0, is_read_only: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        keep: int = 2,
+        keep_best: int = 0,
+        is_read_only: bool = False,
+        on_saved: Callable[[int], object] | None = None,
+    ) -> None:
         self.folder = Path(folder).absolute()
         self._has_aside = False
+        self._on_saved = on_saved
+        self._saving: int | None = None
+        self._intact: set[int] = set()
         if not is_read_only:
             _put_back(self.folder)
             wait_for_all("checkpoints that were set aside")
+            self._check_ratings()
         logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, over our display
         best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
         stay = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
@@ -54,9 +91,10 @@ class Checkpoints:
             create=not is_read_only,
             cleanup_tmp_directories=not is_read_only,
             read_only=is_read_only,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         handlers = {
-            "state": ocp.StandardCheckpointHandler(),
+            "state": _PartHandler(),
             "host": ocp.JsonCheckpointHandler(),
             "arrays": ocp.StandardCheckpointHandler(),
         }
@@ -96,11 +134,13 @@ class Checkpoints:
                 return
             self._set_aside(step)
         arguments = ocp.args.Composite(
-            state=ocp.args.StandardSave(_named(state)),
+            state=_PartSave(_named(state)),
             host=ocp.args.JsonSave(dict(host)),
             arrays=ocp.args.StandardSave({"npz": _packed(arrays or {})}),
         )
         rated = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
+        self._saving = step
+        self._intact.discard(step)
         with self._told():
             self._manager.save(step, args=arguments, metrics=rated, force=True)
 
@@ -134,7 +174,7 @@ class Checkpoints:
         try:
             self._refuse_another(step, wanted)
             arguments = ocp.args.Composite(
-                state=ocp.args.StandardRestore(wanted),
+                state=_PartRestore(wanted),
                 host=ocp.args.JsonRestore(),
                 arrays=ocp.args.StandardRestore(),
             )
@@ -151,7 +191,7 @@ class Checkpoints:
         try:
             found = self._stored(step).items()
             wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in found}
-            arguments = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
+            arguments = ocp.args.Composite(state=_PartRestore(wanted))
             return {name: np.asarray(x) for name, x in self._manager.restore(step, args=arguments).state.items()}
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise _unreadable(where, error) from error
@@ -180,12 +220,31 @@ class Checkpoints:
             self._manager.reload()
         self._has_aside = True
 
+    def _check_ratings(self) -> None:
+        """Raise InputError where a rating is damaged, by which checkpoints are kept; what a kill left of one is not."""
+        for place in self.folder.iterdir() if self.folder.is_dir() else ():
+            is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
+            if is_whole and (fault := damage(place, _RATING)):
+                raise _unreadable(place, fault)
+
+    def _seal(self) -> None:
+        """Add the checksums of a step, all files of which are written; it gets its name afterwards."""
+        (place,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
+        write_sums(place, but={UNSUMMED})
+        if self._on_saved is not None and self._saving is not None:
+            self._on_saved(self._saving)
+
     def _place(self, step: int) -> Path:
-        """Return the folder of a step that is complete."""
+        """Return the folder of a step that is complete; raises InputError where a file of it is damaged."""
         self.wait()
         if step not in self._manager.all_steps():
             raise InputError(f"{self.folder}: no checkpoint of step {step}")
-        return self.folder / str(step)
+        place = self.folder / str(step)
+        if step not in self._intact:
+            if fault := damage(place):
+                raise _unreadable(place, fault)
+            self._intact.add(step)
+        return place
 
     def _rating_of(self, step: int) -> float | None:
         metrics = self._manager.metrics(step)
@@ -248,9 +307,12 @@ def _rating(metrics: Mapping[str, float]) -> float:
     return float(metrics["best_by"])
 
 
-def _unreadable(where: Path, error: Exception) -> InputError:
+def _unreadable(where: Path, error: Exception | str) -> InputError:
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return InputError(f"{where}: this checkpoint cannot be read: {first_line} (delete it to go on from the one before)")
+    steps = [int(path.name) for path in where.parent.iterdir() if path.name.isdecimal()]
+    before = max((step for step in steps if step < int(where.name)), default=None)
+    advice = "begin anew in another run.dir" if before is None else f"delete it to resume from step {before}"
+    return InputError(f"{where}: this checkpoint cannot be read: {first_line}; put it back from a copy, or {advice}")
 
 
 def _packed(arrays: Arrays) -> np.ndarray:

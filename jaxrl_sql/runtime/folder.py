@@ -9,16 +9,23 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
+
+REPLACED = ".replaced"
+"""A step that is saved again keeps its earlier checkpoint under this ending until the new one is whole."""
+LAST_SAVED = "last_checkpoint"
+"""The file with the step of the newest checkpoint: a run that has it does not begin anew where checkpoints are gone."""
+_PARTS = ".gradient_accumulation_steps"
+BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
 FREE = (
     "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
@@ -51,10 +58,12 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
 def check_folder(config: TrainConfig) -> Path:
     """Return a run's folder, which need not be there.
 
-    Raises InputError for one that holds a run which is not to go on, or began with other numbers.
+    Raises InputError for one that holds a run which is not to go on, began with other numbers, or has lost its
+    checkpoints.
     """
     folder = Path(config.run.dir)
     if config.run.resume:
+        _refuse_lost_checkpoints(folder)
         _refuse_other_numbers(folder, config)
     elif _has_steps(folder):
         raise InputError(f"{folder} already holds a run: name another run.dir, or go on with run.resume=true")
@@ -69,15 +78,18 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
 
 
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a run that goes on with the layout and KV blocks that it found at its start."""
-    kept = Path(config.run.dir) / CONFIG
-    if not config.run.resume or config.rollout.prompt_blocks or not kept.is_file():
+    """Return the configuration of a resumed run with the layout and KV blocks that it found at its start.
+
+    What the configuration names itself stays as it is.
+    """
+    folder = Path(config.run.dir)
+    if not config.run.resume or not saved_steps(folder) or not (folder / CONFIG).is_file():
         return config
-    old = load_config(kept).rollout
-    if config.rollout.memory != old.memory or config.rollout.mesh not in {"auto", old.mesh}:
-        return config
-    found = {name: getattr(old, name) for name in ("mesh", "prompt_blocks", "completion_blocks", "prefix_blocks")}
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **found))
+    old, now = load_config(folder / CONFIG).rollout, config.rollout
+    names = ["mesh"] if now.mesh == "auto" else []
+    if not (now.prompt_blocks and now.completion_blocks):
+        names += [name for name in BLOCKS if not getattr(now, name)]
+    return changed(config, {f"rollout.{name}": getattr(old, name) for name in names})
 
 
 def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
@@ -88,10 +100,32 @@ def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
     return load_config(None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
 
 
+def refuse_edited(folder: Path, saved: Mapping[str, Any], now: TrainConfig) -> None:
+    """Raise InputError where a run's configuration is no longer the one that a checkpoint was saved with.
+
+    How a batch is cut into parts may depend on the number of devices.
+    """
+    known = dict(flatten(dataclasses.asdict(now)))
+    old = changed(now, {key: value for key, value in flatten(saved) if key in known and not key.endswith(_PARTS)})
+    differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes(old, now)]
+    if differ:
+        raise InputError(
+            f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: put the file back as it was"
+        )
+
+
 def saved_steps(folder: Path) -> list[int]:
     """Return the steps of the checkpoints that a run's folder holds, in order."""
     found = (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else []
-    return sorted(int(path.name) for path in found if path.name.isdecimal())
+    names = {path.name.removesuffix(REPLACED) for path in found}
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def note_saved(folder: Path, step: int) -> None:
+    """Note in a run's folder that a checkpoint of a step is about to be complete."""
+    scratch = folder / f"{LAST_SAVED}.tmp"
+    scratch.write_text(f"{step}\n", encoding="utf-8")
+    scratch.replace(folder / LAST_SAVED)
 
 
 def no_folder(error: OSError) -> InputError:
@@ -141,6 +175,24 @@ def _reason(error: BaseException) -> str:
 def _has_steps(folder: Path) -> bool:
     lines = folder / METRICS
     return bool(saved_steps(folder)) or (lines.exists() and lines.stat().st_size > 0)
+
+
+def _refuse_lost_checkpoints(folder: Path) -> None:
+    """Raise InputError where a run has no checkpoint any more: it would begin anew, over its metrics and answers.
+
+    A run that was killed before its first checkpoint was complete may do that.
+    """
+    place, noted = folder / CHECKPOINTS, folder / LAST_SAVED
+    if saved_steps(folder):
+        return
+    last = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.is_file() else ""
+    was_killed = bool(last) and place.is_dir() and any(place.glob(f"{last}.*"))
+    if (noted.is_file() and not was_killed) or (not place.is_dir() and _has_steps(folder)):
+        which = f", the newest of step {last}," if last else ""
+        raise InputError(
+            f"{place}: the checkpoints of this run{which} are gone: put them back to resume, name another run.dir to "
+            f"begin anew, or delete {folder}"
+        )
 
 
 def _refuse_other_numbers(folder: Path, config: TrainConfig) -> None:

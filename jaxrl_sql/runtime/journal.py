@@ -1,15 +1,19 @@
 """A file that long work is written to as it goes, and gone on from after a kill: JSON lines, appended and flushed.
 
 The first line says what the work was asked with; another question to the same file is refused. A line that was torn
-by a kill is dropped. One process at a time holds the file, until it is closed or the process is gone.
+by a kill is dropped; each line ends with its CRC-32, and a damaged one is refused. One process at a time holds the
+file, until it is closed or the process is gone.
 """
 
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import threading
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,12 +21,15 @@ from typing import Any, Self
 from jaxrl_sql.runtime.folder import goes_on
 from jaxrl_sql.types import InputError
 
+_CRC = "crc"
+_MARK = f', "{_CRC}": "'
+
 
 class Journal:
     """The records of a piece of work, those of earlier runs first; a context manager, safe to use from threads.
 
-    Raises InputError when the file is of work with other `settings` (what JSON can write), and when another process
-    holds it; RunFolderError when its disk is full.
+    Raises InputError when the file is of work with other `settings` (what JSON can write), when a line is damaged, and
+    when another process holds it; RunFolderError when its disk is full.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
@@ -66,24 +73,43 @@ class Journal:
         """Read what is there and leave the file so that the next line is one of its own."""
         self._file.seek(0)
         raw = self._file.read()
-        found = [one for line in raw.split(b"\n") if (one := _record(line)) is not None]
+        *lines, torn = raw.split(b"\n")
+        is_torn = _record(torn) is None
+        numbered = {i: line for i, line in enumerate(lines if is_torn else [*lines, torn], 1) if line.strip()}
+        records = [_record(line) for line in numbered.values()]
         # Without a record nothing was done yet: then other settings may take its place.
-        if not found or (len(found) == 1 and "settings" in found[0]):
+        if not records or (len(records) == 1 and (records[0] is None or "settings" in records[0])):
             self._file.truncate(0)
             self._write(_line({"settings": wanted}))
             return
-        self._refuse_another(found[0].get("settings"), wanted)
-        self.records = found[1:]
-        torn = raw.rpartition(b"\n")[2]
-        if _record(torn) is None:
+        self._refuse_damage(numbered, records[0])
+        self._refuse_another((records[0] or {}).get("settings"), wanted)
+        self.records = [record for record in records[1:] if record is not None and record.pop(_CRC)]
+        if is_torn:
             self._file.truncate(len(raw) - len(torn))
         else:
             self._write(b"\n")
 
     def _write(self, line: bytes) -> None:
-        with goes_on(self.path):
-            while line:
-                line = line[self._file.write(line) :]
+        """Append a line, or nothing of it where the disk is full."""
+        start = self._file.seek(0, io.SEEK_END)
+        try:
+            with goes_on(self.path):
+                while line:
+                    line = line[self._file.write(line) :]
+        except BaseException:
+            with suppress(OSError):
+                self._file.truncate(start)
+            raise
+
+    def _refuse_damage(self, numbered: Mapping[int, bytes], first: dict[str, Any] | None) -> None:
+        """Raise InputError with the first line that does not match its checksum; another work's file has none."""
+        if first is not None and not {"settings", _CRC} & first.keys():
+            return
+        for number, line in numbered.items():
+            if not _is_whole(line):
+                advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
+                raise InputError(f"{self.path}: line {number} is damaged: put the file back from a copy, or {advice}")
 
     def _refuse_another(self, there: Any, wanted: Mapping[str, Any]) -> None:
         if not isinstance(there, dict):
@@ -97,7 +123,14 @@ class Journal:
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode(errors="replace")
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+    return text[:-1] + f'{_MARK}{zlib.crc32(text):08x}"}}\n'.encode()
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line is the one that `_line` wrote."""
+    text, _, crc = line.rpartition(_MARK.encode())
+    return crc == f'{zlib.crc32(text + b"}"):08x}"}}'.encode()
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ Sums on the device and on the host look alike, so micro-batches, updates and hos
 from __future__ import annotations
 
 import json
-import math
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
@@ -19,8 +19,12 @@ from typing import Any, Self
 from jaxrl_sql.runtime.folder import METRICS, SAMPLES
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.trackers import Tracker
+from jaxrl_sql.types import InputError
 
 Metrics = Mapping[str, tuple[Any, Any]]
+Position = tuple[int, int]
+"""How many lines a file has, and their CRC-32."""
+START: Position = (0, 0)
 
 
 def reduce_metrics(metrics: Metrics) -> dict[str, float]:
@@ -63,8 +67,8 @@ class MetricsWriter:
             self.close()
 
     @property
-    def position(self) -> int:
-        """Return how many lines there are: what `rewind` comes back to."""
+    def position(self) -> Position:
+        """Return where the file ends: what `rewind` comes back to."""
         return self._lines.position
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
@@ -78,8 +82,11 @@ class MetricsWriter:
         for board in self._trackers:
             board.trace(step, question, answer, about)
 
-    def rewind(self, position: int, step: int) -> None:
-        """Drop the lines after `position`, which was that of `step`: the run writes them again."""
+    def rewind(self, position: Position, step: int) -> None:
+        """Drop the lines after `position`, which was that of `step`: the run writes them again.
+
+        Raises InputError as that of `JsonLines`.
+        """
         kept = self._lines.rewind(position)
         for board in self._trackers:
             board.rewind(kept, step)
@@ -92,14 +99,14 @@ class MetricsWriter:
 
 
 class JsonLines:
-    """A JSON-lines file that is appended to, with a `step` in each object; lines that were torn are dropped.
+    """A JSON-lines file that is appended to, with a `step` in each object; a line that was torn is dropped.
 
-    Without a path it is the null device. `position` is how many lines there are: what `rewind` comes back to.
+    Without a path it is the null device. `position` is where it ends: what `rewind` comes back to.
     """
 
     def __init__(self, path: Path | str | None) -> None:
         self._path = Path(path) if path else None
-        self.position = 0
+        self.position: Position = START
         self._file = self._open(self._read())
 
     def __enter__(self) -> Self:
@@ -112,37 +119,45 @@ class JsonLines:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Write one object and hand it to the system at once."""
-        rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        line = rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
         while rest:  # a disk that is about to be full takes a part
             rest = rest[self._file.write(rest) :]
-        self.position += 1
+        count, crc = self.position
+        self.position = (count + 1, zlib.crc32(line, crc))
 
-    def rewind(self, position: int) -> list[dict[str, Any]]:
-        """Keep only the first `position` lines and return their objects."""
+    def rewind(self, position: Position) -> list[dict[str, Any]]:
+        """Keep the lines up to a position and return their objects; of a file that was deleted, none.
+
+        Raises InputError where they are not those that were written.
+        """
         self._file.close()
-        kept = self._read()[:position]
-        self._file = self._open(kept)
-        return [json.loads(line) for line in kept]
+        lines, (count, crc) = self._read(), position
+        if lines and _position(lines[:count]) != (count, crc):
+            raise InputError(
+                f"{self._path}: its first {count} lines are not those that the run wrote: put it back from a copy, or "
+                "delete it to resume without them"
+            )
+        self._file = self._open(lines[:count])
+        return [json.loads(line) for line in lines[:count]]
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
 
-    def _read(self) -> list[str]:
-        """Return the lines that are whole."""
+    def _read(self) -> list[bytes]:
+        """Return the lines that were not torn."""
         if self._path is None or not self._path.exists():
             return []
-        text = self._path.read_text(encoding="utf-8", errors="replace")
-        return [line for line in text.split("\n")[:-1] if _is_step(line)]
+        return self._path.read_bytes().split(b"\n")[:-1]
 
-    def _open(self, kept: list[str]) -> FileIO:
+    def _open(self, kept: list[bytes]) -> FileIO:
         """Replace the file by the kept lines, and open it where they end; without a buffer that would fail again."""
-        self.position = len(kept)
+        self.position = _position(kept)
         if self._path is None:
             return Path(os.devnull).open("ab", buffering=0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self._path.with_name(f"{self._path.name}.tmp")
-        scratch.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8", newline="\n")
+        scratch.write_bytes(b"".join(line + b"\n" for line in kept))
         scratch.replace(self._path)
         return self._path.open("ab", buffering=0)
 
@@ -157,9 +172,6 @@ class SampleWriter(JsonLines):
         super().__init__(folder and Path(folder) / SAMPLES)
 
 
-def _is_step(line: str) -> bool:
-    """Return whether a line is an object with a step: not torn."""
-    try:
-        return math.isfinite(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return False
+def _position(lines: Sequence[bytes]) -> Position:
+    """Return the position behind lines."""
+    return len(lines), zlib.crc32(b"".join(line + b"\n" for line in lines))

@@ -12,12 +12,15 @@ import base64
 import io
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from jaxrl_sql.types import InputError
 
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
@@ -77,7 +80,10 @@ class RolloutWriter:
             scratch.replace(self._folder / TOKENS)
 
     def rewind(self, position: Mapping[str, Sequence[int]]) -> None:
-        """Drop what was written after a position; all of a kind that it does not name."""
+        """Drop the records behind a position; all of a kind that it does not name.
+
+        Raises InputError where the piece of a position is cut or damaged before it.
+        """
         for kind, pieces in self._kinds.items():
             number, size, answers = position.get(kind, (0, 0, 0))
             pieces.rewind((number, size, answers))
@@ -108,20 +114,25 @@ class _Pieces:
             piece.path.unlink()
 
     def rewind(self, position: Position) -> None:
-        for piece in pieces_of(self._folder, self._kind):
-            if piece.number > position[0]:
-                piece.path.unlink()
-        number, size, _ = self.position = position
+        number, size, _ = position
         path = self._path(number)
-        there = path.stat().st_size if path.exists() else 0
-        if there > size:
-            with path.open("r+b") as file:
-                file.truncate(size)
-        elif size > there:  # it was the oldest, and is gone: its room is kept, so that later positions hold
+        if size and path.exists():
+            raw = path.read_bytes()[:size]
+            if len(raw) < size or None in _members(raw):
+                raise InputError(
+                    f"{path}: its first {size} bytes are not those that the run wrote: put it back from a copy, or "
+                    "delete it to resume without it"
+                )
+            os.truncate(path, size)
+        elif size:  # it was the oldest, and is gone: its room is kept, so that later positions hold
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_empty_member(size))
-        if not size:
+        else:
             path.unlink(missing_ok=True)
+        for piece in pieces_of(self._folder, self._kind):
+            if piece.number > number:
+                piece.path.unlink()
+        self.position = position
 
     def _fitting(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Return how many of the records the piece has room for: all that make it no fuller than it may be."""

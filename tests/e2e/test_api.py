@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import jaxrl_sql as jx
 from jaxrl_sql.types import InputError
 
+README = Path(__file__).parents[2] / "README.md"
 START = Path(__file__).parents[2] / "configs" / "quickstart_start"
 
 
@@ -87,12 +89,42 @@ def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, caps
     assert (tmp_path / "out" / "records.jsonl").exists()
 
 
+def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
+    examples = jx.load_benchmark(small_data / "dev").examples
+    some: dict[str, str | None] = {one.uid: one.gold_sql for one in examples[:-1]}
+    with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True leaves them out"):
+        jx.evaluate(small_data / "dev", some)
+    numbers = jx.evaluate(small_data / "dev", some, allow_missing=True).numbers
+    assert (numbers["missing"], numbers["count"], numbers["accuracy"]) == (1, len(examples) - 1, 1.0)
+    more = {**some, examples[-1].uid: None, "other": "SELECT 1"}
+    with pytest.raises(InputError, match=r"^predictions: 1 of .*: allow_extra=True leaves"):
+        jx.evaluate(small_data / "dev", more)
+    assert jx.evaluate(small_data / "dev", more, allow_extra=True).numbers["extra"] == 1
+
+
+def test_the_example_of_the_readme_judges_predictions(
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = re.findall(r"^jx\.evaluate\(.*", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (data, predictions) = re.findall(r'"(\w+/\w+)", (\{.*?\})', line)[0]
+    (tmp_path / "data").mkdir()
+    (tmp_path / data).symlink_to(small_data / "dev")
+    monkeypatch.chdir(tmp_path)
+    first = jx.load_benchmark(data).examples[0].uid
+    (named,) = json.loads(predictions)
+    numbers = eval(line.replace(named, first), {"jx": jx})  # noqa: S307 - our own page
+    assert (numbers["count"], numbers["missing"]) == (1, len(jx.load_benchmark(data).examples) - 1)
+
+
 def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:
     rows = [{"step": 0, "question": "One\u2028two\x85three?"}, {"step": 1, "question": "?"}]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 2, "ques', encoding="utf-8")
     found = jx.Run(tmp_path).metrics
     assert (found.to_dict("records") if hasattr(found, "to_dict") else found) == rows
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step: 1}\n{"step": 2}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: it is no JSON"):
+        jx.Run(tmp_path).metrics  # noqa: B018
 
 
 def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
@@ -102,6 +134,14 @@ def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
         jx.evaluate(small_data / "nowhere", {"a": "SELECT 1"})
     with jx.Model(START) as model, pytest.raises(InputError, match="no such file"):
         model.ask(small_data / "none.sqlite", "How many?")
+    database = jx.load_benchmark(small_data / "dev").examples[0].db_path
+    with jx.Model(START, leave_out=["t"]) as model, pytest.raises(InputError, match=r"--leave-out .*"):
+        model.ask(database, "How many?")
+    with (
+        jx.Model(START, stand_in="s.sqlite") as model,
+        pytest.raises(InputError, match=r"--stand-in s\.sqlite: is for"),
+    ):
+        model.ask(database, "How many?")
 
 
 def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> None:

@@ -24,6 +24,7 @@ from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.run.policy_client import style_for
 from jaxrl_sql.run.training_set import training_questions
+from jaxrl_sql.runtime.journal import Journal
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]
@@ -184,7 +185,10 @@ def test_rates_of_questions_that_have_changed_are_not_taken(
     questions[0]["question"] = "How many?"
     rates = tmp_path / "out/rates.jsonl"
     forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
-    rates.write_text("".join(json.dumps(one) + "\n" for one in forged))
+    with Journal(tmp_path / "forged", forged[0]["settings"]) as journal:
+        for record in forged[1:]:
+            journal.add({name: value for name, value in record.items() if name != "crc"})
+    (tmp_path / "forged").replace(rates)
     try:
         file.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
         assert main(command) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from jaxrl_sql.runtime.checkpoint import UNSUMMED
+from jaxrl_sql.runtime.checksums import write_sums
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.train import main
 
@@ -33,6 +36,15 @@ ALONE = (
 def alone(arguments: Start) -> Start:
     """Return a function (run folder, overrides…) -> command line of a run of GRPO alone."""
     return lambda run, *overrides: arguments(run, *ALONE, *overrides)
+
+
+def reseal(run: Path, step: int, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a checkpoint knows of its run, and its checksums."""
+    host = run / "checkpoints" / str(step) / "host" / "metadata"
+    known = json.loads(host.read_text(encoding="utf-8"))
+    change(known["run"])
+    host.write_text(json.dumps(known), encoding="utf-8")
+    write_sums(host.parents[1], but={UNSUMMED})
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -87,6 +99,11 @@ def test_a_run_that_is_driven_to_nan_keeps_its_last_good_checkpoint(
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
     config["grpo"]["optim"]["lr"] = 3e38
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert main(["--resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: the newest checkpoint was saved with grpo.optim.lr (" in error
+    assert " then, 3e+38 now): put the file back as it was" in error
+    reseal(run, 4, lambda known: known["config"]["grpo"]["optim"].update(lr=3e38))
     assert main(["--resume", str(run)]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: step 5 (grpo): optim/param_norm is ")
@@ -138,12 +155,31 @@ def test_settings_and_questions_that_a_run_did_not_begin_with_are_refused(
     assert "already holds a run" in capsys.readouterr().err
     assert main(["--resume", str(tmp_path / "nowhere")]) == 2
     assert "no config.yaml there" in capsys.readouterr().err
-    host = run / "checkpoints" / "4" / "host" / "metadata"
-    known = json.loads(host.read_text(encoding="utf-8"))
-    known["run"]["questions"] = "others"
-    host.write_text(json.dumps(known), encoding="utf-8")
+    reseal(run, 4, lambda known: known.update(questions="others"))
     assert main(["--resume", str(run)]) == 2
     assert "holds other questions or prompts" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_with_a_damaged_checkpoint_or_without_any_is_refused_and_left_alone(
+    whole: Path, stopped: Stopped, tmp_path: Path, capsys: Capture
+) -> None:
+    run = stopped(whole, tmp_path / "run", 4)
+    before = (run / "metrics.jsonl").read_bytes()
+    arrays = max((run / "checkpoints/4/state").rglob("d/*"), key=lambda path: path.stat().st_size)
+    raw = bytearray(arrays.read_bytes())
+    raw[len(raw) // 2] ^= 8
+    arrays.write_bytes(raw)
+    assert main(["--resume", str(run)]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {run}/checkpoints/4: this checkpoint cannot be read: state/" in error
+    assert error.endswith("put it back from a copy, or delete it to resume from step 3\n")
+    shutil.rmtree(run / "checkpoints")
+    for is_empty in (False, True):
+        if is_empty:
+            (run / "checkpoints").mkdir()
+        assert main(["--resume", str(run)]) == 2
+        assert "the checkpoints of this run, the newest of step 5, are gone" in capsys.readouterr().err
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

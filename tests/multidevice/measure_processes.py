@@ -13,7 +13,17 @@ import steps
 
 from jaxrl_sql.models import load_checkpoint, save_checkpoint
 from jaxrl_sql.parallel import make_mesh, rows_here
-from jaxrl_sql.parallel.processes import exchange, first_process_first, share, start_processes
+from jaxrl_sql.parallel.processes import (
+    exchange,
+    first_process_first,
+    is_first,
+    share,
+    start_processes,
+    wait_for_all,
+)
+from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.checksums import SUMS
+from jaxrl_sql.types import InputError
 
 # The tensors of the second lie over both processes.
 MESHES = {(2, 2, 2): ("sft", "grpo"), (1, 1, 8): ("grpo",)}
@@ -37,7 +47,33 @@ def main(processes: int, start: Path, folder: Path) -> None:
             save_checkpoint(folder / "saved", config, params)
             told["share"] = list(share(7))
             told["exchanged"] = exchange([number, ["a" if number == 0 else "bb"]])
+            if shape == (2, 2, 2):
+                told["checkpoint"] = measure_checkpoint(folder / "checkpoints", params)
     (folder / f"told.{number}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def measure_checkpoint(folder: Path, params: Any) -> dict[str, Any]:
+    """Save a checkpoint and read it, whole and with a bit flipped in the part of the second process."""
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(1, params, {"at": 1})
+        restored, host, _ = checkpoints.restore(1, params)
+    pairs = zip(jax.tree.leaves(restored), jax.tree.leaves(params), strict=True)
+    pieces = [pair for a, b in pairs for pair in zip(a.addressable_shards, b.addressable_shards, strict=True)]
+    is_equal = all(np.array_equal(a.data, b.data) for a, b in pieces)
+    listed = sorted(str(path.parent.relative_to(folder)) for path in folder.rglob(SUMS))
+    if is_first():
+        path = max((folder / "1/state/ocdbt.process_1").rglob("d/*"), key=lambda path: path.stat().st_size)
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    wait_for_all("a flipped bit")
+    refused = ""
+    with Checkpoints(folder) as checkpoints:
+        try:
+            checkpoints.host(1)
+        except InputError as error:
+            refused = str(error)
+    return {"is_equal": is_equal, "host": host, "listed": listed, "refused": refused}
 
 
 if __name__ == "__main__":

@@ -63,6 +63,15 @@ def test_what_is_shared_out_comes_together_in_order(told: list[dict[str, Any]]) 
     assert [one["seen"] for one in told] == [[], ["here.0"]], "the first was not first"
 
 
+def test_each_process_adds_the_checksums_of_its_part_and_all_refuse_damage(told: list[dict[str, Any]]) -> None:
+    for one in told:
+        checkpoint = one["checkpoint"]
+        assert (checkpoint["is_equal"], checkpoint["host"]) == (True, {"at": 1})
+        assert {"1", "1/state/ocdbt.process_0", "1/state/ocdbt.process_1"} <= set(checkpoint["listed"])
+        assert "cannot be read: state/ocdbt.process_1/d/" in checkpoint["refused"]
+    assert told[0]["checkpoint"] == told[1]["checkpoint"]
+
+
 def test_a_folder_is_read_and_written_whole(measured: Any, both: Path) -> None:
     from jaxrl_sql.models import load_checkpoint
 

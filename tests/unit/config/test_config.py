@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import CHOICES, TrainConfig, changed, load_config, to_yaml
+from jaxrl_sql.config.check import flatten
+from jaxrl_sql.config.prepare import load_prepare
 from jaxrl_sql.sqlenv.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -54,6 +56,56 @@ def test_of_several_files_each_lies_over_those_before_it_and_the_command_line_ov
 def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
     config = load_config(None, ["grpo.optim.lr=3e-7", "mesh.tensor=2", "data.evals=[x, y]", "run.resume=true"])
     assert load_config(write(tmp_path, "c.yaml", to_yaml(config))) == config
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "12e3",
+        "1_000",
+        "0x1f",
+        "null",
+        "~",
+        "yes",
+        "010",
+        "a: b",
+        "# c",
+        "'",
+        '"',
+        " x ",
+        "2026-01-02",
+        "é\u2028",
+        "[a]",
+    ],
+)
+def test_an_odd_text_reads_back_equal_from_the_file_of_a_run(text: str, tmp_path: Path) -> None:
+    """A run whose command has such a value is not refused as another when it resumes."""
+    config = changed(load_config(None), {"run.project": text, "data.include_ids": text, "data.evals": [text, "x"]})
+    assert load_config(write(tmp_path, "c.yaml", to_yaml(config))) == config
+
+
+TEXTS = [key for key, value in flatten(dataclasses.asdict(TrainConfig())) if isinstance(value, str | list)]
+NEEDED = {"data.dir", "data.evals", "run.dir", "model.remat", "rollout.mesh"}
+
+
+@pytest.mark.parametrize("key", TEXTS)
+def test_a_key_without_a_value_is_an_empty_text_or_list(key: str) -> None:
+    if key in CHOICES or key in NEEDED:
+        assert f"config: {key}" in refusal(None, f"{key}=")
+        return
+    values = dict(flatten(dataclasses.asdict(load_config(None, [f"{key}="]))))
+    assert values[key] in ("", [])
+
+
+def test_a_key_without_a_value_is_empty_for_a_merge_too() -> None:
+    found = load_prepare(None, ["out=x", "sources.s.dir=d", "sources.s.prefix=", "sources.s.exclude=", "subsets="])
+    assert (found.sources["s"].prefix, found.sources["s"].exclude, found.subsets) == ("", [], [])
+
+
+def test_a_number_without_a_value_is_refused() -> None:
+    assert refusal(None, "grpo.steps=") == "command line: grpo.steps must be a whole number, not ''"
+    assert refusal(None, "run.resume= ") == "command line: run.resume must be true or false, not ''"
 
 
 def test_a_value_may_refer_to_another() -> None:

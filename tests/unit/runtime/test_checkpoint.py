@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.runtime.checkpoint import Checkpoints
+from jaxrl_sql.runtime.checksums import SUMS, damage
 from jaxrl_sql.types import InputError
 
 HOST = {"cursor": {"epoch": 1, "index": 7}, "words": ["é", "\u2028"], "nothing": None, "tenth": 0.1}
@@ -253,3 +255,89 @@ def test_who_only_reads_leaves_alone_what_a_run_is_writing(tmp_path: Path) -> No
     (tmp_path / "2.replaced").rmdir()
     Checkpoints(tmp_path).close()
     assert [one.name for one in tmp_path.iterdir()] == ["3"]
+
+
+def flipped(path: Path, at: float, bit: int = 0) -> None:
+    """Flip a bit of the byte at a share of a file's length."""
+    raw = bytearray(path.read_bytes())
+    raw[min(int(at * len(raw)), len(raw) - 1)] ^= 1 << bit
+    path.write_bytes(raw)
+
+
+def files_of(step: Path) -> list[Path]:
+    """Return the files of a checkpoint that a resume depends on: not the time and words of Orbax's commit."""
+    return [path for path in sorted(step.rglob("*")) if path.is_file() and path.name not in ORBAX_ONLY]
+
+
+ORBAX_ONLY = {"_CHECKPOINT_METADATA", "commit_success.txt"}
+
+
+def save_two(folder: Path) -> TrainState:
+    state = make_state()
+    with Checkpoints(folder, keep=2, keep_best=1) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, state, HOST, {"tokens": np.arange(4000)}, metrics={"best_by": step / 10})
+    return state
+
+
+def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> None:
+    """Of 24 places of each file, in another bit each time."""
+    state = save_two(tmp_path)
+    whole, read = tmp_path / "2", 0
+    for path in files_of(whole):
+        before = path.read_bytes()
+        for number in range(24 if before else 0):
+            flipped(path, number / 23, number % 8)
+            fault = damage(whole)
+            assert fault, (path, number)
+            assert fault.split()[0] in {str(path.relative_to(whole)), SUMS, str(path.relative_to(whole).parent / SUMS)}
+            path.write_bytes(before)
+            read += 1
+    assert read > 24 * 8
+    assert damage(whole) == ""
+    with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
+        assert_same(checkpoints.restore(2, state)[0], state)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path: Path) -> None:
+    state = save_two(tmp_path)
+    path = max((tmp_path / "2" / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
+    if how == "flipped":
+        flipped(path, 0.5)
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    fault = "is missing" if how == "missing" else "does not match its checksum"
+    line = rf"^{tmp_path}/2: this checkpoint cannot be read: \S+ {fault}; put it back from a copy, or delete it to "
+    with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
+        assert (checkpoints.latest(), checkpoints.best()) == (2, 2)
+        for read in (lambda: checkpoints.host(2), lambda: checkpoints.restore(2, state), lambda: checkpoints.arrays(2)):
+            with pytest.raises(InputError, match=rf"{line}resume from step 1$"):
+                read()
+        assert_same(checkpoints.restore(1, state)[0], state)
+    shutil.rmtree(tmp_path / "1")
+    with Checkpoints(tmp_path, is_read_only=True) as checkpoints, pytest.raises(InputError, match="or begin anew in"):
+        checkpoints.host(2)
+
+
+def test_a_damaged_rating_chooses_no_best_checkpoint(tmp_path: Path) -> None:
+    save_two(tmp_path)
+    rating = tmp_path / "1" / "metrics" / "metrics"
+    rating.write_text(rating.read_text().replace("0.1", "0.9"))
+    with pytest.raises(InputError, match=r"/1: this checkpoint cannot be read: metrics/metrics does not match"):
+        Checkpoints(tmp_path, keep=2, keep_best=1)
+    (tmp_path / "1" / SUMS).unlink()  # as a kill leaves a step that was being removed
+    with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
+        assert checkpoints.latest() == 2
+
+
+def test_each_save_is_announced_before_it_is_complete(tmp_path: Path) -> None:
+    announced = []
+    with Checkpoints(
+        tmp_path, on_saved=lambda step: announced.append((step, (tmp_path / str(step)).exists()))
+    ) as saver:
+        saver.save(3, make_state(), {})
+        saver.save(4, make_state(), {})
+    assert announced == [(3, False), (4, False)]

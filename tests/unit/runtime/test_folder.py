@@ -1,13 +1,24 @@
-"""Which numbers may be others when a run goes on."""
+"""Which numbers may be others when a run resumes, and when one without checkpoints may begin anew."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import load_config, to_yaml
-from jaxrl_sql.runtime.folder import open_folder
+from jaxrl_sql.config import changed, load_config, to_yaml
+from jaxrl_sql.runtime.folder import (
+    BLOCKS,
+    check_folder,
+    note_saved,
+    open_folder,
+    refuse_edited,
+    with_found_numbers,
+)
 from jaxrl_sql.types import InputError
 
 SECOND = ("second_stage.steps=2", "validation.every=2", "run.keep_best=1")
@@ -42,3 +53,92 @@ def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(
     else:
         with pytest.raises(InputError, match=now.partition("=")[0]):
             open_folder(config, is_first=False)
+
+
+GIVEN = {"mesh": "4x1", "prompt_blocks": 400, "completion_blocks": 64, "prefix_blocks": 32}
+FOUND = {"mesh": "training", "prompt_blocks": 56, "completion_blocks": 24, "prefix_blocks": 8}
+
+
+@pytest.mark.parametrize("names", [*product(*((name, "") for name in GIVEN))], ids=",".join)
+def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tuple[str, ...], tmp_path: Path) -> None:
+    command = [f"run.dir={tmp_path}", "run.resume=true"]
+    command += [f"rollout.{name}={GIVEN[name]}" for name in names if name]
+    began = load_config(None, command)
+    all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
+    blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
+    mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
+    kept = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
+    (tmp_path / "config.yaml").write_text(to_yaml(kept))
+    assert with_found_numbers(began) == began, "a run without a checkpoint finds them again"
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    again = with_found_numbers(load_config(None, command))
+    assert again.rollout == kept.rollout
+    open_folder(again, is_first=False)
+    for name in filter(None, names):
+        other = "2x2" if name == "mesh" else 48
+        with pytest.raises(InputError, match=rf"did not begin with rollout\.{name} \([^()]*\); a run"):
+            open_folder(with_found_numbers(changed(load_config(None, command), {f"rollout.{name}": other})), False)
+
+
+def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        to_yaml(changed(load_config(None), {f"rollout.{name}": value for name, value in FOUND.items()}))
+    )
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    again = load_config(None, [f"run.dir={tmp_path}", "run.resume=true", "rollout.memory=0.2"])
+    with pytest.raises(InputError, match=r"did not begin with rollout\.memory \(0\.4 then, 0\.2 now\); a run"):
+        open_folder(with_found_numbers(again), is_first=False)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "an unfinished save of a later step"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_path: Path) -> None:
+    config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    note_saved(tmp_path, 7)
+    checkpoints = tmp_path / "checkpoints"
+    if left != "nothing":
+        checkpoints.mkdir()
+    if left == "an unfinished save of a later step":
+        (checkpoints / "8.orbax-checkpoint-tmp").mkdir()
+    with pytest.raises(
+        InputError, match=rf"^{checkpoints}: the checkpoints of this run, the newest of step 7, are gone"
+    ):
+        check_folder(config)
+    (checkpoints / "7").mkdir(parents=True)
+    assert check_folder(config) == tmp_path
+
+
+def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp_path: Path) -> None:
+    config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
+    assert check_folder(config) == tmp_path
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name"):
+        check_folder(config)
+
+
+@pytest.mark.parametrize(
+    "when", ["before the first save", "before the first save has its name", "while it is saved again"]
+)
+def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_path: Path) -> None:
+    config = load_config(None, [f"run.dir={tmp_path}", "run.resume=true"])
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / "checkpoints").mkdir()
+    if when == "before the first save":
+        (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp").mkdir()
+    else:
+        note_saved(tmp_path, 2)
+        ending = "orbax-checkpoint-tmp" if when == "before the first save has its name" else "replaced"
+        (tmp_path / "checkpoints" / f"2.{ending}").mkdir()
+    assert check_folder(config) == tmp_path
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(InputError, match="are gone"):
+        check_folder(config)
+
+
+def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    config = load_config(None, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
+    saved = json.loads(json.dumps(dataclasses.asdict(config)))
+    free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
+    refuse_edited(tmp_path, saved, free)
+    with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\): put"):
+        refuse_edited(tmp_path, saved, changed(config, {"grpo.optim.lr": 3e-6}))

@@ -29,7 +29,7 @@ def test_it_goes_on_after_a_line_that_was_torn(tmp_path: Path) -> None:
     with Journal(path, SETTINGS) as journal:
         assert journal.records == [{"id": "1", "text": "ä\u2028"}, {"id": "2"}]
         journal.add({"id": "3"})
-    assert path.read_text(encoding="utf-8") == whole + '{"id": "3"}\n'
+    assert path.read_text(encoding="utf-8") == whole + '{"id": "3", "crc": "c05f7aaf"}\n'
 
 
 def test_work_that_has_not_begun_may_be_other_work(tmp_path: Path) -> None:
@@ -64,7 +64,38 @@ def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> No
     path.write_bytes(whole.rstrip())
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "2"})
-    assert path.read_bytes() == whole + b'{"id": "2"}\n'
+    assert path.read_bytes() == whole + b'{"id": "2", "crc": "c19d1098"}\n'
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("place", [3, 0.5, -3])
+def test_a_line_with_a_flipped_bit_is_refused(number: int, place: float, tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, SETTINGS) as journal:
+        for name in "abc":
+            journal.add({"id": name, "score": 0.5, "text": "ä"})
+    lines = path.read_bytes().splitlines(keepends=True)
+    damaged = bytearray(lines[number - 1])
+    damaged[place if isinstance(place, int) else len(damaged) // 2] ^= 1
+    path.write_bytes(b"".join([*lines[: number - 1], damaged, *lines[number:]]))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=rf"work\.jsonl: line {number} is damaged: put the file back from a copy, or"):
+        Journal(path, SETTINGS)
+    assert path.read_bytes() == before
+    if number > 1:  # as the message advises
+        path.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
+        with Journal(path, SETTINGS) as journal:
+            assert [one["id"] for one in journal.records] == [name for name in "abc" if name != "abc"[number - 2]]
+
+
+def test_a_line_that_a_full_disk_cut_leaves_the_next_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    with Journal(path, {}) as journal:
+        with files_up_to(60), pytest.raises(RunFolderError):
+            journal.add({"id": "x" * 100})
+        journal.add({"id": "2"})
+    with Journal(path, {}) as journal:
+        assert journal.records == [{"id": "2"}]
 
 
 def test_a_second_worker_is_refused_and_loses_the_first_one_nothing(tmp_path: Path) -> None:

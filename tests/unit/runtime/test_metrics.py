@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
-from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter, reduce_metrics
+from jaxrl_sql.runtime.metrics import START, MetricsWriter, SampleWriter, reduce_metrics
 from jaxrl_sql.runtime.trackers import open_trackers
+from jaxrl_sql.types import InputError
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
@@ -67,13 +68,15 @@ def test_tensorboard_events_hold_the_numbers(tmp_path: Path) -> None:
 
 
 def test_resumed_run_drops_later_steps_and_the_torn_line(tmp_path: Path) -> None:
+    position = START
     with tracked(tmp_path) as writer:
         for step in (1, 2, 3):
             writer.write(step, {"loss": float(step)})
+            position = position if step == 3 else writer.position
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     with tracked(tmp_path) as writer:
-        writer.rewind(2, 2)
+        writer.rewind(position, 2)
         writer.write(3, {"loss": 30.0})
     assert [(line["step"], line["loss"]) for line in read_lines(tmp_path / "metrics.jsonl")] == [
         (1, 1),
@@ -101,9 +104,10 @@ def test_samples_keep_odd_text_on_one_line_through_a_resume(tmp_path: Path) -> N
     }
     with SampleWriter(tmp_path) as writer:
         writer.write({"step": 5, **sample})
+        position = writer.position
         writer.write({"step": 6, **sample})
     with SampleWriter(tmp_path) as writer:
-        writer.rewind(1)
+        writer.rewind(position)
     (line,) = read_lines(tmp_path / "samples.jsonl")
     assert line == {"step": 5, **sample, "parts": {"a": None, "b": [1, 2.0]}}
 
@@ -111,7 +115,46 @@ def test_samples_keep_odd_text_on_one_line_through_a_resume(tmp_path: Path) -> N
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with MetricsWriter(None) as metrics, SampleWriter(None) as samples:
-        metrics.rewind(0, 0)
+        metrics.rewind((3, 7), 0)
         metrics.write(1, {"loss": 1.0})
         samples.write({"step": 1})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["a flipped digit", "a line that is no JSON", "a line that is gone", "cut"])
+def test_lines_that_are_not_those_of_the_checkpoint_are_refused(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    with SampleWriter(tmp_path) as writer:
+        for step in range(1, 5):
+            writer.write({"step": step, "reward": 0.5})
+        position = writer.position
+        writer.write({"step": 5, "reward": 0.5})
+    lines = path.read_text().splitlines(keepends=True)
+    changed = {
+        "a flipped digit": [*lines[:1], lines[1].replace("0.5", "0.7"), *lines[2:]],
+        "a line that is no JSON": [*lines[:1], lines[1].replace("{", "["), *lines[2:]],
+        "a line that is gone": [*lines[:1], *lines[2:]],
+        "cut": lines[:3],
+    }
+    path.write_text("".join(changed[damage]))
+    before = path.read_bytes()
+    with SampleWriter(tmp_path) as writer, pytest.raises(InputError, match="its first 4 lines are not those") as caught:
+        writer.rewind(position)
+    assert str(caught.value).startswith(str(path))
+    assert path.read_bytes() == before
+    path.unlink()  # as the message advises
+    with SampleWriter(tmp_path) as writer:
+        assert writer.rewind(position) == []
+        assert writer.position == START
+
+
+def test_damage_behind_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    with SampleWriter(tmp_path) as writer:
+        writer.write({"step": 1})
+        position = writer.position
+        writer.write({"step": 2})
+    path = tmp_path / "samples.jsonl"
+    path.write_text(path.read_text().replace("2", "["))
+    with SampleWriter(tmp_path) as writer:
+        writer.rewind(position)
+    assert read_lines(path) == [{"step": 1}]

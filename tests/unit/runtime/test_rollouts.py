@@ -20,6 +20,7 @@ from jaxrl_sql.runtime.rollouts import (
     unpack_ids,
     unpack_logprobs,
 )
+from jaxrl_sql.types import InputError
 
 
 def group(number: int, answers: int = 2) -> dict[str, Any]:
@@ -115,6 +116,26 @@ def test_a_position_in_a_piece_that_was_dropped_holds(tmp_path: Path) -> None:
     last = RolloutWriter(tmp_path, 8)
     last.rewind(second)
     assert kept(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_a_piece_that_is_damaged_before_the_checkpoint_is_refused(damage: str, tmp_path: Path) -> None:
+    writer = RolloutWriter(tmp_path, 100)
+    writer.write("train", [group(1), group(2)])
+    position = writer.position
+    writer.write("train", [group(3)])
+    (piece,) = pieces_of(tmp_path / FOLDER, "train")
+    whole, size = piece.path.read_bytes(), position["train"][1]
+    damaged = bytearray(whole)
+    damaged[size // 2] ^= 4
+    piece.path.write_bytes(bytes(damaged) if damage == "flipped" else whole[: size - 1])
+    before = raw(tmp_path)
+    with pytest.raises(InputError, match=rf"{piece.path}: its first {size} bytes are not those that the run wrote"):
+        RolloutWriter(tmp_path, 100).rewind(position)
+    assert raw(tmp_path) == before
+    piece.path.write_bytes(whole)
+    RolloutWriter(tmp_path, 100).rewind(position)
+    assert kept(tmp_path) == [1, 2]
 
 
 def test_going_on_from_the_start_drops_all(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Checksums of a folder's files: written when the files are whole, compared before they are read.
+
+A CRC-32 finds every flipped bit and every burst of up to 32; zlib computes it faster than a disk reads.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.runtime.model_locator import MODEL
+from jaxrl_sql.types import InputError
+
+SUMS = "checksums.json"
+_BLOCK = 1 << 22
+_THREADS = 4
+
+
+def write_sums(folder: Path, but: Collection[str] = ()) -> None:
+    """Write the checksums of all files below a folder, without those named `but`, to its `checksums.json`.
+
+    Of a folder below that has a `checksums.json` already, that file alone is listed.
+    """
+    _write(folder, [path for path in _files(folder) if path.name not in but])
+
+
+def damage(folder: Path, only: str = "") -> str:
+    """Return a line on the first file below a folder that is not as `write_sums` found it; "" where all are.
+
+    `only` names the one file to read.
+    Several processes read a part of the files each; every one must call it.
+    """
+    try:
+        sums = _listed(folder)
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):
+        return _first(f"{SUMS} {'is damaged' if (folder / SUMS).is_file() else 'is missing'}")
+    chosen = [name for name in sorted(sums) if only in {"", name}]
+    names = [chosen[i] for i in share(len(chosen))]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        differ = pool.map(lambda name: difference(folder / name, sums[name]), names)
+        return _first(next((f"{name} {fault}" for name, fault in zip(names, differ, strict=True) if fault), ""))
+
+
+def seal_weights(model: Path) -> None:
+    """Write the checksums of a run's model to the run's folder: copies of the model may be changed."""
+    _write(model.parent, sorted(model.glob("*.safetensors")))
+
+
+def refuse_damaged_weights(source: str | Path) -> None:
+    """Raise InputError where the weights of a run's model are not those that the run wrote."""
+    run = Path(source).resolve().parent
+    if Path(source).resolve().name == MODEL and (run / SUMS).is_file() and (fault := damage(run)):
+        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} where the change is meant")
+
+
+def _write(folder: Path, files: Sequence[Path]) -> None:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sums = dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_checksum, files), strict=True))
+    scratch = folder / f"{SUMS}.tmp"
+    scratch.write_text(json.dumps({"files": sums, "crc": _crc_of(sums)}, indent=0) + "\n", encoding="utf-8")
+    scratch.replace(folder / SUMS)
+
+
+def difference(path: Path, checksum: str) -> str:
+    """Return how a file differs from its checksum, in words; "" where it does not."""
+    try:
+        return "" if _checksum(path) == checksum else "does not match its checksum"
+    except OSError as error:
+        return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
+
+
+def _first(line: str) -> str:
+    """Return the first line on a damage that any process has."""
+    return next(filter(None, exchange([line])), "")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from [path / SUMS] if (path / SUMS).is_file() else _files(path)
+        elif path.name not in {SUMS, f"{SUMS}.tmp"}:
+            yield path
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """Return the checksum of each file by its name, of folders below with a `checksums.json` of their own, too.
+
+    Raises ValueError where the `checksums.json` is damaged.
+    """
+    read = json.loads((folder / SUMS).read_bytes())
+    sums: dict[str, str] = dict(read["files"])
+    if read["crc"] != _crc_of(sums):
+        raise ValueError(f"{folder / SUMS} is damaged")
+    below = {
+        f"{Path(name).parent}/{inner}": value
+        for name in sums
+        if Path(name).name == SUMS and not difference(folder / name, sums[name])
+        for inner, value in _listed((folder / name).parent).items()
+    }
+    return sums | below
+
+
+def _checksum(path: Path) -> str:
+    """Return the size and the CRC-32 of a file."""
+    size = crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return f"{size} {crc:08x}"
+
+
+def _crc_of(sums: Mapping[str, str]) -> str:
+    return f"{zlib.crc32(json.dumps(sums).encode()):08x}"

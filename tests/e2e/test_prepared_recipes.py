@@ -53,7 +53,7 @@ def questions(made: Path) -> Questions:
 
 def synsql(made: Path, home: Path) -> list[str]:
     shutil.copytree(made / "databases", home / "databases")
-    labels = {"easy": "Simple", "medium": "Moderate", "hard": "Complex", "extra": "Complex"}
+    labels = {"easy": "Simple", "medium": "Complex", "hard": "Complex", "extra": "Complex"}
     records = [
         {name: one[name] for name in ("db_id", "question", "sql")}
         | {"external_knowledge": "", "cot": one["reasoning"], "sql_complexity": labels[one["difficulty"]]}

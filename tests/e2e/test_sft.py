@@ -132,7 +132,12 @@ def test_a_dry_run_is_of_the_supervised_phase_alone(
 @pytest.mark.nightly
 def test_epochs_say_how_long(supervised: Start, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert main(supervised(run, "sft.epochs=2", "sft.databases=4", "sft.questions=16", "data.limit_train=40")) == 0
+    assert (
+        main(
+            supervised(run, "sft.steps=0", "sft.epochs=2", "sft.databases=4", "sft.questions=16", "data.limit_train=40")
+        )
+        == 0
+    )
     rows = [row for row in lines(run) if row["phase"] == "sft"]
     assert len(rows) % 2 == 0
     assert all(0 < row["sft/padding"] < 1 for row in rows)
@@ -152,7 +157,8 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*told, {**told[0], "id": "?"}]))
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",
-        "sampling.turns=3", "sampling.max_total_tokens=400", "sft.epochs=3", f"data.include_ids={tmp_path}/kept.jsonl",
+        "sampling.turns=3", "sampling.max_total_tokens=400", "sft.steps=0", "sft.epochs=3",
+        f"data.include_ids={tmp_path}/kept.jsonl",
         f"data.traces={tmp_path}/traces.jsonl", "sft.max_completion_tokens=600", "sft.shuffle_identifiers=0.5",
     ]  # fmt: skip
     assert main(command) == 0

@@ -35,6 +35,7 @@ from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.inputs import file_inputs, question_input, refuse_other_inputs, refuse_other_places
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
@@ -42,10 +43,19 @@ from jaxrl_sql.runtime.about import noted_session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display, make_display
-from jaxrl_sql.runtime.folder import CONFIG, DISK_FULL, cannot_write, keep_config, open_folder, with_found_numbers
+from jaxrl_sql.runtime.folder import (
+    CONFIG,
+    DISK_FULL,
+    cannot_write,
+    is_begun,
+    keep_config,
+    open_folder,
+    with_found_numbers,
+)
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
@@ -63,7 +73,7 @@ class Session:
     """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
-    `eval_rules` judges the answers of each set of `evals`.
+    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of what the run reads (`run.inputs`).
     """
 
     config: TrainConfig
@@ -89,6 +99,7 @@ class Session:
     stop_reason: str = ""
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def compiled(self) -> Compiled:
@@ -176,12 +187,17 @@ class Session:
                 f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
                 "the run began with: name another run.dir to begin a run with them"
             )
+        if "inputs" in known:
+            refuse_other_inputs(self.folder, known["inputs"], self.inputs)
+        else:
+            refuse_other_places(self.folder, known["config"], self.config)
         self.metrics.rewind(known["lines"]["metrics"], step)
         self.samples.rewind(known["lines"]["samples"])
         self.rollouts.rewind(known["lines"]["rollouts"])
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])
+        self.keep_config(model=self.config.model, data=self.config.data)  # what was moved lies there from now on
         self.note(f"going on from step {step}")
         return step
 
@@ -229,7 +245,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
         load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
-    config = with_found_numbers(config)
+    config = _with_day(with_found_numbers(config))
     folder = open_folder(config, is_first)
     keep_programs(config.run.compilation_cache)
     again = "start all of them again: with run.resume=true they go on from the last checkpoint"
@@ -299,6 +315,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
         )
+        session.inputs = _inputs(session)
         session.count_epochs()
         display.course(_phases(session.config))
         closed.enter_context(hear_compiling(session.compiled, display.activity.clock))
@@ -306,6 +323,13 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         about = noted_session(folder if is_first else None, count_params(session.model))
         with jax.set_mesh(session.mesh), about:
             yield session
+
+
+def _with_day(config: TrainConfig) -> TrainConfig:
+    """Return the configuration of a new run with the day on which it begins, for what is asked in a chat."""
+    if config.data.date or config.data.prompt != "chat" or is_begun(config):
+        return config
+    return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
 
 
 def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
@@ -318,6 +342,19 @@ def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
     rule = config.validation.rule or own
     check_rules((rule,))
     return rule
+
+
+def _inputs(s: Session) -> dict[str, str]:
+    """Return the hashes of what a run reads, which the first process finds for all."""
+    found: dict[str, str] = {}
+    if processes.is_first():
+        sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
+        with s.display.work("hashing what the run reads", is_told=False):
+            found = file_inputs(s.config)
+            for name, one in sets.items():  # of one that is streamed nobody looks at all databases
+                found[name] = s.config.data.dir if one.streamed else question_input(one, digest(one))
+    first, *_ = processes.exchange([found])
+    return dict(first)
 
 
 def _steps(config: TrainConfig) -> int:

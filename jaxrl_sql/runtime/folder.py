@@ -11,10 +11,11 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
@@ -25,6 +26,12 @@ FREE = (
     "filter.", "distill.", "augment.", "evaluate.",
 )  # fmt: skip
 """Keys (or what they begin with) that may be others when a run goes on."""
+
+PLACES = (
+    "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
+    "data.traces",
+)  # fmt: skip
+"""Keys that name what is read: it may have moved when a run resumes, as `run.inputs` compares its content."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -42,7 +49,7 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
-            keep_config(folder, config)
+            keep_config(folder, _with_places_of_begin(folder, config))
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
     return folder
@@ -61,6 +68,14 @@ def check_folder(config: TrainConfig) -> Path:
     return folder
 
 
+def _with_places_of_begin(folder: Path, config: TrainConfig) -> TrainConfig:
+    """Return a configuration with the `PLACES` of its saved steps: those that it names may hold other things."""
+    if not saved_steps(folder) or not (folder / CONFIG).is_file():
+        return config
+    old = load_config(folder / CONFIG)
+    return changed(config, {key: reduce(getattr, key.split("."), old) for key in PLACES})
+
+
 def keep_config(folder: Path, config: TrainConfig) -> None:
     """Write a run's configuration to its folder, whole or not at all."""
     scratch = folder / f"{CONFIG}.tmp"
@@ -68,12 +83,20 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
     scratch.replace(folder / CONFIG)
 
 
+def is_begun(config: TrainConfig) -> bool:
+    """Return whether a configuration is to continue a run that has begun."""
+    return config.run.resume and (Path(config.run.dir) / CONFIG).is_file()
+
+
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a run that goes on with the layout and KV blocks that it found at its start."""
-    kept = Path(config.run.dir) / CONFIG
-    if not config.run.resume or config.rollout.prompt_blocks or not kept.is_file():
+    """Return the configuration of a run that goes on with the date, layout and KV blocks that it found at its start."""
+    if not is_begun(config):
         return config
-    old = load_config(kept).rollout
+    began = load_config(Path(config.run.dir) / CONFIG)
+    old, data = began.rollout, config.data
+    config = dataclasses.replace(config, data=dataclasses.replace(data, date=data.date or began.data.date))
+    if config.rollout.prompt_blocks:
+        return config
     if config.rollout.memory != old.memory or config.rollout.mesh not in {"auto", old.mesh}:
         return config
     found = {name: getattr(old, name) for name in ("mesh", "prompt_blocks", "completion_blocks", "prefix_blocks")}
@@ -148,10 +171,10 @@ def _refuse_other_numbers(folder: Path, config: TrainConfig) -> None:
     if not saved_steps(folder) or not (folder / CONFIG).is_file():
         return
     old = load_config(folder / CONFIG)
-    changed = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, config)]
-    if changed:
+    others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, config)]
+    if others:
         raise InputError(
-            f"{folder}: the run did not begin with {', '.join(changed)}; a run that goes on repeats what an unbroken "
+            f"{folder}: the run did not begin with {', '.join(others)}; a run that goes on repeats what an unbroken "
             "one computes: leave them as they were, or name another run.dir"
         )
 
@@ -170,7 +193,7 @@ def _is_free(key: str, old: TrainConfig) -> bool:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:
         return False
-    return key.startswith(FREE)
+    return key.startswith(FREE) or key in PLACES
 
 
 def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:

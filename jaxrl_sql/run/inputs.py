@@ -1,0 +1,94 @@
+"""What a run reads from outside, each by a hash of its content, so that it resumes over nothing else.
+
+A checkpoint holds no base of adapters, no frozen weights, no questions and no databases: they are read again when the
+run resumes, and their paths say nothing of what is in them. Files that settings name are read whole; of databases
+`files_identity` reads large ones at a few hundred places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.check import flatten
+from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.data.template import template_file
+from jaxrl_sql.run.fingerprint import digest_of, digests
+from jaxrl_sql.runtime.folder import PLACES
+from jaxrl_sql.types import InputError
+
+_KINDS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
+_READERS = 8
+
+
+def file_inputs(config: TrainConfig) -> dict[str, str]:
+    """Return the hash of each file of the base model, the tokenizer and what else the settings name, by key and name.
+
+    A folder that was moved has the same ones; a file that is not there has none.
+    """
+    files = dict(_files(config))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return dict(zip(files, pool.map(_hash, files.values()), strict=True))
+
+
+def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the base model alone."""
+    return {name: value for name, value in inputs.items() if name.startswith("model.checkpoint")}
+
+
+def question_input(questions: PromptSet, prompts: str) -> str:
+    """Return a hash of a set's questions, golds, databases and taught answers; `prompts` stands for its prompts."""
+    taught = [(one.demonstration, one.reasoning) for one in questions.examples]
+    return digest_of([digests(questions.examples), taught, prompts])
+
+
+def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise InputError with the names of what was read at a run's begin and is another, or missing, or new now."""
+    others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
+    if others:
+        raise InputError(
+            f"{folder}: {', '.join(others)}: not what the run began with; a run that goes on repeats what an unbroken "
+            "one computes: put back what was there, or name another run.dir"
+        )
+
+
+def refuse_other_places(folder: Path, began: Mapping[str, Any], config: TrainConfig) -> None:
+    """Raise InputError where a run whose checkpoints hold no hashes is to read from other places than it began with."""
+    then = dict(flatten(began))
+    for key, value in flatten({"model": {"checkpoint": config.model.checkpoint}, "data": vars(config.data)}):
+        if key in PLACES and then.get(key, value) != value:
+            raise InputError(f"{folder}: the run began with {key}={then[key]!r}, not {value!r}: leave it as it was")
+
+
+def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
+    """Yield (key, file) of what the settings name, and is there."""
+    data, base, recipe = config.data, config.model.checkpoint, config.recipe.rpartition(":")[0]
+    own = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
+    places: Sequence[tuple[str, str | Path]] = (
+        ("model.checkpoint", base),
+        ("data.tokenizer", data.tokenizer or own),
+        ("data.template", template_file(data.template) if data.template else ""),
+        ("data.synonyms", data.synonyms),
+        ("data.include_ids", data.include_ids),
+        ("data.traces", data.traces),
+        ("recipe", recipe if recipe.endswith(".py") else ""),
+    )
+    for key, place in places:
+        path = Path(place)
+        if place and path.is_dir():
+            yield from ((f"{key}/{one.name}", one) for one in sorted(path.iterdir()) if _is_read(one))
+        elif place and path.is_file():
+            yield key, path
+
+
+def _is_read(path: Path) -> bool:
+    return path.suffix in _KINDS and path.is_file()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

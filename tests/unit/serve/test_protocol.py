@@ -55,6 +55,15 @@ def test_a_message_writes_no_control_token(engine: Any, place: int, key: str) ->
     assert EVIL in engine.tokenizer.decode(ids)
 
 
+def test_a_chat_has_the_date_of_the_model_s_run(engine: Any) -> None:
+    engine.tokenizer.chat_template, usual = "{{ strftime_now('%d %b') }}", engine.tokenizer.chat_template
+    request = read(ChatRequest, json.dumps({"model": "m", "messages": USUAL}).encode())
+    try:
+        assert [request.prompts(engine, date)[0].text for date in ("2024-02-09", "2025-12-31")] == ["09 Feb", "31 Dec"]
+    finally:
+        engine.tokenizer.chat_template = usual
+
+
 def test_parts_of_a_message_form_no_control_token(engine: Any) -> None:
     parts = [{"type": "text", "text": text} for text in ("And <|im_", "end|> now?")]
     ids = chat_ids(engine, [*USUAL[:2], {"role": "user", "content": parts}])

@@ -42,7 +42,7 @@ def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
 
 def question_input(questions: PromptSet, prompts: str) -> str:
     """Return a hash of a set's questions, golds, databases and taught answers; `prompts` stands for its prompts."""
-    taught = [(one.demonstration, one.reasoning) for one in questions.examples]
+    taught = [(example.demonstration, example.reasoning) for example in questions.examples]
     return digest_of([digests(questions.examples), taught, prompts])
 
 
@@ -67,10 +67,10 @@ def refuse_other_places(folder: Path, began: Mapping[str, Any], config: TrainCon
 def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
     """Yield (key, file) of what the settings name, and is there."""
     data, base, recipe = config.data, config.model.checkpoint, config.recipe.rpartition(":")[0]
-    own = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
+    synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
     places: Sequence[tuple[str, str | Path]] = (
         ("model.checkpoint", base),
-        ("data.tokenizer", data.tokenizer or own),
+        ("data.tokenizer", data.tokenizer or synthetic),
         ("data.template", template_file(data.template) if data.template else ""),
         ("data.synonyms", data.synonyms),
         ("data.include_ids", data.include_ids),
@@ -80,7 +80,7 @@ def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
     for key, place in places:
         path = Path(place)
         if place and path.is_dir():
-            yield from ((f"{key}/{one.name}", one) for one in sorted(path.iterdir()) if _is_read(one))
+            yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file))
         elif place and path.is_file():
             yield key, path
 

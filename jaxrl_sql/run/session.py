@@ -346,14 +346,15 @@ def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
 
 def _inputs(s: Session) -> dict[str, str]:
     """Return the hashes of what a run reads, which the first process finds for all."""
-    found: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     if processes.is_first():
         sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
         with s.display.work("hashing what the run reads", is_told=False):
-            found = file_inputs(s.config)
-            for name, one in sets.items():  # of one that is streamed nobody looks at all databases
-                found[name] = s.config.data.dir if one.streamed else question_input(one, digest(one))
-    first, *_ = processes.exchange([found])
+            inputs = file_inputs(s.config)
+            for name, questions in sets.items():  # a streamed set has too many databases to read them all
+                is_streamed = questions.streamed is not None
+                inputs[name] = s.config.data.dir if is_streamed else question_input(questions, digest(questions))
+    first, *_ = processes.exchange([inputs])
     return dict(first)
 
 

@@ -46,10 +46,10 @@ def place(tmp_path: Path) -> Path:
 
 
 def config_of(place: Path) -> TrainConfig:
-    named = {"tokenizer": "tokens", "template": "own.jinja", "synonyms": "vectors", "include_ids": "ids.txt"}
-    values = [f"data.{key}={place}/{name}" for key, name in {**named, "traces": "traces.jsonl"}.items()]
-    own = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat", "data.retrieve=1"]
-    return load_config(None, [*own, *values])
+    files = {"tokenizer": "tokens", "template": "own.jinja", "synonyms": "vectors", "include_ids": "ids.txt"}
+    values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
+    more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat", "data.retrieve=1"]
+    return load_config(None, [*more, *values])
 
 
 @pytest.mark.parametrize("name", KEYS)

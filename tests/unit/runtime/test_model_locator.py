@@ -72,8 +72,8 @@ def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: P
 def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, tmp_path: Path) -> None:
     journal, config = tmp_path / "journal.jsonl", load_config(None, [f"model.checkpoint={run}", "data.prompt=chat"])
     assert with_date(config, journal).data.date == today()
-    said = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(said.replace("data: {", "data: {date: 2024-02-09, "))
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(settings.replace("data: {", "data: {date: 2024-02-09, "))
     assert with_date(config, journal).data.date == "2024-02-09"
     assert load_config(None, (), defaults_for(str(run))).data.date == "2024-02-09"
     with Journal(journal, {"data.date": "2023-01-31"}):

@@ -22,7 +22,7 @@ THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_thin
 
 
 _CLOCK = "strftime_now"
-# transformers hands a template no function, so this one looks up what each code of a format stands for.
+# transformers hands a template no function, so this macro looks up the text of each code.
 _FIXED_CLOCK = """\
 {%- macro strftime_now(format) -%}
 {%- set at = namespace(code='') -%}
@@ -98,7 +98,7 @@ def plain_text(tokenizer: Any, text: str) -> str:
 
 @cache
 def _date_codes(date: str) -> dict[str, str]:
-    """Return what each code of `strftime` stands for on a day, at midnight."""
+    """Return the text of each code of `strftime` on a day, at midnight."""
     midnight = datetime.fromisoformat(date)
     codes = [f"%{flag}{letter}" for flag in _FLAGS for letter in f"{string.ascii_letters}%"]
     return {code: midnight.strftime(code) for code in codes}

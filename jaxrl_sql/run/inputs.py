@@ -1,7 +1,7 @@
-"""What a run reads from outside, each by a hash of its content, so that it resumes over nothing else.
+"""Hashes of the files and questions that a run reads, so that it resumes over nothing else.
 
 A checkpoint holds no base of adapters, no frozen weights, no questions and no databases: they are read again when the
-run resumes, and their paths say nothing of what is in them. Files that settings name are read whole; of databases
+run resumes, and a path does not identify its content. Files that settings name are read whole; of databases
 `files_identity` reads large ones at a few hundred places.
 """
 
@@ -26,7 +26,7 @@ _READERS = 8
 
 
 def file_inputs(config: TrainConfig) -> dict[str, str]:
-    """Return the hash of each file of the base model, the tokenizer and what else the settings name, by key and name.
+    """Return the hash of each file of the base model and the tokenizer, and of other named files, by key and name.
 
     A folder that was moved has the same ones; a file that is not there has none.
     """
@@ -41,23 +41,23 @@ def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def question_input(questions: PromptSet, prompts: str) -> str:
-    """Return a hash of a set's questions, golds, databases and taught answers; `prompts` stands for its prompts."""
+    """Return a hash of a set's questions, golds, databases and taught answers with `prompts`, that of its prompts."""
     taught = [(example.demonstration, example.reasoning) for example in questions.examples]
     return digest_of([digests(questions.examples), taught, prompts])
 
 
 def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise InputError with the names of what was read at a run's begin and is another, or missing, or new now."""
+    """Raise InputError with the names of all inputs that differ from those of the run's begin, are missing or new."""
     others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
     if others:
         raise InputError(
-            f"{folder}: {', '.join(others)}: not what the run began with; a run that goes on repeats what an unbroken "
-            "one computes: put back what was there, or name another run.dir"
+            f"{folder}: {', '.join(others)}: not as when the run began; a resumed run computes the same as an "
+            "unbroken one: restore them, or name another run.dir"
         )
 
 
 def refuse_other_places(folder: Path, began: Mapping[str, Any], config: TrainConfig) -> None:
-    """Raise InputError where a run whose checkpoints hold no hashes is to read from other places than it began with."""
+    """Raise InputError for other places than those of a run whose checkpoints hold no hashes."""
     then = dict(flatten(began))
     for key, value in flatten({"model": {"checkpoint": config.model.checkpoint}, "data": vars(config.data)}):
         if key in PLACES and then.get(key, value) != value:
@@ -65,7 +65,7 @@ def refuse_other_places(folder: Path, began: Mapping[str, Any], config: TrainCon
 
 
 def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
-    """Yield (key, file) of what the settings name, and is there."""
+    """Yield (key, file) of each existing file that the settings name."""
     data, base, recipe = config.data, config.model.checkpoint, config.recipe.rpartition(":")[0]
     synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
     places: Sequence[tuple[str, str | Path]] = (

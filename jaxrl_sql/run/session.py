@@ -73,7 +73,7 @@ class Session:
     """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
-    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of what the run reads (`run.inputs`).
+    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions (`run.inputs`).
     """
 
     config: TrainConfig
@@ -197,7 +197,7 @@ class Session:
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])
-        self.keep_config(model=self.config.model, data=self.config.data)  # what was moved lies there from now on
+        self.keep_config(model=self.config.model, data=self.config.data)  # folders may have moved
         self.note(f"going on from step {step}")
         return step
 
@@ -326,7 +326,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
 
 
 def _with_day(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a new run with the day on which it begins, for what is asked in a chat."""
+    """Return the configuration of a new run with the day on which it begins, where prompts are chats."""
     if config.data.date or config.data.prompt != "chat" or is_begun(config):
         return config
     return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
@@ -345,11 +345,11 @@ def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
 
 
 def _inputs(s: Session) -> dict[str, str]:
-    """Return the hashes of what a run reads, which the first process finds for all."""
+    """Return the hashes of a run's files and questions, which the first process computes for all."""
     inputs: dict[str, str] = {}
     if processes.is_first():
         sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
-        with s.display.work("hashing what the run reads", is_told=False):
+        with s.display.work("hashing files and questions", is_told=False):
             inputs = file_inputs(s.config)
             for name, questions in sets.items():  # a streamed set has too many databases to read them all
                 is_streamed = questions.streamed is not None

@@ -31,7 +31,7 @@ PLACES = (
     "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
     "data.traces",
 )  # fmt: skip
-"""Keys that name what is read: it may have moved when a run resumes, as `run.inputs` compares its content."""
+"""Keys of files and folders that may have moved when a run resumes: `run.inputs` compares their content."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -89,7 +89,7 @@ def is_begun(config: TrainConfig) -> bool:
 
 
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a run that goes on with the date, layout and KV blocks that it found at its start."""
+    """Return the configuration of a resumed run with the date, layout and KV blocks that it found at its start."""
     if not is_begun(config):
         return config
     began = load_config(Path(config.run.dir) / CONFIG)

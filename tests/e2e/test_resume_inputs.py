@@ -1,4 +1,4 @@
-"""A run resumes on another day and over what it began with, wherever that lies, and over nothing else."""
+"""A run resumes on another day and with its inputs in another place, and over no other inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place(whole: Path, small_data: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def next_day() -> Iterator[pytest.MonkeyPatch]:
-    """Return what sets a time zone, and set the old one in the end."""
+    """Return a patch for a time zone, and restore the old one at the end."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
     time.tzset()
@@ -63,8 +63,8 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     there = [f"model.checkpoint={moved}/base", f"data.dir={moved}/data"]
     assert main(["--resume", str(run), "grpo.steps=2", *there]) == 0
     config = (run / "config.yaml").read_text()
-    kept = yaml.safe_load(config)
-    assert (kept["data"]["date"], kept["model"]["checkpoint"]) == (day, f"{moved}/base")
+    settings = yaml.safe_load(config)
+    assert (settings["data"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
 
     other = shutil.copytree(moved / "base", tmp_path / "other")
     tensors = load_file(other / "model.safetensors")
@@ -72,8 +72,8 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     capsys.readouterr()
     assert resume(run, f"model.checkpoint={other}") == 2
-    assert "model.checkpoint/model.safetensors: not what the run began with" in capsys.readouterr().err
-    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == kept["model"], "the run keeps its base"
+    assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == settings["model"], "the run keeps its base"
 
     for split, key in (("train", "data.train"), ("dev", "data.evals/dev")):
         questions = moved / "data" / split / "questions.jsonl"
@@ -82,7 +82,7 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
         changed = [{**record, "sql": f"SELECT * FROM ({record['sql'].rstrip(';')})"} for record in records]
         questions.write_text("".join(f"{json.dumps(record)}\n" for record in changed))
         assert resume(run) == 2
-        assert f"{key}: not what the run began with" in capsys.readouterr().err
+        assert f"{key}: not as when the run began" in capsys.readouterr().err
         questions.write_text(text)
     assert resume(run, "data.date=2024-02-09") == 2
     assert "data.date" in capsys.readouterr().err

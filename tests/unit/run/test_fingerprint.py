@@ -184,9 +184,9 @@ def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
 
 
 def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: Path) -> None:
-    (one, _), copy = two_questions(tmp_path), tmp_path / "a.duckdb"
+    (question, _), copy = two_questions(tmp_path), tmp_path / "a.duckdb"
     copy.write_text("rows")
-    example = dataclasses.replace(one, dialect="duckdb", engine_url=f"duckdb:{copy}")
+    example = dataclasses.replace(question, dialect="duckdb", engine_url=f"duckdb:{copy}")
     before = digests([example])
     assert digests([example]) == before
     copy.write_text("other rows")

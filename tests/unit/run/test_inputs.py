@@ -1,4 +1,4 @@
-"""What a run reads is known by its content: one changed value is another, another place is not."""
+"""A run's inputs are compared by content: a changed value is refused, another place is not."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_changed_file_is_named(name: str, place: Path) -> None:
         file.write_text(f"{file.read_text()} ")
     after = file_inputs(config_of(place))
     assert {key for key in before if before[key] != after[key]} == {KEYS[name]}
-    with pytest.raises(InputError, match=f"^run: {KEYS[name]}: not what the run began with"):
+    with pytest.raises(InputError, match=f"^run: {KEYS[name]}: not as when the run began"):
         refuse_other_inputs(Path("run"), before, after)
 
 

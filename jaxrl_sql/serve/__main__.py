@@ -77,7 +77,7 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
     ):
         host, port = listener.getsockname()[:2]
         dates = {name: config.data.date} | {
-            label: _date_of(folder) or config.data.date for label, folder in given.adapter
+            label: date_of(folder) or config.data.date for label, folder in given.adapter
         }
         app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(host).is_loopback, dates)
         settings = uvicorn.Config(
@@ -90,7 +90,7 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
     return 0
 
 
-def _date_of(adapters: Path) -> str:
+def date_of(adapters: Path) -> str:
     """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
     with suppress(InputError):
         return load_config(adapters.resolve().parent / RUN_CONFIG).data.date

@@ -139,9 +139,8 @@ def chat_style(
 ) -> PromptStyle:
     """Return the style of a prompt template's messages, which go through a tokenizer's chat template.
 
-    `instruction` is what its placeholder of that name says, `thinking` sets the chat template's switch (`think`,
-    `no_think`), `begin` writes the first words of the assistant's turn, and `date` is the day that a chat template
-    knows (`render_chat`).
+    `instruction` fills its placeholder of that name, `thinking` sets the chat template's switch (`think`, `no_think`),
+    `begin` writes the first words of the assistant's turn, and `date` is the chat template's (`render_chat`).
     """
     thinks = thinking == "think"
     parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})

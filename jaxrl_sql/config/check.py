@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import date
 from typing import Any
 
 from jaxrl_sql.config.rules import OneOf, rules_of
@@ -41,6 +43,7 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     data, model, grpo, sampling = config.data, config.model, config.grpo, config.sampling
     yield bool(data.dir), "data.dir is empty; it names the folder with the questions and databases"
     yield bool(data.evals), "data.evals is empty; name at least one split to evaluate on"
+    yield not data.date or _is_day(data.date), f"data.date={data.date!r} must be a day such as 2026-11-29, or empty"
     unknown = [name for name in config.run.trackers if name not in TRACKERS]
     yield not unknown, f"run.trackers holds {', '.join(map(repr, unknown))}, which is none of {', '.join(TRACKERS)}"
     yield (
@@ -139,6 +142,12 @@ def _claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
     yield from _evaluate_claims(config)
     if not (model.checkpoint or model.shape or config.evaluate.base_url):
         yield from _shape_claims(config)
+
+
+def _is_day(text: str) -> bool:
+    with suppress(ValueError):
+        return date.fromisoformat(text).isoformat() == text
+    return False
 
 
 def _sft_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:

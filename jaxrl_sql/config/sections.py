@@ -28,7 +28,9 @@ class DataConfig:
     `compact` (answers are SQL alone), `tagged` (as short, answers in the recipe's form), or `chat`, which goes through
     the tokenizer's chat template: `thinking` is `think` or `no_think` where a template has that switch, `template` the
     Jinja file of its messages, or the name of one of ours (`generic`, or a recipe's; empty: the recipe's own), and
-    `assistant_prefill` the first words of every answer, which are not the model's (empty: the template's). `schema` is
+    `assistant_prefill` the first words of every answer, which are not the model's (empty: the template's). `date`, such
+    as 2026-11-29, is the day that a chat template which writes today's date gets (empty: the day on which the run or
+    evaluation begins; a run's model is asked with the run's). `schema` is
     how the database is shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a
     chat the recipe's way, else compact). `dialects` are the shares of the training questions that ask for each.
     `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out.
@@ -61,6 +63,7 @@ class DataConfig:
     thinking: Annotated[str, OneOf("template", "think", "no_think")] = "template"
     assistant_prefill: str = ""
     template: str = ""
+    date: str = ""
     max_prompt_tokens: PositiveInt = 384
     limit_train: int = 0
     limit_eval: int = 0

@@ -1,8 +1,15 @@
-"""Conversations as text: the tokenizer's own chat template, with a begun assistant's turn and its thinking switch."""
+"""Conversations as text: the tokenizer's own chat template, with a begun assistant's turn and its thinking switch.
+
+Some templates write today's date (`strftime_now`), so that the same messages are another text on the next day. With a
+`date` they write that one. A default that a template holds itself, as Llama 3.1's `date_string`, stays.
+"""
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
 from typing import Any
 
 from jaxrl_sql.ops.control_tokens import bare
@@ -14,13 +21,33 @@ THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_thin
 """The names of the thinking switch, and what a template is told: nothing, yes or no."""
 
 
+_CLOCK = "strftime_now"
+# transformers hands a template no function, so this macro looks up the text of each code.
+_FIXED_CLOCK = """\
+{%- macro strftime_now(format) -%}
+{%- set at = namespace(code='') -%}
+{%- for letter in format -%}
+{%- if at.code or letter == '%' -%}{%- set at.code = at.code + letter -%}{%- else -%}{{ letter }}{%- endif -%}
+{%- if at.code in date_codes -%}{{ date_codes[at.code] }}{%- set at.code = '' -%}{%- endif -%}
+{%- endfor -%}
+{{ at.code }}
+{%- endmacro %}
+"""
+_FLAGS = ("", "-", "_", "0", "^", "#")
+
+
 def render_chat(
-    tokenizer: Any, messages: Sequence[Message], thinking: bool | None = None, begin: str | None = None
+    tokenizer: Any,
+    messages: Sequence[Message],
+    thinking: bool | None = None,
+    begin: str | None = None,
+    date: str = "",
 ) -> str:
     """Return the text of a conversation by the tokenizer's chat template.
 
     `begin` opens the assistant's turn and writes its first words ("" for none); without it the messages stand alone.
-    `thinking` switches a template's thinking on or off; None leaves it as the template has it.
+    `thinking` switches a template's thinking on or off; None leaves it as the template has it. `date` (2026-11-29) is
+    the day that a template's `strftime_now` knows, at midnight; empty leaves it the clock.
     Raises InputError for a tokenizer without a template, one without a switch that is asked for, and for messages
     that a template refuses.
     """
@@ -29,9 +56,12 @@ def render_chat(
     switch = {} if thinking is None else {"enable_thinking": thinking}
     conversation = [dict(message) for message in messages]
     try:
-        template = str(tokenizer.get_chat_template()) if switch else ""
+        template = str(tokenizer.get_chat_template()) if switch or date else ""
+        clock: dict[str, Any] = {}
+        if date and _CLOCK in template:
+            clock = {"chat_template": _FIXED_CLOCK + template, "date_codes": _date_codes(date)}
         text = tokenizer.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=begin is not None, **switch
+            conversation, tokenize=False, add_generation_prompt=begin is not None, **switch, **clock
         )
     except ImportError as error:
         raise InputError("chat templates need the package jinja2, which renders them") from error
@@ -64,6 +94,14 @@ def plain_text(tokenizer: Any, text: str) -> str:
     begin = getattr(tokenizer, "bos_token", None)
     begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
     return f"{begin}{text}" if begins else text
+
+
+@cache
+def _date_codes(date: str) -> dict[str, str]:
+    """Return the text of each code of `strftime` on a day, at midnight."""
+    midnight = datetime.fromisoformat(date)
+    codes = [f"%{flag}{letter}" for flag in _FLAGS for letter in f"{string.ascii_letters}%"]
+    return {code: midnight.strftime(code) for code in codes}
 
 
 def _first_line(error: Exception) -> str:

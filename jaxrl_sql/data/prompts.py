@@ -135,16 +135,17 @@ def chat_style(
     schema: ShowSchema = RENDERERS["ddl"],
     thinking: str = "template",
     begin: str = "",
+    date: str = "",
 ) -> PromptStyle:
     """Return the style of a prompt template's messages, which go through a tokenizer's chat template.
 
-    `instruction` is what its placeholder of that name says, `thinking` sets the chat template's switch (`think`,
-    `no_think`), and `begin` writes the first words of the assistant's turn.
+    `instruction` fills its placeholder of that name, `thinking` sets the chat template's switch (`think`, `no_think`),
+    `begin` writes the first words of the assistant's turn, and `date` is the chat template's (`render_chat`).
     """
     thinks = thinking == "think"
     parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})
     system = template.system(thinks=thinks)
-    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], begin=begin)
+    wrap = partial(_chat_wrap, system=system, thinking=THINKING[thinking], begin=begin, date=date)
     return PromptStyle("chat", schema, parts, answer, wrap, system=system)
 
 
@@ -208,6 +209,7 @@ def _chat_wrap(
     system: str = "",
     thinking: bool | None = None,
     begin: str = "",
+    date: str = "",
 ) -> tuple[str, str]:
     """Render the messages, examples turn by turn, and the assistant's turn, opened and perhaps begun.
 
@@ -217,7 +219,7 @@ def _chat_wrap(
     turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", begin + answer))]
     messages = chat_messages(system, schema_text + question_text)
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
-    full = render_chat(tokenizer, messages, thinking, begin)
+    full = render_chat(tokenizer, messages, thinking, begin, date)
     start = full.rfind(schema_text + question_text)
     if start < 0:
         raise InputError("the tokenizer's chat template changes the text of a message; use data.prompt=tagged")

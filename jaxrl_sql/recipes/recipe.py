@@ -62,12 +62,14 @@ class Recipe(NamedTuple):
         begin: str | None = None,
         schema: str = "recipe",
         template: str = "",
+        date: str = "",
     ) -> PromptStyle:
         """Return the recipe's prompt style `compact` (raw SQL for an answer), `tagged` or `chat`.
 
         `schema` names how the database is shown; `recipe` is compact, and the recipe's own way in a chat. In a chat
         `thinking` sets a chat template's switch, `template` names another prompt template than the recipe's, and
         `begin` writes the first words of an answer (None: the template's); a tag at their end is the answer's own.
+        `date` is the day that a chat template knows.
         Raises InputError for a name that is none, and for what needs a chat elsewhere.
         """
         if name != "chat" and (thinking != "template" or begin or template):
@@ -86,7 +88,7 @@ class Recipe(NamedTuple):
         instruction = (thinks and self.thinking_instruction) or self.instruction
         begin = asked.assistant(thinks=thinks) if begin is None else begin
         answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
-        return chat_style(asked, instruction, answer, show, thinking, begin)._replace(begun=begun_by(begin))
+        return chat_style(asked, instruction, answer, show, thinking, begin, date)._replace(begun=begun_by(begin))
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style that a configuration asks for, with the values that it has retrieved.
@@ -95,7 +97,10 @@ class Recipe(NamedTuple):
         Raises InputError where they would stand in a template that has no place for them.
         """
         return self._with_values(
-            self.style(data.prompt, data.thinking, data.assistant_prefill or None, data.schema, data.template), data
+            self.style(
+                data.prompt, data.thinking, data.assistant_prefill or None, data.schema, data.template, data.date
+            ),
+            data,
         )
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:

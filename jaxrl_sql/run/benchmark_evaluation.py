@@ -31,6 +31,7 @@ from jaxrl_sql.run.fingerprint import fingerprint, keys_of, set_digest
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
@@ -62,6 +63,7 @@ Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
 def evaluate(config: TrainConfig) -> int:
     """Judge, write the files, show the tables, and return the exit code."""
     cfg, out = config.evaluate, Path(config.evaluate.out)
+    config = with_date(config, out / JOURNAL)
     speed = Speed()
     notes: list[str] = []
     who, folders = config.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)

@@ -24,11 +24,13 @@ from jaxrl_sql.run.policy_client import PolicyClient, answers, longest_of, open_
 from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.compiling import show_compiling
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError
 
+RATES = "rates.jsonl"
 # So many questions are answered at once; a run that is killed loses no more.
 _CHUNK = 128
 
@@ -36,6 +38,7 @@ _CHUNK = 128
 def filter_data(config: TrainConfig) -> int:
     """Choose questions, write the files and show the table; return the exit code."""
     cfg, out = config.filter, Path(config.filter.out)
+    config = with_date(config, out / RATES)
     loaded = training_questions(config.data, config.executor.databases)
     check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     refuse_translated(loaded.examples, config.executor.sqlite_version)
@@ -95,7 +98,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
     An answer is right by BIRD's comparison.
     """
     asked = digests(questions.examples)
-    with Journal(Path(config.filter.out) / "rates.jsonl", answer_settings(config)) as journal:
+    with Journal(Path(config.filter.out) / RATES, answer_settings(config)) as journal:
         sys.stderr.write(changed_since(journal.records, asked))
         records = as_asked(journal.records, asked)
         known = {record["id"] for record in records if record["of"] == config.filter.samples}

@@ -37,6 +37,8 @@ def fingerprint(
     data = asked_by(config.data)
     if not config.data.retrieve:
         del data["matched"], data["synonyms"]
+    if not config.data.date:
+        del data["date"]
     if model == "checkpoint":
         # A longer prompt is left out and no other: whether that matters is the command's to say.
         prompt = [f"data.{name}" for name in data if name != "max_prompt_tokens"]
@@ -49,12 +51,14 @@ def fingerprint(
         asked = []
     names = [*keys, *asked, *keys_of(config, "executor", but=_FREE), *(["data.hide"] if config.data.hide else [])]
     found = {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
-    if found.get("data.template"):
-        template = template_file(config.data.template)
-        found["data.template"] = f"{config.data.template} {files_identity(template)}"
-    if found.get("data.synonyms"):
-        found["data.synonyms"] = f"{config.data.synonyms} {files_identity(config.data.synonyms)}"
-    return found
+    files: dict[str, str | Path] = {
+        "recipe": config.recipe.rpartition(":")[0],
+        "data.template": template_file(config.data.template),
+        "data.synonyms": config.data.synonyms,
+        "data.tokenizer": config.data.tokenizer,
+    }
+    named = {name: path for name, path in files.items() if path and found.get(name)}
+    return found | {name: f"{found[name]} {files_identity(path)}" for name, path in named.items()}
 
 
 def keys_of(config: TrainConfig, section: str, but: Collection[str] = ()) -> list[str]:
@@ -78,14 +82,15 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
     for one in examples:
         asked = (one.uid, one.db_id, one.question, one.evidence, one.dialect, one.answerable)
         judged = (str(one.golds), str(sorted(one.options.items())))
-        found[one.uid] = _word([*asked, *judged, *map(database, dict.fromkeys((one.db_path, *one.suite)))])
+        files = (one.db_path, *one.suite, *([url] if (url := one.engine_url.partition("duckdb:")[2]) else []))
+        found[one.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
     return found
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
     """Return a short word for all questions of a set as `digests` knows them, and for predictions of them."""
     predicted = [(sqls or {}).get(one.uid) for one in examples]
-    return f"{len(examples)} questions, {_word([digests(examples), predicted])}"
+    return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
 def as_asked(records: Iterable[dict[str, Any]], asked: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -100,5 +105,6 @@ def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -
     return f"asked again: {count} questions of which the text, a gold or the database has changed\n" if count else ""
 
 
-def _word(what: Any) -> str:
+def digest_of(what: Any) -> str:
+    """Return a short word for what JSON can write."""
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

@@ -99,6 +99,7 @@ def dry_run(config: TrainConfig) -> int:
 
     The run's folder is looked at and left as it is. What is refused here, the run would refuse.
     """
+    config = with_found_numbers(config)
     folder = check_folder(config)
     with TemporaryDirectory() as scratch:
         elsewhere = {
@@ -107,7 +108,7 @@ def dry_run(config: TrainConfig) -> int:
             "run.trackers": [],
             "run.display": "plain",
         }
-        with open_run(changed(with_found_numbers(config), elsewhere)) as s:
+        with open_run(changed(config, elsewhere)) as s:
             if s.config.sft.steps:
                 epoch = s.sft_dataset.order.batches(1)
                 s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
@@ -192,6 +193,7 @@ def _save(s: Session, step: int, snapshot: Snapshot) -> None:
     known = {
         "config": dataclasses.asdict(s.config),
         "questions": digest(s.train),
+        "inputs": s.inputs,
         "lines": {
             "metrics": s.metrics.position,
             "samples": s.samples.position,

@@ -35,6 +35,7 @@ from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.inputs import file_inputs, question_input, refuse_other_inputs
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
@@ -48,6 +49,7 @@ from jaxrl_sql.runtime.folder import (
     DISK_FULL,
     LAST_SAVED,
     cannot_write,
+    is_begun,
     keep_config,
     note_saved,
     open_folder,
@@ -57,6 +59,7 @@ from jaxrl_sql.runtime.folder import (
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
 from jaxrl_sql.runtime.metrics import START, MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
@@ -74,7 +77,7 @@ class Session:
     """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
-    `eval_rules` judges the answers of each set of `evals`.
+    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions (`run.inputs`).
     """
 
     config: TrainConfig
@@ -100,6 +103,7 @@ class Session:
     stop_reason: str = ""
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def compiled(self) -> Compiled:
@@ -190,10 +194,12 @@ class Session:
                 "the run began with: name another run.dir to begin a run with them"
             )
         refuse_edited(self.folder, known["config"], self.config)
+        refuse_other_inputs(self.folder, known["inputs"], self.inputs)
         self._rewind(known["lines"], step)
         self.health.counts |= known["health"]
         if known["evaluation"]:
             self.evaluation = (known["evaluation"][0], known["evaluation"][1])
+        self.keep_config(model=self.config.model, data=self.config.data)  # folders may have moved
         self.note(f"going on from step {step}")
         return step
 
@@ -250,7 +256,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
         load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
-    config = with_found_numbers(config)
+    config = _with_day(with_found_numbers(config))
     folder = open_folder(config, is_first)
     keep_programs(config.run.compilation_cache)
     again = "start all of them again: with run.resume=true they go on from the last checkpoint"
@@ -325,6 +331,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
         )
+        session.inputs = _inputs(session)
         session.count_epochs()
         display.course(_phases(session.config))
         closed.enter_context(hear_compiling(session.compiled, display.activity.clock))
@@ -332,6 +339,13 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         about = noted_session(folder if is_first else None, count_params(session.model))
         with jax.set_mesh(session.mesh), about:
             yield session
+
+
+def _with_day(config: TrainConfig) -> TrainConfig:
+    """Return the configuration of a new run with the day on which it begins, where prompts are chats."""
+    if config.data.date or config.data.prompt != "chat" or is_begun(config):
+        return config
+    return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
 
 
 def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
@@ -344,6 +358,20 @@ def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
     rule = config.validation.rule or own
     check_rules((rule,))
     return rule
+
+
+def _inputs(s: Session) -> dict[str, str]:
+    """Return the hashes of a run's files and questions, which the first process computes for all."""
+    inputs: dict[str, str] = {}
+    if processes.is_first():
+        sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
+        with s.display.work("hashing files and questions", is_told=False):
+            inputs = file_inputs(s.config)
+            for name, questions in sets.items():  # a streamed set has too many databases to read them all
+                is_streamed = questions.streamed is not None
+                inputs[name] = s.config.data.dir if is_streamed else question_input(questions, digest(questions))
+    first, *_ = processes.exchange([inputs])
+    return dict(first)
 
 
 def _steps(config: TrainConfig) -> int:

@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ FREE = (
 )  # fmt: skip
 """Keys (or what they begin with) that may be others when a run goes on."""
 
+PLACES = (
+    "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
+    "data.traces",
+)  # fmt: skip
+"""Keys of files and folders that may have moved when a run resumes: `run.inputs` compares their content."""
+
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -49,7 +56,7 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
-            keep_config(folder, config)
+            keep_config(folder, _with_places_of_begin(folder, config))
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
     return folder
@@ -70,6 +77,14 @@ def check_folder(config: TrainConfig) -> Path:
     return folder
 
 
+def _with_places_of_begin(folder: Path, config: TrainConfig) -> TrainConfig:
+    """Return a configuration with the `PLACES` of its saved steps: those that it names may hold other things."""
+    if not saved_steps(folder) or not (folder / CONFIG).is_file():
+        return config
+    old = load_config(folder / CONFIG)
+    return changed(config, {key: reduce(getattr, key.split("."), old) for key in PLACES})
+
+
 def keep_config(folder: Path, config: TrainConfig) -> None:
     """Write a run's configuration to its folder, whole or not at all."""
     scratch = folder / f"{CONFIG}.tmp"
@@ -77,15 +92,24 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
     scratch.replace(folder / CONFIG)
 
 
+def is_begun(config: TrainConfig) -> bool:
+    """Return whether a configuration is to continue a run that has begun."""
+    return config.run.resume and (Path(config.run.dir) / CONFIG).is_file()
+
+
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a resumed run with the layout and KV blocks that it found at its start.
+    """Return the configuration of a resumed run with the date, layout and KV blocks that it found at its start.
 
     What the configuration names itself stays as it is.
     """
-    folder = Path(config.run.dir)
-    if not config.run.resume or not saved_steps(folder) or not (folder / CONFIG).is_file():
+    if not is_begun(config):
         return config
-    old, now = load_config(folder / CONFIG).rollout, config.rollout
+    folder = Path(config.run.dir)
+    began = load_config(folder / CONFIG)
+    config = changed(config, {"data.date": config.data.date or began.data.date})
+    if not saved_steps(folder):
+        return config
+    old, now = began.rollout, config.rollout
     names = ["mesh"] if now.mesh == "auto" else []
     if not (now.prompt_blocks and now.completion_blocks):
         names += [name for name in BLOCKS if not getattr(now, name)]
@@ -200,10 +224,10 @@ def _refuse_other_numbers(folder: Path, config: TrainConfig) -> None:
     if not saved_steps(folder) or not (folder / CONFIG).is_file():
         return
     old = load_config(folder / CONFIG)
-    changed = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, config)]
-    if changed:
+    others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, config)]
+    if others:
         raise InputError(
-            f"{folder}: the run did not begin with {', '.join(changed)}; a run that goes on repeats what an unbroken "
+            f"{folder}: the run did not begin with {', '.join(others)}; a run that goes on repeats what an unbroken "
             "one computes: leave them as they were, or name another run.dir"
         )
 
@@ -222,7 +246,7 @@ def _is_free(key: str, old: TrainConfig) -> bool:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:
         return False
-    return key.startswith(FREE)
+    return key.startswith(FREE) or key in PLACES
 
 
 def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:

@@ -122,6 +122,15 @@ class Journal:
                 )
 
 
+def begun_with(path: Path) -> dict[str, Any]:
+    """Return the settings that a journal was begun with; none where there is no journal."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        settings = (_record(file.readline()) or {}).get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
     text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors="replace")
     return text[:-1] + f'{_MARK}{zlib.crc32(text):08x}"}}\n'.encode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from jaxrl_sql.config import DataConfig, TrainConfig, changed, load_config, shipped
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
+from jaxrl_sql.runtime.journal import begun_with
 from jaxrl_sql.types import InputError
 
 MODEL = "model"
@@ -144,6 +146,23 @@ def defaults_for(given: str) -> dict[str, Any]:
     }
 
 
+def today() -> str:
+    """Return the day, as `data.date` has it."""
+    return time.strftime("%Y-%m-%d")
+
+
+def with_date(config: TrainConfig, journal: Path) -> TrainConfig:
+    """Return the configuration with the one date of all prompts that a command asks a checkpoint in a chat.
+
+    That is `data.date`, else the date of the journal that is continued, else of the model's training, else today's.
+    """
+    if config.data.date or config.data.prompt != "chat" or not config.model.checkpoint:
+        return config
+    run = find_asked(config.model.checkpoint)[1]
+    date = begun_with(journal).get("data.date") or (run.data.date if run else "") or today()
+    return changed(config, {"data.date": date})
+
+
 def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
     """Return in which settings a command asks a model otherwise than the run that trained it did, one a line."""
     now, then = (
@@ -151,5 +170,6 @@ def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
         for one in (config, run)
     )
     heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another
+    heard -= set() if run.data.date else {"data.date"}
     differ = (name for name in then if name in heard and now[name] != then[name])
     return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

@@ -12,7 +12,7 @@ import argparse
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.run.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -75,7 +76,10 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
         (batcher := Batcher(engines, given.queue)).running(),
     ):
         host, port = listener.getsockname()[:2]
-        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(host).is_loopback)
+        dates = {name: config.data.date} | {
+            label: date_of(folder) or config.data.date for label, folder in given.adapter
+        }
+        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(host).is_loopback, dates)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
@@ -84,6 +88,13 @@ def serve(config: TrainConfig, given: argparse.Namespace) -> int:
         sys.stdout.flush()
         uvicorn.Server(settings).run(sockets=[listener])
     return 0
+
+
+def date_of(adapters: Path) -> str:
+    """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
+    with suppress(InputError):
+        return load_config(adapters.resolve().parent / RUN_CONFIG).data.date
+    return ""
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,12 +30,12 @@ LARGEST = 16 << 20
 class _Waiting:
     """A job and what came of it, in a client's event loop."""
 
-    def __init__(self, request: Request, batcher: Batcher, most: int) -> None:
+    def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
         engine = batcher.engines.get(request.model)
         if engine is None:
             names = ", ".join(batcher.engines)
             raise RefusedError(f"model {request.model!r} is not served: {names}", "model_not_found", "model", 404)
-        prompts = request.prompts(engine)
+        prompts = request.prompts(engine, dates.get(request.model, ""))
         self.writer = Writer(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -95,15 +96,21 @@ class _LoopbackOnly:
         await app(scope, receive, send)
 
 
-def make_app(batcher: Batcher, most_tokens: int, on_loopback: bool = True) -> Starlette:
+def make_app(
+    batcher: Batcher,
+    most_tokens: int,
+    on_loopback: bool = True,
+    dates: Mapping[str, str] = MappingProxyType({}),
+) -> Starlette:
     """Return the application; a completion has at most `most_tokens` tokens.
 
+    `dates` are the days that the chats of some models have, by name; those of others have that of the request.
     `on_loopback`, where it listens there, it refuses requests for another host: a page elsewhere sends such.
     """
 
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
-            waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens)
+            waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens, dates)
             if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
             return await _whole(http, waiting)

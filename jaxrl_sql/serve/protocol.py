@@ -78,8 +78,8 @@ class Request(BaseModel):
         """Return the stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def prompts(self, engine: Engine) -> list[Prompt]:
-        """Return the prompts as tokens."""
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
+        """Return the prompts as tokens; `date` is the day that a chat template knows, empty for that of the request."""
         raise NotImplementedError
 
     def sampling(self, engine: Engine, prompts: Sequence[Prompt], most: int) -> SamplingParams:
@@ -145,12 +145,12 @@ class ChatRequest(Request):
     logprobs: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    def prompts(self, engine: Engine) -> list[Prompt]:
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
         """Return the conversation as tokens, by the tokenizer's chat template."""
         thinking = self.chat_template_kwargs.get("enable_thinking")
         control = engine.vocabulary.control
         messages = [message.shielded(control) for message in self.messages]
-        text = render_chat(engine.tokenizer, messages, None if thinking is None else bool(thinking), "")
+        text = render_chat(engine.tokenizer, messages, None if thinking is None else bool(thinking), "", date)
         return [Prompt("chat", tuple(control.encode(text)), bare(text))]
 
 
@@ -161,7 +161,7 @@ class CompletionRequest(Request):
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = Field(None, ge=0, le=1)
 
-    def prompts(self, engine: Engine) -> list[Prompt]:
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
         """Return the prompts as tokens."""
         given: Any = self.prompt
         if isinstance(given, str) or (given and isinstance(given[0], int)):

@@ -32,7 +32,7 @@ from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked
+from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked, with_date
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
@@ -40,6 +40,7 @@ from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
 from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
 from jaxrl_sql.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
 
+ANSWERS = "answers.jsonl"
 _SHOWN_EVERY_S = 10.0
 _NAMED = 3
 _LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
@@ -87,13 +88,13 @@ def verbal(config: TrainConfig) -> int:
     trained = None
     if not cfg.base_url:
         checkpoint, trained = find_asked(config.model.checkpoint)
-        config = changed(config, {"model.checkpoint": str(checkpoint)})
+        config = with_date(changed(config, {"model.checkpoint": str(checkpoint)}), out / ANSWERS)
     loaded = load_questions(config)
     check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
     examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
     with (
-        Journal(out / "answers.jsonl", answer_settings(config)) as journal,
+        Journal(out / ANSWERS, answer_settings(config)) as journal,
         make_executor(config.executor, config.data.hide) as executor,
     ):
         memory = Memory(journal, digests(examples))
@@ -190,7 +191,7 @@ def open_model(work: Work) -> Iterator[Model]:
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     """Return a judge's text, which may have marks, as a prompt in the form of `data.prompt`."""
     if data.prompt == "chat":
-        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.thinking], "")
+        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.thinking], "", data.date)
     else:
         text = plain_text(control.tokenizer, text)
     return Prompt("judge", tuple(control.encode(text)), bare(text))

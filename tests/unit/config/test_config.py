@@ -248,6 +248,7 @@ def test_every_choice_is_accepted(key: str) -> None:
         (["model.n_kv_heads=4"], "model.n_kv_heads=4 must divide model.n_heads=6"),
         (["model.head_dim=31"], "even"),
         (["model.max_positions=479"], "480 tokens"),
+        *(([f"data.date={day}"], "must be a day such as 2026-11-29") for day in ("today", "20260229", "2026-02-29")),
     ],
 )
 def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: str) -> None:

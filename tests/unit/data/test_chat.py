@@ -6,10 +6,12 @@ of its own, Qwen3's that drops earlier thoughts, Llama 3's headers and trimming,
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.chat import render_chat
 from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
@@ -153,6 +155,38 @@ def test_thinking_is_switched_by_the_template() -> None:
         assert text.endswith("<think>\n\n</think>\n\n") == (thinking is False)
 
 
+@pytest.mark.parametrize("before", ["", "\n", "  ", "\n\n  a "])
+@pytest.mark.parametrize(
+    "form", ["%d %b %Y", "%Y-%m-%d", "100 %% %A, %-d. %B", "%H:%M:%S of %^a %j", "no code", "cut %", ""]
+)
+def test_a_template_s_clock_is_the_date_that_is_set(form: str, before: str) -> None:
+    """As if the template held the text of the day, with the same blanks round it."""
+    dated = before + "{%- set d = CLOCK %}" + before + "{{ d }}\n" + CHATML
+    day = datetime(2024, 2, 9)  # noqa: DTZ001 (as transformers' clock)
+    text = render_chat(
+        make_tokenizer(dated.replace("CLOCK", f"strftime_now('{form}')")), [ASK], begin="", date="2024-02-09"
+    )
+    assert text == render_chat(make_tokenizer(dated.replace("CLOCK", f"'{day.strftime(form)}'")), [ASK], begin="")
+
+
+DATE_STRING = """{%- if not date_string is defined %}{%- if strftime_now is defined %}
+{%- set date_string = strftime_now('%d %b %Y') %}{%- else %}{%- set date_string = 'never' %}{%- endif %}{%- endif %}
+{%- macro head() %}{{ 'Today Date: ' + date_string + strftime_now('/%y') + '\n' }}{%- endmacro %}
+{{- head() }}"""
+
+
+def test_the_date_reaches_defaults_and_macros_and_is_the_clock_s_without_one() -> None:
+    tokenizer = make_tokenizer(DATE_STRING + HEADERS)
+    dates = [render_chat(tokenizer, [ASK], date=day).splitlines()[0] for day in ("2024-02-09", "2025-12-31", "")]
+    assert dates[:2] == ["Today Date: 09 Feb 2024/24", "Today Date: 31 Dec 2025/25"]
+    assert dates[2] == tokenizer.apply_chat_template([ASK], tokenize=False).splitlines()[0]
+
+
+def test_a_date_that_a_template_holds_stays() -> None:
+    fixed = "{%- if not date_string is defined %}{%- set date_string = '26 Jul 2024' %}{%- endif %}{{ date_string }}"
+    assert render_chat(make_tokenizer(fixed + CHATML), [ASK], date="2025-12-31").startswith("26 Jul 2024")
+
+
 def test_a_switch_that_a_template_does_not_have_is_refused() -> None:
     with pytest.raises(InputError, match="enable_thinking"):
         render_chat(make_tokenizer(CHATML), [ASK], thinking=False)
@@ -184,5 +218,9 @@ def test_prompts_think_and_begin_as_the_config_says(tmp_path: Any) -> None:
     (prompt,) = make_prompts([example], style, tokenizer, 10_000).prompts
     assert prompt.text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nLet me see.")
     assert tokenizer.decode(prompt.token_ids) == prompt.text
+    dated = make_tokenizer("{{ strftime_now('%d %b %Y') + '\n' }}" + CHATML)
+    style = RECIPES["arctic"].style_for(DataConfig(prompt="chat", date="2024-02-09"))
+    (prompt,) = make_prompts([example], style._replace(shots=lambda _: [example]), dated, 10_000).prompts
+    assert prompt.text.startswith("09 Feb 2024\n")
     with pytest.raises(InputError, match=r"data\.prompt=chat"):
         RECIPES["arctic"].style("compact", "think")

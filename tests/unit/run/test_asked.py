@@ -32,6 +32,7 @@ def trained(run: Path, *overrides: str) -> Path:
             "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer=gone", "data.retrieve=7",
             "data.max_prompt_tokens=900", "sampling.turns=4", "sampling.max_total_tokens=700", "sampling.stop=[END]",
             "validation.max_new_tokens=200", "model.dtype=bfloat16", "data.dir=/of/this/machine",
+            "data.date=2024-02-09",
         ],
     ],
 )  # fmt: skip

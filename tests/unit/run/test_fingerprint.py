@@ -38,7 +38,7 @@ WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.ret
 SYNONYMS = ("data.retrieve=3", "data.synonyms=vectors")
 CHECKPOINT = [
     "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
-    "sampling.stop=[x]", "data.shots=2",
+    "sampling.stop=[x]", "data.shots=2", "data.date=2024-02-09",
 ]  # fmt: skip
 FREE = ["executor.threads=1", "executor.isolation=thread", "run.display=none", "data.matched=question"]
 
@@ -133,6 +133,17 @@ def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     assert fingerprint(config, {}, (), "endpoint")["data.template"] != before["data.template"]
 
 
+def test_a_tokenizer_or_a_recipe_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "own.py").write_text("RULES = 1")
+    config = load_config(None, [f"data.tokenizer={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
+    before = fingerprint(config, {}, (), "checkpoint")
+    assert fingerprint(config, {}, (), "checkpoint") == before
+    for name, key in (("tokenizer.json", "data.tokenizer"), ("own.py", "recipe")):
+        (tmp_path / name).write_text("[1]")
+        assert fingerprint(config, {}, (), "checkpoint")[key] != before[key]
+
+
 def two_questions(folder: Path) -> list[Example]:
     """Make two questions, each on a database of its own."""
     for name in "ab":
@@ -170,6 +181,16 @@ def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
         after = digests(examples)
         assert (tmp_path / "a-wal").stat().st_size > 0
     assert (after["a"] != before["a"], after["b"] == before["b"]) == (True, True)
+
+
+def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: Path) -> None:
+    (question, _), copy = two_questions(tmp_path), tmp_path / "a.duckdb"
+    copy.write_text("rows")
+    example = dataclasses.replace(question, dialect="duckdb", engine_url=f"duckdb:{copy}")
+    before = digests([example])
+    assert digests([example]) == before
+    copy.write_text("other rows")
+    assert digests([example]) != before
 
 
 def test_predictions_are_in_the_digest_of_a_set(tmp_path: Path) -> None:

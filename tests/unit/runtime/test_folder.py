@@ -39,6 +39,8 @@ FIXED = "grpo.optim.schedule=linear"
         ((), "grpo.num_generations=4", False),
         ((), "seed=1", False),
         ((), "health.zero_advantage_patience=7", True),
+        (("model.checkpoint=here",), "model.checkpoint=there", True),  # `run.inputs` looks at what lies there
+        (("data.prompt=chat", "data.date=2024-02-09"), "data.date=2024-02-10", False),
     ],
 )
 def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(
@@ -142,3 +144,14 @@ def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_pat
     refuse_edited(tmp_path, saved, free)
     with pytest.raises(InputError, match=r"config\.yaml: .* saved with grpo\.optim\.lr \(3e-07 then, 3e-06 now\): put"):
         refuse_edited(tmp_path, saved, changed(config, {"grpo.optim.lr": 3e-6}))
+
+
+def test_a_run_keeps_its_date_and_where_it_read_until_that_is_compared(tmp_path: Path) -> None:
+    began = ("data.prompt=chat", "data.date=2024-02-09", "model.checkpoint=here", "run.resume=true")
+    (tmp_path / "config.yaml").write_text(to_yaml(load_config(None, [f"run.dir={tmp_path}", *began])))
+    config = load_config(None, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"])
+    assert with_found_numbers(config).data.date == "2024-02-09"
+    assert with_found_numbers(changed(config, {"run.resume": False})).data.date == ""
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    open_folder(with_found_numbers(config), is_first=True)
+    assert load_config(tmp_path / "config.yaml").model.checkpoint == "here"

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import load_config
-from jaxrl_sql.runtime.model_locator import BENCHMARK_LIMITS, asked_otherwise, defaults_for, find_model
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import (
+    BENCHMARK_LIMITS,
+    asked_otherwise,
+    defaults_for,
+    find_model,
+    today,
+    with_date,
+)
 from jaxrl_sql.types import InputError
 
 
@@ -59,6 +67,23 @@ def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: P
     assert asked_otherwise(other, trained) == [
         "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
     ]  # fmt: skip
+
+
+def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, tmp_path: Path) -> None:
+    journal, config = tmp_path / "journal.jsonl", load_config(None, [f"model.checkpoint={run}", "data.prompt=chat"])
+    assert with_date(config, journal).data.date == today()
+    settings = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(settings.replace("data: {", "data: {date: 2024-02-09, "))
+    assert with_date(config, journal).data.date == "2024-02-09"
+    assert load_config(None, (), defaults_for(str(run))).data.date == "2024-02-09"
+    with Journal(journal, {"data.date": "2023-01-31"}):
+        pass
+    assert with_date(config, journal).data.date == "2023-01-31"
+    set_by_hand = load_config(
+        None, ["data.date=2022-05-05"], {"data": {"prompt": "chat"}, "model": {"checkpoint": str(run)}}
+    )
+    assert with_date(set_by_hand, journal).data.date == "2022-05-05"
+    assert with_date(load_config(None, [f"model.checkpoint={run}"]), journal).data.date == "", "no chat has a date"
 
 
 def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Path) -> None:

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
+from jaxrl_sql.serve.__main__ import date_of
+from jaxrl_sql.serve.app import make_app
+from jaxrl_sql.serve.batcher import Job, QueueFullError
 from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, read
 
 START = Path(__file__).parents[3] / "configs/recipes_start"
@@ -22,11 +26,14 @@ USUAL = [
 ]
 
 
+DATED = "{{ strftime_now('%d %b') }}"
+
+
 @pytest.fixture(scope="module")
 def engine() -> Any:
     """Return what a request reads of an engine."""
     tokenizer = load_tokenizer(START)
-    model = SimpleNamespace(vocab_size=len(tokenizer))
+    model = SimpleNamespace(vocab_size=len(tokenizer), max_positions=512)
     return SimpleNamespace(tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer), model=model)
 
 
@@ -53,6 +60,34 @@ def test_a_message_writes_no_control_token(engine: Any, place: int, key: str) ->
         token = engine.tokenizer.convert_tokens_to_ids(name)
         assert ids.count(token) == expected.count(token)
     assert EVIL in engine.tokenizer.decode(ids)
+
+
+def test_a_chat_has_the_date_of_the_model_s_run(engine: Any) -> None:
+    prompts: list[str] = []
+
+    def submit(job: Job) -> None:
+        prompts.append(job.prompts[0].text)
+        raise QueueFullError(1)
+
+    dated = SimpleNamespace(**{**vars(engine), "tokenizer": load_tokenizer(START)})
+    dated.tokenizer.chat_template = DATED
+    batcher: Any = SimpleNamespace(engines=dict.fromkeys(("first", "second", "other"), dated), submit=submit)
+    app = make_app(batcher, 16, False, {"first": "2024-02-09", "second": "2025-12-31", "other": ""})
+    client = TestClient(app)
+    for model in batcher.engines:
+        reply = client.post("/v1/chat/completions", json={"model": model, "messages": USUAL})
+        assert reply.status_code == 429
+    assert prompts[:2] == ["09 Feb", "31 Dec"]
+    assert prompts[2] == dated.tokenizer.apply_chat_template(USUAL, tokenize=False)
+
+
+def test_adapters_have_the_date_of_their_run(tmp_path: Path) -> None:
+    (tmp_path / "adapters").mkdir()
+    assert date_of(tmp_path / "adapters") == ""
+    (tmp_path / "config.yaml").write_text("data: {date: 2024-02-09}\n")
+    assert date_of(tmp_path / "adapters") == "2024-02-09"
+    (tmp_path / "config.yaml").write_text("model: of another program\n")
+    assert date_of(tmp_path / "adapters") == ""
 
 
 def test_parts_of_a_message_form_no_control_token(engine: Any) -> None:

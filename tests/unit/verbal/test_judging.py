@@ -255,6 +255,13 @@ def test_a_judge_may_be_asked_through_a_template(db: str) -> None:
     assert verdict.sql == "B"
 
 
+def test_a_judge_reads_the_date_of_the_candidates() -> None:
+    tokenizer = load_tokenizer(Path(__file__).parents[3] / "configs/recipes_start")
+    tokenizer.chat_template = "{{ strftime_now('%d %b') + messages[0].content }}"
+    data = DataConfig(prompt="chat", date="2024-02-09")
+    assert judge_prompt("?", data, ControlTokens(tokenizer)).text == "09 Feb?"
+
+
 @pytest.mark.parametrize("form", ["chat", "compact"])
 def test_what_a_judge_reads_writes_no_control_token(db: str, form: str) -> None:
     tokenizer = load_tokenizer(Path(__file__).parents[3] / "configs/recipes_start")

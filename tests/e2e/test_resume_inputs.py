@@ -1,0 +1,89 @@
+"""A run resumes on another day and with its inputs in another place, and over no other inputs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.train import main
+
+pytestmark = pytest.mark.slow
+
+DATED = "{{ 'Today Date: ' + strftime_now('%d %b %Y') + '\n' }}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture
+def place(whole: Path, small_data: Path, tmp_path: Path) -> Path:
+    """Write a base whose chat template writes today's date, and the data, into one folder."""
+    shutil.copytree(whole / "model", tmp_path / "place/base")
+    (tmp_path / "place/base/chat_template.jinja").write_text(DATED)
+    shutil.copytree(small_data, tmp_path / "place/data")
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def next_day() -> Iterator[pytest.MonkeyPatch]:
+    """Return a patch for a time zone, and restore the old one at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+    time.tzset()
+
+
+def resume(run: Path, *overrides: str) -> int:
+    return main(["--resume", str(run), "grpo.steps=3", *overrides])
+
+
+def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
+    place: Path, tmp_path: Path, next_day: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    next_day.setenv("TZ", "UTC0")
+    time.tzset()
+    sizes = ["grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8", "validation.max_new_tokens=8"]
+    chat = ["data.prompt=chat", "data.template=generic", "data.schema=compact", "data.max_prompt_tokens=1500"]
+    begin = [
+        f"run.dir={run}", f"model.checkpoint={place}/base", "model.lora.rank=2", "data.source=folder",
+        f"data.dir={place}/data", "data.evals=[dev]", *chat, "sft.steps=0", "grpo.steps=1", "data.limit_train=4",
+        "data.limit_eval=2", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.display=plain", *sizes,
+    ]  # fmt: skip
+    assert main(begin) == 0
+    day = yaml.safe_load((run / "config.yaml").read_text())["data"]["date"]
+
+    next_day.setenv("TZ", "NEXT-24")
+    time.tzset()
+    assert time.strftime("%Y-%m-%d") != day
+    place.rename(moved)
+    there = [f"model.checkpoint={moved}/base", f"data.dir={moved}/data"]
+    assert main(["--resume", str(run), "grpo.steps=2", *there]) == 0
+    config = (run / "config.yaml").read_text()
+    settings = yaml.safe_load(config)
+    assert (settings["data"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
+
+    other = shutil.copytree(moved / "base", tmp_path / "other")
+    tensors = load_file(other / "model.safetensors")
+    tensors["model.norm.weight"] *= 1.5
+    save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
+    capsys.readouterr()
+    assert resume(run, f"model.checkpoint={other}") == 2
+    assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == settings["model"], "the run keeps its base"
+
+    for split, key in (("train", "data.train"), ("dev", "data.evals/dev")):
+        questions = moved / "data" / split / "questions.jsonl"
+        text = questions.read_text()
+        records = [json.loads(line) for line in text.splitlines()]
+        changed = [{**record, "sql": f"SELECT * FROM ({record['sql'].rstrip(';')})"} for record in records]
+        questions.write_text("".join(f"{json.dumps(record)}\n" for record in changed))
+        assert resume(run) == 2
+        assert f"{key}: not as when the run began" in capsys.readouterr().err
+        questions.write_text(text)
+    assert resume(run, "data.date=2024-02-09") == 2
+    assert "data.date" in capsys.readouterr().err
+    assert resume(run) == 0

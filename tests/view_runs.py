@@ -30,7 +30,7 @@ def answer(sql: str | None, reward: float, status: str = "ok", turns: Sequence[A
     said = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
     return {
         "turns": list(said), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
-        "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish": "stop",
+        "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish_reason": "stop",
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics
+from jaxrl_sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.evals.records import Record, response_of, verdict_of
 from jaxrl_sql.evals.summary import Summary, summarize
 from jaxrl_sql.types import Example, InputError
@@ -39,7 +40,13 @@ def judged(
     """
     summaries = tuple(summarize(examples, [verdict_of(one) for one in run], own) for run in runs)
     found = [
-        {**summary.metrics(), **_votes(run), **_dialogues(run, own), **_beside(summary, counts)}
+        {
+            **summary.metrics(),
+            **ending_metrics(finish_reasons(run)),
+            **_votes(run),
+            **_dialogues(run, own),
+            **_beside(summary, counts),
+        }
         for summary, run in zip(summaries, runs, strict=True)
     ]
     numbers = {key: mean for key, (mean, _) in spread(found).items()}

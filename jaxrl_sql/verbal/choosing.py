@@ -6,7 +6,8 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.evals.endings import cut_at, ending_metrics, incomplete_warning
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
@@ -37,7 +39,16 @@ from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
-from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
+from jaxrl_sql.verbal.judging import (
+    CANDIDATES,
+    JUDGE,
+    SCORES_END,
+    JudgingConfig,
+    Question,
+    VerbalPolicy,
+    Verdict,
+    choose_by_judging,
+)
 from jaxrl_sql.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
 
 _SHOWN_EVERY_S = 10.0
@@ -113,6 +124,12 @@ def verbal(config: TrainConfig) -> int:
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
     print_text(work.budget.words())
+    settings = {CANDIDATES: f"max_tokens={cfg.max_tokens}", JUDGE: f"judge_max_tokens={cfg.judge_max_tokens}"}
+    for stage, setting in settings.items():
+        reasons = _finish_reasons(work.finished.values(), stage)
+        if count := reasons["length"]:
+            why, what = cut_at(f"verbal.{setting}"), "answers" if stage == CANDIDATES else "judge's replies"
+            print_text(incomplete_warning(count, reasons.total(), why, what))
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
@@ -235,7 +252,7 @@ def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):
-        record = _record(example, verdict, work.memory.spent.get(example.uid, Spent()))
+        record = _record(example, verdict, work.memory)
         work.memory.journal.add({"finished": record})
         work.finished[example.uid] = record
 
@@ -249,8 +266,8 @@ def _about(example: Example, style: PromptStyle) -> str:
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 
-def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
-    found = verdict.candidates
+def _record(example: Example, verdict: Verdict, memory: Memory) -> dict[str, Any]:
+    found, spent = verdict.candidates, memory.spent.get(example.uid, Spent())
     scores = verdict.scores or (None,) * len(found.found)
     return {
         "id": example.uid,
@@ -263,6 +280,7 @@ def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
         "replies": [list(reply) for reply in verdict.replies],
         "unread": verdict.unread,
         **{name: getattr(found, name) for name in _LOST},
+        "finish_reasons": memory.finish_reasons(example.uid),
         "spent": spent._asdict(),
     }
 
@@ -288,6 +306,8 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     numbers |= {
         "candidates": sum(len(record["candidates"]) for record in records),
         "replies": sum(len(record["replies"]) for record in records),
+        "truncated": ending_metrics(_finish_reasons(records, CANDIDATES)).get("truncated", 0.0),
+        "truncated/judge": ending_metrics(_finish_reasons(records, JUDGE)).get("truncated", 0.0),
         "unfinished": len(work.examples) - len(done),
         "skipped": len(loaded.skipped),
         **work.budget.numbers(),
@@ -296,6 +316,15 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     write_lines(out / "records.jsonl", records)
     (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     return numbers
+
+
+def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
+    """Count the answers of a stage by their finish reason, those without one left out."""
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts.update(record["finish_reasons"].get(stage, {}))
+    del counts[""]
+    return counts
 
 
 def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:

@@ -142,7 +142,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One of the G answers to a prompt; `finish_reason` is `stop`, `length` or OUT_OF_TURNS, or says that nobody sampled it.
+    """One of the G answers to a prompt; `finish_reason` is `stop`, `length`, OUT_OF_TURNS or DEMONSTRATION.
 
     A `DEMONSTRATION` is what a question is taught, in the place of an answer; it has no log-probabilities.
     """

@@ -39,8 +39,8 @@ class Memory:
     """The answers in a journal, by question, stage, round and number, and the cost of each question.
 
     A record has a list of `answers`, each of them the texts of one request from its number `first` on (null: refused),
-    with their finish reasons and cost; texts are missing where a request failed and may be tried again. `asked` are the digests of the
-    questions, which stand in every answer: InputError where one has been answered as another.
+    with their finish reasons and cost; texts are missing where a request failed and may be tried again. `asked` are the
+    digests of the questions, which stand in every answer: InputError where one has been answered as another.
     """
 
     journal: Journal
@@ -72,7 +72,7 @@ class Memory:
 
     def finish_reasons(self, uid: str) -> dict[str, dict[str, int]]:
         """Return how many answers for a question ended by each finish reason, by stage."""
-        return {stage: dict(counts) for stage, counts in self._reasons.get(uid, {}).items()}
+        return {stage: dict(sorted((+counts).items())) for stage, counts in self._reasons.get(uid, {}).items()}
 
     def add(self, answers: Sequence[Said], error: str = "") -> None:
         """Write answers in one line, which is there whole or not at all."""

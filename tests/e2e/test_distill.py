@@ -20,6 +20,8 @@ from jaxrl_sql.distill import main
 
 KEY = "sk-very-secret"
 GOLD = "SELECT x FROM t ORDER BY x"
+CUT = {"long": "length", "blocked": "content_filter"}
+"""Questions whose answers are right, and cut, with their finish reasons."""
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2);")
-    names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late")
+    names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late", *CUT)
     asked = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
     asked.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
     (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
@@ -72,7 +74,9 @@ class Teacher:
             return self.said("I do not know.")
         if name == "beside":
             return self.said(f"<answer>\n```sql\n{sql}\n```\n</answer>", reasoning_content="thought beside")
-        return self.said(f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>")
+        reason = CUT.get(name, "stop")
+        text = f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>"
+        return self.said(text, finish_reason=reason)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -94,13 +98,18 @@ def test_right_answers_are_kept_and_the_others_are_told(
         rejected = {one["id"]: one["reason"] for one in lines(out / "rejected.jsonl")}
         assert rejected == {
             "wrong": "wrong", "mute": "no_sql", "fails": "schema_error", "down": "failed",
-            "bad gold": "gold fails: schema_error",
+            "bad gold": "gold fails: schema_error", "long": "truncated", "blocked": "truncated",
         }  # fmt: skip
         assert dict(teacher.times) == {
             "right": 1, "beside": 1, "wrong": 2, "mute": 2, "fails": 2, "busy": 2, "down": 3, "slow": 2, "late": 2,
+            "long": 2, "blocked": 2,
         }  # fmt: skip
         counts = json.loads((out / "counts.json").read_text())
-        assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 5, len(seen))
+        assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 7, len(seen))
+        assert (counts["truncated"], counts["answers: truncated"]) == (2, 4)
+        assert {one["finish_reason"] for one in traces} == {"stop"}
+        records = lines(out / "answers.jsonl")[1:]
+        assert {one["finish_reason"] for one in records if one["id"] == "long"} == {"length"}
         assert {one["key"] for one in seen} == {f"Bearer {KEY}"}
 
         teacher.times.clear()
@@ -114,6 +123,7 @@ def test_right_answers_are_kept_and_the_others_are_told(
     everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
     assert "was begun with executor.vm_steps=20000000, not 1000" in told.err
+    assert "warning: 2 of 18 answers (11.1%) are cut at the token limit: raise distill.max_tokens=4096" in told.out
 
 
 def test_what_was_spent_is_told_and_bounded_over_runs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -87,6 +88,32 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
+
+
+def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executor, examples: list[Example]) -> None:
+    right = "SELECT x FROM n"
+    said = [
+        Answered((right,), ("a",), finish_reasons=("length",)),
+        Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
+        Answered((), fault="prompt over 9 tokens"),
+    ]
+    asked = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
+    records = Judging(executor, RULES, "bird").records(asked, said)
+    assert [(one["finish_reason"], one["scores"]["bird"]) for one in records] == [("length", 1), ("length", 1), ("", 0)]
+    assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
+    found = judged("s", "bird", asked, [records, records], Counts())
+    assert found.numbers["truncated"] == 2 / 4
+    assert [found.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")] == [1, 2, 1]
+    text = as_markdown(tables(found))
+    assert "| answers that are truncated at the token limit, in % | 50 |  |" in text
+    assert "| answer: length | 2 |  |" in text
+    assert "| answer: content_filter | 1 |  |" in text
+
+
+def test_predictions_have_no_ending(executor: Executor, examples: list[Example]) -> None:
+    records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
+    assert records[0]["finish_reason"] == ""
+    assert not [name for name in judged("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name]
 
 
 def test_a_benchmark_that_prepares_queries_has_them_prepared(executor: Executor, examples: list[Example]) -> None:

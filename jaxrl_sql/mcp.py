@@ -196,7 +196,7 @@ def make_server(database: Database, asker: Asker | None) -> Any:
         def ask(question: str, evidence: str = "") -> dict[str, Any]:
             """Have a model write the SQL that answers a question, run it, and return both.
 
-            `evidence` is what to know beside it. With the finish reason `length` the answer, and perhaps its SQL, is
+            `evidence` is background knowledge. With the finish reason `length` the answer, and perhaps its SQL, is
             cut; `note` reports that.
             """
             if not question.strip():

@@ -89,7 +89,7 @@ def evaluate(config: TrainConfig) -> int:
     ]
     write(out, sets, records, together(made))
     show(made, together(made))
-    warn_of_incomplete(config.evaluate, [record for found in records.values() for record in found])
+    warn_of_incomplete(config.evaluate, [record for run in records.values() for record in run])
     written += write_speed(out, speed) if speed.tokens else []
     print_text("\n".join(map(str, (*written, out / RECORDS, out / METRICS))))
     return 0

@@ -178,7 +178,7 @@ def write(
     for uid, own in of.items():
         right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
         taught = ("id", "reasoning", "sql", "finish_reason")
-        traces += [{**{name: one[name] for name in taught}, "model": cfg.model} for one in right]
+        traces += [{**{name: record[name] for name in taught}, "model": cfg.model} for record in right]
         if not right:
             last = own[-1] if own else {"verdict": "not asked"}
             brief = [{name: one[name] for name in shown if name in one} for one in own]
@@ -188,7 +188,7 @@ def write(
         "traces": len(traces),
         "rejected": len(rejected),
         **budget.numbers(),
-        "truncated": sum(one.get("finish_reason") == "length" for one in records),
+        "truncated": sum(record.get("finish_reason") == "length" for record in records),
         **{f"answers: {verdict}": n for verdict, n in Counter(one["verdict"] for one in records).most_common()},
     }
     write_lines(out / "traces.jsonl", traces)

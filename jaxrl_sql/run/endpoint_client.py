@@ -70,8 +70,8 @@ class _Dialogue:
     def record(self) -> dict[str, Any]:
         """Return what a journal keeps of it."""
         answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
-        said = {"fault": self.error} if self.error else answer
-        return {"key": list(self.key), **said, **self.spent._asdict()}
+        result = {"fault": self.error} if self.error else answer
+        return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:
@@ -147,8 +147,8 @@ class _Client:
             return Answered((), prompt=prompt, fault=fault)
         responses = tuple(tuple((role, text) for role, text in one["turns"]) for one in records)
         sqls = tuple(self.recipe.reading(one, self.style).sql for one in responses)
-        tokens = sum(Spent.of(one).completion_tokens for one in records)
-        reasons = tuple(one["finish_reason"] for one in records)
+        tokens = sum(Spent.of(record).completion_tokens for record in records)
+        reasons = tuple(record["finish_reason"] for record in records)
         return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
 
 

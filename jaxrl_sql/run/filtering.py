@@ -62,12 +62,12 @@ def filter_data(config: TrainConfig) -> int:
             kept = left(by_prompt(questions, config.data.max_prompt_tokens))
             if cfg.samples and kept:
                 rates = sample_rates(config, executor, chosen_of(questions, kept))
-                kept = left(by_rate(kept, {one["id"]: (one["right"], one["of"]) for one in rates}, cfg.low, cfg.high))
+                kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     show(config.data.train, total, kept, dropped)
-    if truncated := sum(one["truncated"] for one in rates):
+    if truncated := sum(rate["truncated"] for rate in rates):
         why = cut_at(f"sampling.max_new_tokens={config.sampling.max_new_tokens}")
         print_text(incomplete_warning(truncated, len(rates) * cfg.samples, why))
     print_text(str(out / "kept.jsonl"))
@@ -146,12 +146,12 @@ def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, s
     judged = Counter(verdict.uid for verdict in verdicts if verdict.is_judged)
     return [
         {
-            "id": one.uid,
-            "right": right[one.uid],
-            "of": judged[one.uid],
-            "truncated": said.finish_reasons.count("length"),
+            "id": example.uid,
+            "right": right[example.uid],
+            "of": judged[example.uid],
+            "truncated": answer.finish_reasons.count("length"),
         }
-        for one, said in zip(examples, answered, strict=True)
+        for example, answer in zip(examples, answered, strict=True)
     ]
 
 
@@ -159,13 +159,13 @@ def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates:
     """Write the three files of a choice."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
     write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])
-    right = Counter(f"{one['right']}/{one['of']}" for one in rates)
+    right = Counter(f"{rate['right']}/{rate['of']}" for rate in rates)
     counts = {
         "questions": len(kept) + len(dropped),
         "kept": len(kept),
         "dropped": dict(Counter(one.reason for one in dropped)),
         "right": dict(sorted(right.items(), key=lambda pair: int(pair[0].partition("/")[0]))),
-        "truncated": sum(one["truncated"] for one in rates),
+        "truncated": sum(rate["truncated"] for rate in rates),
     }
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

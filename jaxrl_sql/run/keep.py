@@ -133,8 +133,8 @@ def _response(said: Answered) -> Response:
     return said.responses[0] if said.responses else ""
 
 
-def _reason(said: Answered) -> str:
-    return said.finish_reasons[0] if said.finish_reasons else ""
+def _reason(answered: Answered) -> str:
+    return answered.finish_reasons[0] if answered.finish_reasons else ""
 
 
 def _turn(turn: Turn) -> list[Any]:

@@ -295,7 +295,7 @@ def answers(
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(one).sql for one in ordered)
         tokens = sum(sum(one.written) for one in ordered)
-        reasons = tuple(one.finish_reason for one in ordered)
-        responses = tuple(response(one) for one in ordered)
+        reasons = tuple(sample.finish_reason for sample in ordered)
+        responses = tuple(map(response, ordered))
         made.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
     return made

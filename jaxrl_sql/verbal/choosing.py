@@ -267,7 +267,8 @@ def _about(example: Example, style: PromptStyle) -> str:
 
 
 def _record(example: Example, verdict: Verdict, memory: Memory) -> dict[str, Any]:
-    found, spent = verdict.candidates, memory.spent.get(example.uid, Spent())
+    spent = memory.spent.get(example.uid, Spent())
+    found = verdict.candidates
     scores = verdict.scores or (None,) * len(found.found)
     return {
         "id": example.uid,

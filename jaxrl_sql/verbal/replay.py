@@ -22,7 +22,7 @@ from jaxrl_sql.verbal.judging import Ask, Request
 # With so many failures, and twice the requests at a time, before the first answer, no more are sent.
 _HOPELESS = 8
 _Key = tuple[str, str, int, int]
-Said = tuple[Request, int, Sequence[str | None], Sequence[str], Spent]
+Answers = tuple[Request, int, Sequence[str | None], Sequence[str], Spent]
 """A request, the number of its first answer here, the texts with their finish reasons, and what they cost."""
 
 
@@ -74,7 +74,7 @@ class Memory:
         """Return how many answers for a question ended by each finish reason, by stage."""
         return {stage: dict(sorted((+counts).items())) for stage, counts in self._reasons.get(uid, {}).items()}
 
-    def add(self, answers: Sequence[Said], error: str = "") -> None:
+    def add(self, answers: Sequence[Answers], error: str = "") -> None:
         """Write answers in one line, which is there whole or not at all."""
         listed = [
             {
@@ -112,7 +112,7 @@ def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
     return ask
 
 
-def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str]) -> Iterator[Said]:
+def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str]) -> Iterator[Answers]:
     """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `errors`."""
     prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
     most = engine.model.max_positions
@@ -120,7 +120,7 @@ def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str])
         one.sampling.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)
     ]
     texts: list[list[str | None]] = [[None] * one.sampling.n for one in requests]
-    reasons = [[""] * one.sampling.n for one in requests]
+    reasons = [[""] * request.sampling.n for request in requests]
     written = [0] * len(requests)
     for sample in engine.generate(prompts, samplings):
         if sample.error:

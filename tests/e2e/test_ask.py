@@ -152,7 +152,11 @@ CUT = "cut at the token limit: raise evaluate.max_new_tokens=7"
     [
         (("stop",), "", ""),
         (("length",), "", f"the answer is {CUT}"),
-        (("length",), "cut where the model has no position left", "the answer is cut where the model has no position left"),
+        (
+            ("length",),
+            "cut where the model has no position left",
+            "the answer is cut where the model has no position left",
+        ),
         (("content_filter",), "", "the answer is cut by the server's content filter"),
         (("stop", "length", "length"), "", f"2 of 3 answers are {CUT}"),
         (("length", "stop", "length"), "", f"the answer is {CUT}"),

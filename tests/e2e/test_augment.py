@@ -190,7 +190,7 @@ def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
 def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
     with_model: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    """What is left of each text would do: the query lacks its WHERE, and the row, wording and its SQL are whole."""
+    """Each text would do as it is: the query only lacks its WHERE; the row, the wording and its SQL are whole."""
 
     def script(_number: int, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
@@ -203,16 +203,16 @@ def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
     command = [*with_model, "augment.correct=1", "augment.fill_tries=1", "augment.reword=1"]
     with chat_server.serving(script) as (url, seen):
         assert main([*command, f"distill.base_url={url}"]) == 0
-        asked = len(seen)
+        requests = len(seen)
         assert main([*command, f"distill.base_url={url}"]) == 0
-        assert len(seen) == asked, "what was cut is not asked again"
+        assert len(seen) == requests, "cut answers are not requested again"
     tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
     assert set(tried) >= {"fails", "hopeless"}
-    assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in words for words in tried.values())
-    assert not [one for one in lines(tmp_path / "out/changes.jsonl") if one["step"] in ("correct", "reword")]
-    asked_of = [one for one in lines(tmp_path / "out/work.jsonl") if "try" in one]
-    assert {one["finish_reason"] for one in asked_of} == {"length"}
-    assert {one["step"] for one in asked_of} >= {"correct", "reword"}
+    assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in reason for reason in tried.values())
+    assert not [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] in ("correct", "reword")]
+    answers = [line for line in lines(tmp_path / "out/work.jsonl") if "try" in line]
+    assert {answer["finish_reason"] for answer in answers} == {"length"}
+    assert {answer["step"] for answer in answers} >= {"correct", "reword"}
 
 
 class Writer:

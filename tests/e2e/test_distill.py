@@ -107,9 +107,9 @@ def test_right_answers_are_kept_and_the_others_are_told(
         counts = json.loads((out / "counts.json").read_text())
         assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 7, len(seen))
         assert (counts["truncated"], counts["answers: truncated"]) == (2, 4)
-        assert {one["finish_reason"] for one in traces} == {"stop"}
+        assert {trace["finish_reason"] for trace in traces} == {"stop"}
         records = lines(out / "answers.jsonl")[1:]
-        assert {one["finish_reason"] for one in records if one["id"] == "long"} == {"length"}
+        assert {record["finish_reason"] for record in records if record["id"] == "long"} == {"length"}
         assert {one["key"] for one in seen} == {f"Bearer {KEY}"}
 
         teacher.times.clear()

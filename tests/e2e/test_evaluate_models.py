@@ -146,8 +146,8 @@ def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     accuracy, records = numbers(answered)["accuracy"], lines(answered / "records.jsonl")
-    cut = [one["id"] for one in records if one["finish_reason"] == "length"]
-    assert {one["finish_reason"] for one in records} <= {"stop", "length"}
+    cut = [record["id"] for record in records if record["finish_reason"] == "length"]
+    assert {record["finish_reason"] for record in records} <= {"stop", "length"}
     assert numbers(answered)["truncated"] == len(cut) / 10
     for record in records:
         db = data / f"dev/databases/{record['db_id']}/{record['db_id']}.sqlite"
@@ -250,12 +250,12 @@ def test_a_run_is_asked_as_it_was_trained(
     assert any(role == "environment" for role, _ in dialogues[0]["answer"])
     assert found["turns/mean"] > 1
     assert found["dialogue/queries"] > 0
-    ends = {one["id"]: one["finish_reason"] for one in records}
-    assert set(ends.values()) <= {"stop", "length", "turns"}
-    for one in records:
-        written = [text for role, text in one["answer"] if role == "assistant"] if one in dialogues else [one["answer"]]
-        assert (one["finish_reason"] == "stop") == written[-1].endswith("</solution>")
-        assert one["finish_reason"] != "turns" or len(written) == 3
+    for record in records:
+        answer, reason = record["answer"], record["finish_reason"]
+        written = [answer] if isinstance(answer, str) else [text for role, text in answer if role == "assistant"]
+        assert reason in {"stop", "length", "turns"}
+        assert (reason == "stop") == written[-1].endswith("</solution>")
+        assert reason != "turns" or len(written) == 3
     assert sum(value for name, value in found.items() if name.startswith("count/turns/")) == 4
     assert "turns" in capsys.readouterr().out
     assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
@@ -349,23 +349,22 @@ def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
     reasons, is_busy = {"q1": "length", "q2": "content_filter", "q3": "stop", "q4": "length"}, [True]
 
     def script(_number: int, body: dict[str, Any]) -> Any:
-        found = re.search(r"<(q\d)>", body["messages"][-1]["content"])
-        assert found
-        if found[1] == "q4" and is_busy:
+        name = re.findall(r"<(q\d)>", body["messages"][-1]["content"])[-1]
+        if name == "q4" and is_busy:
             return 503, {}, "busy"
-        return chat_server.said(f"```sql\n{RIGHT}\n```", finish_reason=reasons[found[1]])
+        return chat_server.said(f"```sql\n{RIGHT}\n```", finish_reason=reasons[name])
 
     out = tmp_path / "out"
     with chat_server.serving(script) as (url, seen):
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.retries=0")
-        words = ["--data", str(four), "--out", str(out), "--as", "omnisql", *to, *LIMITS]
-        assert main(words) == 1
+        command = ["--data", str(four), "--out", str(out), "--as", "omnisql", *to, *LIMITS]
+        assert main(command) == 1
         is_busy.clear()
-        assert main(words) == 0
+        assert main(command) == 0
         assert len(seen) == 4 + 1
-    assert {one["id"]: one["finish_reason"] for one in lines(out / "records.jsonl")} == reasons
-    found = numbers(out)
-    assert (found["truncated"], found["accuracy"], found["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
+    assert {record["id"]: record["finish_reason"] for record in lines(out / "records.jsonl")} == reasons
+    metrics = numbers(out)
+    assert (metrics["truncated"], metrics["accuracy"], metrics["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
     shown = capsys.readouterr().out
     assert "warning: 2 of 4 answers (50.0%) are cut at the token limit: raise evaluate.max_new_tokens=2048" in shown
     assert "warning: 1 of 4 answers (25.0%) are cut by the server's content filter" in shown

@@ -139,7 +139,7 @@ def test_pass_rates_are_counted_and_kept(
     out = shutil.copytree(rated, tmp_path / "out")
     rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
     assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or wrong shows nothing"
-    truncated = [one["truncated"] for one in lines(out / "rates.jsonl")[1:]]
+    truncated = [rate["truncated"] for rate in lines(out / "rates.jsonl")[1:]]
     assert all(0 <= count <= 4 for count in truncated)
     assert json.loads((out / "counts.json").read_text())["truncated"] == sum(truncated)
     kept = [one["id"] for one in lines(out / "kept.jsonl")]

@@ -22,24 +22,30 @@ def test_only_answers_with_a_reason_are_counted() -> None:
     assert ending_metrics({}) == {}
 
 
+LIMIT = "cut at the token limit: raise evaluate.max_new_tokens"
+
+
 @pytest.mark.parametrize(
-    ("reason", "cfg", "words"),
+    ("reason", "cfg", "why"),
     [
         ("stop", EvaluateConfig(), ""),
-        ("length", EvaluateConfig(max_new_tokens=7), "cut at the token limit: raise evaluate.max_new_tokens=7"),
+        ("length", EvaluateConfig(max_new_tokens=7), f"{LIMIT}=7"),
         (
             "length",
             EvaluateConfig(turns=3, max_total_tokens=9000),
-            "cut at the token limit: raise evaluate.max_new_tokens=1024 (each turn) or evaluate.max_total_tokens=9000 "
-            "(all turns)",
+            f"{LIMIT}=1024 (each turn) or evaluate.max_total_tokens=9000 (all turns)",
         ),
-        ("length", EvaluateConfig(turns=3, base_url="http://x"), "cut at the token limit: raise evaluate.max_new_tokens=1024"),
+        (
+            "length",
+            EvaluateConfig(turns=3, base_url="http://x"),
+            f"{LIMIT}=1024",
+        ),
         ("turns", EvaluateConfig(turns=3), "out of turns and without a solution: raise evaluate.turns=3"),
         ("content_filter", EvaluateConfig(), "cut by the server's content filter"),
         ("eos", EvaluateConfig(), ""),
     ],
 )
-def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateConfig, words: str) -> None:
-    assert why_incomplete(reason, cfg) == words
-    if words:
-        assert incomplete_warning(1, 8, words) == f"warning: 1 of 8 answers (12.5%) are {words}"
+def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateConfig, why: str) -> None:
+    assert why_incomplete(reason, cfg) == why
+    if why:
+        assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) are {why}"

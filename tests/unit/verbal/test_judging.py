@@ -328,15 +328,14 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
             assert len(verdict.candidates.found) == 3
             assert sum(candidate.copies for candidate in verdict.candidates.found) == verdict.candidates.attempts
             assert (verdict.replies, verdict.unread) == ((), 4)
-        for one, verdict in zip(questions, verdicts, strict=True):
-            counts = {stage: sum(reasons.values()) for stage, reasons in memory.finish_reasons(one.uid).items()}
+        by_question = [memory.finish_reasons(str(uid)) for uid in (1, 2)]
+        for reasons, verdict in zip(by_question, verdicts, strict=True):
+            counts = {stage: sum(of_stage.values()) for stage, of_stage in reasons.items()}
             assert counts == {"candidates": verdict.candidates.attempts, "judge": 4}
-            assert "length" in memory.finish_reasons(one.uid)["judge"], "six tokens of noise seldom end by themselves"
+            assert "length" in reasons["judge"], "six tokens of noise seldom end by themselves"
         with Journal(tmp_path / name, {}) as journal:
             again = Memory(journal)
-            assert [again.finish_reasons(one.uid) for one in questions] == [
-                memory.finish_reasons(one.uid) for one in questions
-            ]
+            assert [again.finish_reasons(str(uid)) for uid in (1, 2)] == by_question
         return tuple(verdict.sql for verdict in verdicts)
 
     assert run("first.jsonl") == run("second.jsonl")

@@ -7,13 +7,13 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed
-from jaxrl_sql.config.commands import EndpointConfig
+from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
 from jaxrl_sql.data.filters import keep_only
@@ -22,7 +22,7 @@ from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
-from jaxrl_sql.evals.endings import cut_at, ending_metrics, incomplete_warning
+from jaxrl_sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
@@ -124,12 +124,7 @@ def verbal(config: TrainConfig) -> int:
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
     print_text(work.budget.words())
-    settings = {CANDIDATES: f"max_tokens={cfg.max_tokens}", JUDGE: f"judge_max_tokens={cfg.judge_max_tokens}"}
-    for stage, setting in settings.items():
-        reasons = _finish_reasons(work.finished.values(), stage)
-        if count := reasons["length"]:
-            why, what = cut_at(f"verbal.{setting}"), "answers" if stage == CANDIDATES else "judge's replies"
-            print_text(incomplete_warning(count, reasons.total(), why, what))
+    _warn_of_cut(cfg, work.finished.values())
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
@@ -319,13 +314,22 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     return numbers
 
 
+def _warn_of_cut(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> None:
+    """Print the shares of answers and of replies that are cut, with the settings to raise."""
+    stages = (
+        (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
+        (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
+    )
+    for stage, what, setting in stages:
+        reasons = _finish_reasons(records, stage)
+        if count := reasons["length"]:
+            print_text(incomplete_warning(count, reasons.total(), cut_at(setting), what))
+
+
 def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
-    """Count the answers of a stage by their finish reason, those without one left out."""
-    counts: Counter[str] = Counter()
-    for record in records:
-        counts.update(record["finish_reasons"].get(stage, {}))
-    del counts[""]
-    return counts
+    """Count the answers of a stage by their finish reason."""
+    of_stage = (record["finish_reasons"].get(stage) for record in records)
+    return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
 
 
 def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:

@@ -154,8 +154,8 @@ CUT = "cut at the token limit: raise evaluate.max_new_tokens=7"
         (("length",), "", f"the answer is {CUT}"),
         (
             ("length",),
-            "cut where the model has no position left",
-            "the answer is cut where the model has no position left",
+            "cut for lack of positions",
+            "the answer is cut for lack of positions",
         ),
         (("content_filter",), "", "the answer is cut by the server's content filter"),
         (("stop", "length", "length"), "", f"2 of 3 answers are {CUT}"),

@@ -101,13 +101,15 @@ def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executo
     records = Judging(executor, RULES, "bird").records(asked, said)
     assert [(one["finish_reason"], one["scores"]["bird"]) for one in records] == [("length", 1), ("length", 1), ("", 0)]
     assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
-    found = judged("s", "bird", asked, [records, records], Counts())
-    assert found.numbers["truncated"] == 2 / 4
-    assert [found.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")] == [1, 2, 1]
-    text = as_markdown(tables(found))
-    assert "| answers that are truncated at the token limit, in % | 50 |  |" in text
-    assert "| answer: length | 2 |  |" in text
-    assert "| answer: content_filter | 1 |  |" in text
+    stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
+    summary = judged("s", "bird", asked, [records, [*stopped, records[2]]], Counts())
+    assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
+    counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
+    assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
+    text = as_markdown(tables(summary))
+    assert "| answers that are truncated at the token limit, in % | 25 |  |" in text
+    assert "| answer: length | 1 |  |" in text
+    assert "| answer: content_filter | 0.5 |  |" in text
 
 
 def test_predictions_have_no_ending(executor: Executor, examples: list[Example]) -> None:

@@ -20,8 +20,6 @@ from jaxrl_sql.distill import main
 
 KEY = "sk-very-secret"
 GOLD = "SELECT x FROM t ORDER BY x"
-CUT = {"long": "length", "blocked": "content_filter"}
-"""Questions whose answers are right, and cut, with their finish reasons."""
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2);")
-    names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late", *CUT)
+    names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late")
     asked = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
     asked.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
     (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
@@ -74,9 +72,7 @@ class Teacher:
             return self.said("I do not know.")
         if name == "beside":
             return self.said(f"<answer>\n```sql\n{sql}\n```\n</answer>", reasoning_content="thought beside")
-        reason = CUT.get(name, "stop")
-        text = f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>"
-        return self.said(text, finish_reason=reason)
+        return self.said(f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -98,18 +94,13 @@ def test_right_answers_are_kept_and_the_others_are_told(
         rejected = {one["id"]: one["reason"] for one in lines(out / "rejected.jsonl")}
         assert rejected == {
             "wrong": "wrong", "mute": "no_sql", "fails": "schema_error", "down": "failed",
-            "bad gold": "gold fails: schema_error", "long": "truncated", "blocked": "truncated",
+            "bad gold": "gold fails: schema_error",
         }  # fmt: skip
         assert dict(teacher.times) == {
             "right": 1, "beside": 1, "wrong": 2, "mute": 2, "fails": 2, "busy": 2, "down": 3, "slow": 2, "late": 2,
-            "long": 2, "blocked": 2,
         }  # fmt: skip
         counts = json.loads((out / "counts.json").read_text())
-        assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 7, len(seen))
-        assert (counts["truncated"], counts["answers: truncated"]) == (2, 4)
-        assert {trace["finish_reason"] for trace in traces} == {"stop"}
-        records = lines(out / "answers.jsonl")[1:]
-        assert {record["finish_reason"] for record in records if record["id"] == "long"} == {"length"}
+        assert (counts["traces"], counts["rejected"], counts["requests"]) == (5, 5, len(seen))
         assert {one["key"] for one in seen} == {f"Bearer {KEY}"}
 
         teacher.times.clear()
@@ -123,7 +114,38 @@ def test_right_answers_are_kept_and_the_others_are_told(
     everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
     assert "was begun with executor.vm_steps=20000000, not 1000" in told.err
-    assert "warning: 2 of 18 answers (11.1%) are cut at the token limit: raise distill.max_tokens=4096" in told.out
+
+
+def test_right_answers_that_are_cut_are_not_taught(
+    arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong answer that is cut stays wrong, and is counted."""
+    out, reasons = tmp_path / "out", {"right": "length", "beside": "content_filter", "wrong": "length"}
+    teacher = Teacher(chat_server)
+    teacher.is_well = True
+
+    def script(number: int, body: dict[str, Any]) -> Any:
+        name = re.findall(r"<(\w+)>", body["messages"][0]["content"])[-1]
+        status, headers, message = teacher(number, body)
+        if name == "wrong":
+            message["content"] = message["content"].replace("SELECT x", "SELECT 7")
+        return status, headers, message | {"finish_reason": reasons.get(name, "stop")}
+
+    with chat_server.serving(script) as (url, _seen):
+        assert main([*arguments, f"distill.base_url={url}"]) == 0
+    traces, rejected = lines(out / "traces.jsonl"), lines(out / "rejected.jsonl")
+    assert {trace["id"] for trace in traces} == {"mute", "fails", "busy", "down", "slow", "late"}
+    assert {trace["finish_reason"] for trace in traces} == {"stop"}
+    assert {line["id"]: line["reason"] for line in rejected if line["id"] in reasons} == {
+        "right": "truncated", "beside": "truncated", "wrong": "wrong",
+    }  # fmt: skip
+    assert [answer["finish_reason"] for line in rejected for answer in line.get("answers", ())] == [
+        "length", "length", "content_filter", "content_filter", "length", "length",
+    ]  # fmt: skip
+    counts = json.loads((out / "counts.json").read_text())
+    assert (counts["truncated"], counts["answers: truncated"], counts["answers: wrong"]) == (4, 4, 2)
+    warning = "warning: 4 of 12 answers (33.3%) are cut at the token limit: raise distill.max_tokens=4096"
+    assert warning in capsys.readouterr().out
 
 
 def test_what_was_spent_is_told_and_bounded_over_runs(

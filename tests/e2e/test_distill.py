@@ -125,7 +125,7 @@ def test_right_answers_that_are_cut_are_not_taught(
     teacher.is_well = True
 
     def script(number: int, body: dict[str, Any]) -> Any:
-        name = re.findall(r"<(\w+)>", body["messages"][0]["content"])[-1]
+        name = re.findall(r"Question:\s+<(\w+)>", body["messages"][0]["content"])[0]
         status, headers, message = teacher(number, body)
         if name == "wrong":
             message["content"] = message["content"].replace("SELECT x", "SELECT 7")

@@ -96,7 +96,7 @@ def _statuses(one: Judged) -> Table:
     predictions, golds, endings = counted("status/"), counted("gold_status/"), counted("finish_reason/")
     failed = {name: [uid for uid, status in one.summaries[0].failed_golds if status == name] for name in golds}
     beside = {
-        "answers that are truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
+        "answers truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
         "questions without a prediction, in no share": numbers["missing"],
         "accuracy with these as wrong, in %": 100 * numbers.get("accuracy/with_missing", 0.0),
         "predictions for no question, left out": numbers["extra"],

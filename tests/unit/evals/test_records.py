@@ -107,7 +107,7 @@ def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executo
     counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
     assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
     text = as_markdown(tables(summary))
-    assert "| answers that are truncated at the token limit, in % | 25 |  |" in text
+    assert "| answers truncated at the token limit, in % | 25 |  |" in text
     assert "| answer: length | 1 |  |" in text
     assert "| answer: content_filter | 0.5 |  |" in text
 

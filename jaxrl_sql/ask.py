@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, changed, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.data.jsonl import as_windows
 from jaxrl_sql.datagen.sample.options import add_leave_out, is_served, refuse_leave_out
@@ -56,6 +56,7 @@ UNANSWERED = 1
 
 _TEMPERATURE = 0.8
 _OVERRIDE = re.compile(r"(?:seed|recipe|[a-z_]+(?:\.[a-z_0-9]+)+)=")
+_NO_ROOM = "cut where the model has no position left"
 _LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 30_000}
 
 
@@ -72,6 +73,7 @@ class Reply(NamedTuple):
     """What came of a question: the chosen SQL and its result, the answer that it stands in, and all candidates.
 
     `answers` were sampled; `votes` are those of each result, the chosen one's first, and none where nothing ran.
+    `finish_reason` is that of the answer; `note` reports answers that are incomplete, with the setting to raise.
     """
 
     sql: str | None
@@ -80,6 +82,8 @@ class Reply(NamedTuple):
     candidates: tuple[Candidate, ...]
     answers: int
     votes: tuple[float, ...]
+    finish_reason: str = ""
+    note: str = ""
 
     @property
     def margin(self) -> float:
@@ -152,11 +156,13 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
             longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
             room = client.engine.model.max_positions - longest  # a person wants what there is
-            answered = policy.answers(client, pairs, sampling.within(room), asked, cfg.turns)
+            fitted = sampling.within(room)
+            answered = policy.answers(client, pairs, fitted, asked, cfg.turns)
             asked += len(pairs)
+            limit = "" if fitted.longest == sampling.longest else _NO_ROOM
             if fault := next((one.fault for one in answered if one.fault), ""):
                 raise InputError(f"not answered: {fault}")
-            return [_reply(executor, one, said, cfg.vote) for one, said in zip(examples, answered, strict=True)]
+            return [_reply(executor, one, said, cfg, limit) for one, said in zip(examples, answered, strict=True)]
 
         yield ask
 
@@ -177,18 +183,17 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
                 if fault := next((one.fault for one in answered if one.fault), ""):
                     raise InputError(f"not answered: {fault}")
                 return [
-                    _reply(executor, one, said, config.evaluate.vote)
-                    for one, said in zip(examples, answered, strict=True)
+                    _reply(executor, one, said, config.evaluate) for one, said in zip(examples, answered, strict=True)
                 ]
 
             yield ask
 
 
-def _reply(executor: Executor, example: Example, answered: Answered, vote: str) -> Reply:
-    """Choose among the answers and run what they hold."""
+def _reply(executor: Executor, example: Example, answered: Answered, cfg: EvaluateConfig, limit: str = "") -> Reply:
+    """Choose among the answers and run what they hold; `limit` is what cut them, unless it is a setting."""
     from jaxrl_sql.evals.vote import ballots, choose
 
-    ballot = ballots(executor, [example], [answered.sqls], vote)[0]
+    ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
     choice = choose(ballot)
     counts = Counter(sql for sql in answered.sqls if sql is not None)
     outcomes = executor.execute_many([(example.database, sql) for sql in counts])
@@ -204,7 +209,21 @@ def _reply(executor: Executor, example: Example, answered: Answered, vote: str) 
             votes[result] = max(votes.get(result, 0.0), _votes(ballot, at))
     of_results = tuple(sorted(votes.values(), reverse=True))
     response = answered.responses[choice.index]
-    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results)
+    reason, note = _ending(answered, choice.index, cfg, limit)
+    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results, reason, note)
+
+
+def _ending(answered: Answered, at: int, cfg: EvaluateConfig, limit: str) -> tuple[str, str]:
+    """Return the finish reason of answer `at`, and a line on incomplete answers: this one, or else the others."""
+    from jaxrl_sql.evals.endings import why_incomplete
+
+    reasons = answered.finish_reasons
+    lines = []
+    for reason in (reasons[at], *sorted(set(reasons))) if reasons else ():
+        if why := limit if limit and reason == "length" else why_incomplete(reason, cfg):
+            who = "the answer is" if reason == reasons[at] else f"{reasons.count(reason)} of {len(reasons)} answers are"
+            lines.append(f"{who} {why}")
+    return (reasons[at] if reasons else ""), next(iter(lines), "")
 
 
 def _votes(ballot: Ballot, at: int) -> float:
@@ -231,6 +250,8 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     stream.write(f"{printable(sql) if stream.isatty() else sql}\n\n")  # files and pipes get it unchanged
     if reply.outcome is not None:
         print_text(reply.outcome.pretty().rstrip(), stream)
+    if reply.note:
+        print_text(f"\n{reply.note}", stream)
     if reply.answers > 1:
         print_text(f"\n{_vote_words(reply)}", stream)
     stream.flush()

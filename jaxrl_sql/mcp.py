@@ -139,14 +139,14 @@ class Asker:
         self._pool.shutdown()
 
     def answer(self, example: Example) -> dict[str, Any]:
-        """Return the SQL that answers a question, with its rows or why there are none."""
+        """Return the SQL that answers a question, and the finish reason of its answer."""
         return self._pool.submit(self._answer, example).result()
 
     def _answer(self, example: Example) -> dict[str, Any]:
         if self._ask is None:
             self._ask = self._stack.enter_context(opened(self.config))
         reply = self._ask([example])[0]
-        return {"sql": reply.sql}
+        return {"sql": reply.sql, "finish_reason": reply.finish_reason, "note": reply.note}
 
 
 def make_server(database: Database, asker: Asker | None) -> Any:
@@ -196,18 +196,20 @@ def make_server(database: Database, asker: Asker | None) -> Any:
         def ask(question: str, evidence: str = "") -> dict[str, Any]:
             """Have a model write the SQL that answers a question, run it, and return both.
 
-            `evidence` is what to know beside it.
+            `evidence` is background knowledge. With the finish reason `length` the answer, and perhaps its SQL, is
+            cut; `note` reports that.
             """
             if not question.strip():
                 raise ToolError("the question is empty")
             example = replace(told(lambda: database.example), question=question, evidence=evidence)
             found: dict[str, Any] = told(lambda: model.answer(example))
+            note = f" ({found['note']})" if found["note"] else ""
             if found["sql"] is None:
-                raise ToolError("no SQL in the model's answer")
+                raise ToolError(f"no SQL in the model's answer{note}")
             try:
                 return found | database.query(found["sql"])
             except (JaxrlSqlError, ExecutorError) as error:
-                raise ToolError(f"{error}; the model wrote: {found['sql']}") from error
+                raise ToolError(f"{error}; the model wrote: {found['sql']}{note}") from error
 
     return server
 

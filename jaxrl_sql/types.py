@@ -35,6 +35,14 @@ DEMONSTRATION = "demonstration"
 """The finish reason of what takes an answer's place in a group and was not sampled."""
 
 
+OUT_OF_TURNS = "turns"
+"""The finish reason of a dialogue whose last turn holds no solution."""
+
+
+CUT = frozenset({"length", "content_filter"})
+"""The finish reasons of a text that is cut: at a limit of tokens, or by a server's filter."""
+
+
 UNPLACED = "unplaced:"
 """The `engine_url` of a question that a server has to run, of which it is not known yet where it is."""
 
@@ -134,7 +142,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One of the G answers to a prompt; `finish_reason` is `stop` or `length`, or says that nobody sampled it.
+    """One of the G answers to a prompt; `finish_reason` is `stop`, `length`, OUT_OF_TURNS or DEMONSTRATION.
 
     A `DEMONSTRATION` is what a question is taught, in the place of an answer; it has no log-probabilities.
     """

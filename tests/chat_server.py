@@ -20,7 +20,8 @@ class Seen(list[dict[str, Any]]):
 def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[str, Seen]]:
     """Answer request number i (from 0) with what the script says: status, headers, and a text or a reply's message.
 
-    With a message goes a usage: as many tokens as the question and the answer have words.
+    With a message goes a usage: as many tokens as the question and the answer have words. The message's `finish_reason`
+    is the choice's; without one it is `stop`.
     """
     seen = Seen()
     lock = threading.Lock()
@@ -63,11 +64,12 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
 
 
 def _reply(body: dict[str, Any], said: dict[str, str]) -> dict[str, Any]:
+    message = {name: text for name, text in said.items() if name != "finish_reason"}
     usage = {
         "prompt_tokens": sum(len(one["content"].split()) for one in body["messages"]),
-        "completion_tokens": sum(len(text.split()) for text in said.values()),
+        "completion_tokens": sum(len(text.split()) for text in message.values()),
     }
-    return {"choices": [{"message": said, "finish_reason": "stop"}], "usage": usage}
+    return {"choices": [{"message": message, "finish_reason": said.get("finish_reason", "stop")}], "usage": usage}
 
 
 def _events(body: dict[str, Any], said: dict[str, str]) -> str:

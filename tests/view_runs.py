@@ -30,7 +30,7 @@ def answer(sql: str | None, reward: float, status: str = "ok", turns: Sequence[A
     said = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
     return {
         "turns": list(said), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
-        "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish": "stop",
+        "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish_reason": "stop",
     }  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def record(uid: str, sql: str, score: float, **more: Any) -> dict[str, Any]:
         "id": uid, "db_id": "shop", "question": HARM, "evidence": "", "prompt": "CREATE TABLE item", "answer": sql,
         "sql": sql, "gold_sql": "SELECT name FROM item", "own": "bird", "status": "ok", "gold_status": "ok",
         "scores": {"bird": score, "refined": 0.0}, "reasons": ["duplicates"], "stop": "", "pred_ms": 1.0,
-        "gold_ms": 1.0, "suite_gold_status": "", "pred_rows": 2, "gold_rows": 2,
+        "gold_ms": 1.0, "finish_reason": "stop", "suite_gold_status": "", "pred_rows": 2, "gold_rows": 2,
         "results": {"prediction": table, "gold": {**table, "rows": [["pot"], [HARM]]}},
     }  # fmt: skip
     return {**found, **more}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.data.jsonl import records, text
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import CUT, Example, InputError
 
 
 class Trace(NamedTuple):
@@ -20,12 +20,14 @@ class Trace(NamedTuple):
 
 
 def load_traces(path: str | Path) -> dict[str, list[Trace]]:
-    """Read the traces of each question, in the order of the file; raises InputError for a line that is none."""
+    """Read the traces of each question, in the order of the file; raises InputError for other lines and cut traces."""
     found: dict[str, list[Trace]] = {}
     for number, record in records(Path(path)):
         uid, reasoning, sql = text(record.get("id")), record.get("reasoning", ""), record.get("sql")
         if not uid or not isinstance(reasoning, str) or not isinstance(sql, str) or not sql.strip():
             raise InputError(f"{path}:{number}: a trace has an id, a reasoning and a sql")
+        if (reason := text(record.get("finish_reason"))) in CUT:
+            raise InputError(f"{path}:{number}: finish_reason={reason} reports a trace that is cut: leave it out")
         found.setdefault(uid, []).append(Trace(reasoning.strip(), sql.strip()))
     return found
 

@@ -20,7 +20,7 @@ from jaxrl_sql.runtime.budget import BudgetSpentError, Spent
 from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.executor import Executor
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import CUT, Example
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")
 """Statuses of SQL that can be wrong; others are the machine's or the limits'."""
@@ -70,7 +70,10 @@ class Correspondence:
         self.spent = bool(self.endpoint.budget.limit)
 
     def ask(self, step: str, number: int, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, str]]:
-        """Put (id, text) questions once each and yield (id, SQL of the answer, error), from the journal where there."""
+        """Put (id, text) questions once each and yield (id, SQL of the answer, error), from the journal where there.
+
+        An answer that is cut is an error: what is left of its SQL may run.
+        """
         options = {"temperature": self.cfg.temperature, self.cfg.token_limit: self.cfg.max_tokens}
         new = [
             (uid, [{"role": "user", "content": text}]) for uid, text in asked if (step, uid, number) not in self.said
@@ -79,15 +82,21 @@ class Correspondence:
             for uid, answer in self.endpoint.ask_all([] if self.spent else new, **options):
                 record = {
                     "step": step, "id": uid, "try": number, **answer.spent._asdict(),
-                    "sql": block(answer.text), "error": answer.error,
+                    "sql": block(answer.text), "finish_reason": answer.finish_reason, "error": answer.error,
                 }  # fmt: skip
                 self.journal.add(record)
                 self.said[step, uid, number] = record
         except BudgetSpentError:
             self.spent = True
         for uid, _ in asked:
-            known = self.said.get((step, uid, number)) or {"sql": "", "error": "not asked: the budget is spent"}
-            yield uid, str(known["sql"]), str(known["error"])
+            known = self.said.get((step, uid, number))
+            if known is None:
+                yield uid, "", "not asked: the budget is spent"
+            elif known["finish_reason"] in CUT:
+                reason = known["finish_reason"]
+                yield uid, "", f"the endpoint's answer is cut ({reason}; distill.max_tokens={self.cfg.max_tokens})"
+            else:
+                yield uid, known["sql"], known["error"]
 
 
 @contextmanager

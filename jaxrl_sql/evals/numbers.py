@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_sql.evals.dialogues import dialogue_metrics
+from jaxrl_sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.evals.records import Record, response_of, verdict_of
 from jaxrl_sql.evals.summary import Summary, summarize
 from jaxrl_sql.types import Example, InputError
@@ -38,9 +39,17 @@ def judged(
     Of several runs each number is the mean; `<rule>/std` is the sample standard deviation of the rules'.
     """
     summaries = tuple(summarize(examples, [verdict_of(one) for one in run], own) for run in runs)
+    endings = [finish_reasons(run) for run in runs]
+    none = dict.fromkeys((reason for ends in endings for reason in ends), 0)  # a mean is over all runs
     found = [
-        {**summary.metrics(), **_votes(run), **_dialogues(run, own), **_beside(summary, counts)}
-        for summary, run in zip(summaries, runs, strict=True)
+        {
+            **summary.metrics(),
+            **ending_metrics(none | ends),
+            **_votes(run),
+            **_dialogues(run, own),
+            **_beside(summary, counts),
+        }
+        for summary, run, ends in zip(summaries, runs, endings, strict=True)
     ]
     numbers = {key: mean for key, (mean, _) in spread(found).items()}
     if len(runs) > 1:

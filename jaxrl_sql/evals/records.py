@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ Record = dict[str, Any]
 class Answered(NamedTuple):
     """What was said to a question: its prompt, each answer and the SQL in it; `fault` says why nothing was asked.
 
-    `tokens` is how many the model wrote for all answers; 0 for predictions.
+    `tokens` is how many the model wrote for all answers; 0 for predictions. `finish_reasons` has a reason per answer,
+    and none for predictions.
     """
 
     sqls: tuple[str | None, ...]
@@ -38,6 +40,7 @@ class Answered(NamedTuple):
     prompt: str = ""
     fault: str = ""
     tokens: int = 0
+    finish_reasons: tuple[str, ...] = ()
 
 
 class Judging(NamedTuple):
@@ -113,12 +116,14 @@ def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: st
         "evidence": example.evidence,
         "prompt": said.prompt,
         "answer": [list(turn) for turn in response] if is_dialogue else whole_text(response),
+        "finish_reason": said.finish_reasons[at] if said.finish_reasons else "",
         "sql": said.sqls[at] if said.sqls else None,
         "gold_sql": example.gold_sql,
         "own": own,
         **{key: value for key, value in dataclasses.asdict(verdict).items() if key not in ("uid", "sql")},
         "reasons": list(verdict.reasons),
         **({"fault": said.fault} if said.fault else {}),
+        **({"finish_reasons": Counter(said.finish_reasons)} if len(said.finish_reasons) > 1 else {}),
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.evals.pairs import Paired, caution, compare_runs
 from jaxrl_sql.evals.records import Record, example_of, verdict_of
 from jaxrl_sql.evals.tables import Table, as_markdown
@@ -50,6 +51,10 @@ def side_by_side(first: Path, second: Path) -> SideBySide:
     if golds:
         notes.append(f"{len(golds)} questions have another gold in {second} ({cases(_names(golds))})")
     pairs = [(one[key], other[key]) for key in common]
+    for folder, of_folder in zip((first, second), zip(*pairs, strict=True), strict=True):
+        endings = ending_metrics(finish_reasons(record for runs in of_folder for record in runs))
+        if truncated := endings.get("truncated"):
+            notes.append(f"{truncated:.1%} of the answers in {folder} are truncated at the token limit")
     examples = [example_of(runs[0]) for runs, _ in pairs]
     mine = [_mean_verdict(runs) for runs, _ in pairs]
     theirs = [_mean_verdict(runs) for _, runs in pairs]
@@ -147,7 +152,7 @@ def changed_table(made: SideBySide) -> Table:
             mine["id"],
             mine["db_id"],
             f"{_score(mine, made.own)} → {_score(theirs, made.own)}",
-            f"{mine['status']} → {theirs['status']}",
+            f"{_status(mine)} → {_status(theirs)}",
             mine["question"],
         )
         for mine, theirs in made.changed
@@ -161,10 +166,16 @@ def _score(record: Mapping[str, Any], rule: str) -> str:
     return "none" if value is None else f"{value:g}"
 
 
+def _status(record: Mapping[str, Any]) -> str:
+    """Return how a prediction ended, with the finish reason of an answer that did not stop by itself."""
+    reason = record["finish_reason"]
+    return f"{record['status']} ({reason})" if reason not in ("", "stop") else str(record["status"])
+
+
 def write_comparison(made: SideBySide, out: Path) -> list[Path]:
     """Write compare.json and compare.md with the SQL of what changed."""
     out.mkdir(parents=True, exist_ok=True)
-    shown = ("sql", "status", "gold_status", "scores", "reasons")
+    shown = ("sql", "finish_reason", "status", "gold_status", "scores", "reasons")
     changed = [
         {
             **{name: mine[name] for name in ("id", "db_id", "question", "gold_sql")},

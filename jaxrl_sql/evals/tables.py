@@ -93,9 +93,10 @@ def _statuses(one: Judged) -> Table:
     def counted(prefix: str) -> dict[str, float]:
         return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
 
-    predictions, golds = counted("status/"), counted("gold_status/")
+    predictions, golds, endings = counted("status/"), counted("gold_status/"), counted("finish_reason/")
     failed = {name: [uid for uid, status in one.summaries[0].failed_golds if status == name] for name in golds}
     beside = {
+        "answers truncated at the token limit, in %": 100 * numbers.get("truncated", 0.0),
         "questions without a prediction, in no share": numbers["missing"],
         "accuracy with these as wrong, in %": 100 * numbers.get("accuracy/with_missing", 0.0),
         "predictions for no question, left out": numbers["extra"],
@@ -108,6 +109,7 @@ def _statuses(one: Judged) -> Table:
     rows = [
         *((f"prediction: {name}", _count(value), "") for name, value in predictions.items()),
         *((f"gold: {name}, in no share", _count(golds[name]), cases(uids)) for name, uids in failed.items() if uids),
+        *((f"answer: {name}", _count(value), "") for name, value in endings.items() if value and name != "stop"),
         *((name, _count(value), "") for name, value in beside.items() if value),
     ]
     return Table("what became of them", ("", "questions", "such as"), tuple(rows), (0, 2))

@@ -108,7 +108,8 @@ def accuracies(run: Run, evaluations: Evaluations) -> list[dict[str, Any]]:
         last = known[max(known)] if known else ()
         after = _ends(one.after, one.count, last)
         before = _ends(one.before, one.count, ())
-        row = {"name": one.split, "before": before, "after": after, "count": one.count, "valid": one.valid}
+        shares = {"valid": one.valid, "truncated": one.truncated}
+        row = {"name": one.split, "before": before, "after": after, "count": one.count, **shares}
         grades = [
             {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
             for grade, (first, end, count) in one.grades.items()

@@ -98,7 +98,7 @@ class AnswersFolder:
 def row_of(group: Group, run: int) -> Row:
     """Return what the index knows of a group of run number `run`."""
     answers = group["answers"]
-    sampled = [one for one in answers if one.get("finish") != DEMONSTRATION]
+    sampled = [one for one in answers if one.get("finish_reason") != DEMONSTRATION]
     rewards = tuple(one["reward"] for one in sampled)
     known = [one["reward"] for one in answers if one["reward"] is not None]
     verdicts = [one["verdict"] for one in answers if one.get("verdict")]
@@ -107,7 +107,7 @@ def row_of(group: Group, run: int) -> Row:
         (SUSPICIOUS, any(map(is_suspicious, verdicts))),
         (CONSTANT, any(one.get("constant") for one in verdicts)),
         (JUDGED, bool(verdicts)),
-        (TRUNCATED, any(one.get("finish") == "length" for one in answers)),
+        (TRUNCATED, any(one.get("finish_reason") == "length" for one in answers)),
     )
     return Row(
         run=run,

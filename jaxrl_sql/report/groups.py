@@ -282,6 +282,7 @@ def _judged(record: Mapping[str, Any], own: str, results: Mapping[str, Any] | No
     if results:
         verdict["results"] = beside(results)
     return {
+        "finish_reason": record["finish_reason"],
         "sql": record["sql"],
         "status": record["status"],
         "gold_status": record["gold_status"],

@@ -49,6 +49,7 @@ class SplitResult:
     after: float
     count: int
     valid: float | None
+    truncated: float | None
     grades: Mapping[str, tuple[float, float, int]]
 
 
@@ -125,7 +126,8 @@ def split_results(run: Run) -> list[SplitResult]:
             if key.startswith(start)
         }
         count = int(after.get(f"eval/{split}/count", 0))
-        results.append(SplitResult(split, before[name], after[name], count, after.get(f"eval/{split}/valid"), grades))
+        valid, truncated = (after.get(f"eval/{split}/{share}") for share in ("valid", "truncated"))
+        results.append(SplitResult(split, before[name], after[name], count, valid, truncated, grades))
     return results
 
 

@@ -11,8 +11,9 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import EndpointConfig, TrainConfig, to_yaml
+from jaxrl_sql.config import EndpointConfig, EvaluateConfig, TrainConfig, to_yaml
 from jaxrl_sql.evals.efficiency import SPEED_RULES
+from jaxrl_sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
 from jaxrl_sql.evals.numbers import Judged, judged, together
 from jaxrl_sql.evals.records import Answered, Judging, Record
 from jaxrl_sql.evals.side_by_side import (
@@ -90,6 +91,7 @@ def evaluate(config: TrainConfig) -> int:
     ]
     write(out, sets, records, together(made))
     show(made, together(made))
+    warn_of_incomplete(config.evaluate, [record for run in records.values() for record in run])
     written += write_speed(out, speed) if speed.tokens else []
     print_text("\n".join(map(str, (*written, out / RECORDS, out / METRICS))))
     return 0
@@ -286,6 +288,14 @@ def show(made: Sequence[Judged], numbers: Mapping[str, float]) -> None:
     found = [table for one in made for table in tables(one)]
     for table in [*found, overview(made, numbers)] if len(made) > 1 else found:
         _show(table)
+
+
+def warn_of_incomplete(cfg: EvaluateConfig, records: Sequence[Record]) -> None:
+    """Print the share of answers that are incomplete, a line per reason, with the setting to raise."""
+    counts = finish_reasons(records)
+    for reason, count in counts.items():
+        if why := why_incomplete(reason, cfg):
+            print_text(incomplete_warning(count, counts.total(), why))
 
 
 def _show(table: Table) -> None:

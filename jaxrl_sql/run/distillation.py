@@ -16,6 +16,7 @@ from jaxrl_sql.data.filters import Dropped, by_gold
 from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, message_texts
+from jaxrl_sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.run.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
@@ -27,9 +28,9 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import CUT, Example
 
-RIGHT, FAILED, MALFORMED = "right", "failed", "malformed"
+RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
 
 def distill(config: TrainConfig) -> int:
@@ -55,6 +56,9 @@ def distill(config: TrainConfig) -> int:
         records = as_asked(journal.records, asked)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     show_counts(sys.stdout, counts)
+    if counts["truncated"]:
+        why = cut_at(f"distill.max_tokens={cfg.max_tokens}")
+        print_text(incomplete_warning(int(counts["truncated"]), len(records), why))
     if spent:
         print_text(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
@@ -125,7 +129,8 @@ def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> dict[str, Any]:
     """Run what an answer holds and say what came of it: `right`, `wrong`, `failed` (no answer), or a status.
 
-    A right one is `malformed` when it cannot be taught: a thought that quotes tags or fences is read back otherwise.
+    A right one is `malformed` when it cannot be taught: a thought that quotes tags or fences is read back otherwise. It
+    is `truncated`, and is not taught either, when the endpoint cut it.
     Reasoning is what the server gives beside the answer, else what the answer itself holds in the recipe's form.
     """
     about = {"id": example.uid, **answer.spent._asdict()}
@@ -137,7 +142,9 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
         return {**about, "verdict": FAILED, "error": f"no verdict: {found.status}"}
     verdict = RIGHT if found.is_right("bird") else "wrong" if found.executes else found.status
     reasoning = (answer.reasoning or reading.think).strip()
-    if verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
+    if verdict == RIGHT and answer.finish_reason in CUT:
+        verdict = TRUNCATED
+    elif verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
         verdict = MALFORMED
     said = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
     return {**about, "verdict": verdict, **said, **({} if verdict == RIGHT else {"text": answer.text})}
@@ -170,7 +177,8 @@ def write(
     rejected: list[dict[str, Any]] = [{"id": one.uid, "reason": one.reason} for one in dropped]
     for uid, own in of.items():
         right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
-        traces += [{"id": uid, "reasoning": one["reasoning"], "sql": one["sql"], "model": cfg.model} for one in right]
+        taught = ("id", "reasoning", "sql", "finish_reason")
+        traces += [{**{name: record[name] for name in taught}, "model": cfg.model} for record in right]
         if not right:
             last = own[-1] if own else {"verdict": "not asked"}
             brief = [{name: one[name] for name in shown if name in one} for one in own]
@@ -180,6 +188,7 @@ def write(
         "traces": len(traces),
         "rejected": len(rejected),
         **budget.numbers(),
+        "truncated": sum(record.get("finish_reason") == "length" for record in records),
         **{f"answers: {verdict}": n for verdict, n in Counter(one["verdict"] for one in records).most_common()},
     }
     write_lines(out / "traces.jsonl", traces)

@@ -22,7 +22,7 @@ from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.sqlenv.turns import Action, Environment
-from jaxrl_sql.types import Example, InputError, JaxrlSqlError
+from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, JaxrlSqlError
 
 DIALOGUES = "endpoint.jsonl"
 
@@ -34,7 +34,10 @@ _Key = tuple[str, int, str, int]
 
 @dataclass
 class _Dialogue:
-    """An answer on its way: its key (set, run, id, sample), what is sent, who said what, and what it cost."""
+    """An answer on its way: its key (set, run, id, sample), what is sent, who said what, and what it cost.
+
+    `finish_reason` is the last turn's as the server has it: `stop` behind a stop string, OUT_OF_TURNS after the last.
+    """
 
     key: _Key
     messages: list[dict[str, str]]
@@ -42,6 +45,7 @@ class _Dialogue:
     turns: list[tuple[str, str]] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
     error: str = ""
+    finish_reason: str = ""
 
     def take(self, answer: Answer, stops: Sequence[str]) -> bool:
         """Add what the model wrote and what the environment answers; return whether the dialogue goes on."""
@@ -51,9 +55,12 @@ class _Dialogue:
             return False
         text, reason = _cut(answer.text, stops)
         self.turns.append(("assistant", text))
-        action = Action(text, reason or ("length" if answer.finish_reason == "length" else "stop"))
+        self.finish_reason = reason or answer.finish_reason
+        action = Action(text, "length" if self.finish_reason == "length" else "stop")
         observation = self.environment.next(action) if self.environment else None
         if observation is None:
+            if self.environment and self.environment.is_out_of_turns:
+                self.finish_reason = OUT_OF_TURNS
             return False
         seen = observation.result()
         self.turns.append(("environment", seen))
@@ -62,8 +69,9 @@ class _Dialogue:
 
     def record(self) -> dict[str, Any]:
         """Return what a journal keeps of it."""
-        said = {"fault": self.error} if self.error else {"turns": [list(turn) for turn in self.turns]}
-        return {"key": list(self.key), **said, **self.spent._asdict()}
+        answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
+        result = {"fault": self.error} if self.error else answer
+        return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:
@@ -139,7 +147,9 @@ class _Client:
             return Answered((), prompt=prompt, fault=fault)
         responses = tuple(tuple((role, text) for role, text in one["turns"]) for one in records)
         sqls = tuple(self.recipe.reading(one, self.style).sql for one in responses)
-        return Answered(sqls, responses, prompt, tokens=sum(Spent.of(one).completion_tokens for one in records))
+        tokens = sum(Spent.of(record).completion_tokens for record in records)
+        reasons = tuple(record["finish_reason"] for record in records)
+        return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
 
 
 @contextmanager

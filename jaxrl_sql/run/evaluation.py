@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from typing import Any
 
 from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.evals.endings import ending_metrics
 from jaxrl_sql.evals.records import Answered, Judging
 from jaxrl_sql.evals.summary import validation_metrics
 from jaxrl_sql.evals.verdict import Verdict
@@ -77,6 +79,7 @@ def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
         with s.display.work(f"judging {name}", is_told=False):
             verdicts = verdicts_of(s, questions, answered, rule)
         found = validation_metrics(questions.examples, verdicts, len(questions.skipped), rule)
+        found |= ending_metrics(Counter(reason for answer in answered for reason in answer.finish_reasons))
         numbers |= {f"eval/{name}/{key}": value for key, value in found.items()}
         numbers |= {f"eval/{name}/prefix_reuse": stats.reuse, f"eval/{name}/occupancy": stats.occupancy}
         kept.append((name, answered, verdicts))

@@ -16,6 +16,7 @@ from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptSet, Pruning, make_prompts
 from jaxrl_sql.data.shares import one_in
+from jaxrl_sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.evals.score_predictions import score_predictions
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.ops.rng import Purpose
@@ -47,7 +48,7 @@ def filter_data(config: TrainConfig) -> int:
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    rates: dict[str, tuple[int, int]] = {}
+    rates: list[dict[str, Any]] = []
 
     def left(filtered: Filtered) -> list[Example]:
         kept, others = filtered
@@ -64,11 +65,14 @@ def filter_data(config: TrainConfig) -> int:
             kept = left(by_prompt(questions, config.data.max_prompt_tokens))
             if cfg.samples and kept:
                 rates = sample_rates(config, executor, chosen_of(questions, kept))
-                kept = left(by_rate(kept, rates, cfg.low, cfg.high))
+                kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     show(config.data.train, total, kept, dropped)
+    if truncated := sum(rate["truncated"] for rate in rates):
+        why = cut_at(f"sampling.max_new_tokens={config.sampling.max_new_tokens}")
+        print_text(incomplete_warning(truncated, len(rates) * cfg.samples, why))
     print_text(str(out / "kept.jsonl"))
     return 0
 
@@ -91,11 +95,11 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
 
-def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> dict[str, tuple[int, int]]:
-    """Sample `filter.samples` answers a question from `model.checkpoint` and count the right ones: id -> (right, of).
+def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> list[dict[str, Any]]:
+    """Sample `filter.samples` answers a question from `model.checkpoint`; return how many are right, a record each.
 
     Rates in the file of an earlier run are reused, except those of questions whose database failed for some answers.
-    An answer is right by BIRD's comparison.
+    An answer is right by BIRD's comparison, and `truncated` where it is cut at the token limit.
     """
     asked = digests(questions.examples)
     with Journal(Path(config.filter.out) / RATES, answer_settings(config)) as journal:
@@ -119,7 +123,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
                         if record["id"] not in known:
                             journal.add({**record, "asked": asked[record["id"]]})
                     print_text(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
-        return {record["id"]: (record["right"], record["of"]) for record in as_asked(journal.records, asked)}
+        return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
 
 
 def answer_settings(config: TrainConfig) -> dict[str, Any]:
@@ -143,19 +147,28 @@ def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, s
     verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
     right = Counter(one.uid for one in verdicts if one.is_right("bird"))
     judged = Counter(verdict.uid for verdict in verdicts if verdict.is_judged)
-    return [{"id": example.uid, "right": right[example.uid], "of": judged[example.uid]} for example in examples]
+    return [
+        {
+            "id": example.uid,
+            "right": right[example.uid],
+            "of": judged[example.uid],
+            "truncated": answer.finish_reasons.count("length"),
+        }
+        for example, answer in zip(examples, answered, strict=True)
+    ]
 
 
-def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Mapping[str, tuple[int, int]]) -> None:
+def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Mapping[str, Any]]) -> None:
     """Write the three files of a choice."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
     write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])
-    right = Counter(f"{right}/{of}" for right, of in rates.values())
+    right = Counter(f"{rate['right']}/{rate['of']}" for rate in rates)
     counts = {
         "questions": len(kept) + len(dropped),
         "kept": len(kept),
         "dropped": dict(Counter(one.reason for one in dropped)),
         "right": dict(sorted(right.items(), key=lambda pair: int(pair[0].partition("/")[0]))),
+        "truncated": sum(rate["truncated"] for rate in rates),
     }
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -28,9 +28,8 @@ def keep_groups(s: Session, step: int, phase: str, groups: Sequence[Group], chos
     """Keep what was generated for `step`; `chosen` is what is learned from, in order."""
     for group in groups[: s.config.run.samples_per_step]:
         one = group.scored[0]
-        s.write_sample(
-            step, phase, group.example, whole_text(group.responses[0]), one.sql, one.status, one.reward.total
-        )
+        text, reason = whole_text(group.responses[0]), group.trajectories[0].finish_reason
+        s.write_sample(step, phase, group.example, text, reason, one.sql, one.status, one.reward.total)
     if not s.rollouts.keeps:
         return
     keep_tokens(s)
@@ -64,7 +63,7 @@ def keep_evaluation(
     shown = list(zip(examples, answered, verdicts, strict=True))
     for example, said, verdict in shown[: s.config.run.samples_per_step]:
         text, score = whole_text(_response(said)), verdict.scores.get(rule, 0.0)
-        s.write_sample(step, f"eval/{split}", example, text, verdict.sql, verdict.status, score)
+        s.write_sample(step, f"eval/{split}", example, text, _reason(said), verdict.sql, verdict.status, score)
     if s.rollouts.keeps:
         s.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *one) for one in shown])
 
@@ -107,7 +106,7 @@ def _group(step: int, phase: str, group: Group, chosen: int | None) -> dict[str,
             "reward": _rounded(one.reward.total),
             "parts": plain(one.reward.parts),
             "weight": weight,
-            "finish": trajectory.finish_reason,
+            "finish_reason": trajectory.finish_reason,
         }
         for trajectory, one, weight in zip(group.trajectories, group.scored, group.weights, strict=True)
     ]
@@ -119,6 +118,7 @@ def _evaluated(step: int, phase: str, rule: str, example: Example, said: Answere
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {
         "turns": turns,
+        "finish_reason": _reason(said),
         "sql": verdict.sql,
         "status": verdict.status,
         "gold_status": verdict.gold_status,
@@ -131,6 +131,10 @@ def _evaluated(step: int, phase: str, rule: str, example: Example, said: Answere
 
 def _response(said: Answered) -> Response:
     return said.responses[0] if said.responses else ""
+
+
+def _reason(answered: Answered) -> str:
+    return answered.finish_reasons[0] if answered.finish_reasons else ""
 
 
 def _turn(turn: Turn) -> list[Any]:

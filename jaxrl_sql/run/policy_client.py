@@ -39,7 +39,7 @@ from jaxrl_sql.runtime.compiling import hear_compiling
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.sqlenv.executor import Executor
 from jaxrl_sql.sqlenv.turns import Environment
-from jaxrl_sql.types import Example, InputError, Prompt, Response
+from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
 
 
 class EnvStates(dict[tuple[int, int], Environment]):
@@ -53,6 +53,11 @@ class EnvStates(dict[tuple[int, int], Environment]):
         """Return the clock's bound that cut short what an answer observed, if one did."""
         side = self.get((prompt, sample))
         return side.stop if side else ""
+
+    def ended(self, sample: Sample) -> Sample:
+        """Return a sample with the finish reason OUT_OF_TURNS where its dialogue ended for that."""
+        side = self.get((sample.prompt_index, sample.index))
+        return replace(sample, finish_reason=OUT_OF_TURNS) if side and side.is_out_of_turns else sample
 
 
 class PolicyClient(NamedTuple):
@@ -81,8 +86,10 @@ class PolicyClient(NamedTuple):
         are the engine's (`Engine.generate`).
         """
         begin = self._dialogues(examples, budget)
-        turns = begin if begin is None or env_states is None else env_states.kept(begin)
-        return self.engine.generate(prompts, sampling, number, turns, ahead, begun)
+        if begin is None:
+            return self.engine.generate(prompts, sampling, number, None, ahead, begun)
+        states = EnvStates() if env_states is None else env_states
+        return map(states.ended, self.engine.generate(prompts, sampling, number, states.kept(begin), ahead, begun))
 
     def reading(self, sample: Sample) -> ParsedResponse:
         """Return what is found in an answer."""
@@ -290,5 +297,7 @@ def answers(
         ordered = [samples[g] for g in range(sampling.n)]
         sqls = tuple(client.reading(one).sql for one in ordered)
         tokens = sum(sum(one.written) for one in ordered)
-        made.append(Answered(sqls, tuple(response(one) for one in ordered), prompt.text, tokens=tokens))
+        reasons = tuple(sample.finish_reason for sample in ordered)
+        responses = tuple(map(response, ordered))
+        made.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
     return made

@@ -223,12 +223,19 @@ class Session:
             self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
 
     def write_sample(
-        self, step: int, phase: str, example: Example, text: str, sql: str | None, status: str, reward: float
+        self,
+        step: int,
+        phase: str,
+        example: Example,
+        text: str,
+        finish_reason: str,
+        sql: str | None,
+        status: str,
+        reward: float,
     ) -> None:
         """Keep an answer with its SQL, status and reward; where a tracker has traces it is one."""
-        self.metrics.trace(
-            step, example.question, text, {"phase": phase, "sql": sql, "status": status, "reward": reward}
-        )
+        about = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
+        self.metrics.trace(step, example.question, text, about)
         self.samples.write(
             {
                 "step": step,
@@ -237,6 +244,7 @@ class Session:
                 "question": example.question,
                 "gold": example.gold_sql,
                 "text": text,
+                "finish_reason": finish_reason,
                 "sql": sql,
                 "status": status,
                 "reward": reward,

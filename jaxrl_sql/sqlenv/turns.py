@@ -50,9 +50,13 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment's side of one answer; `stop` names the clock or the fault that spoiled an observation, if any."""
+    """The environment's side of one answer; `stop` names the clock or the fault that spoiled an observation, if any.
+
+    `is_out_of_turns` once an answer is complete because its last turn gave no solution.
+    """
 
     stop: str
+    is_out_of_turns: bool
 
     def next(self, written: Action) -> PendingObservation | None:
         """Take what was written; return what answers it, or None when the answer is complete."""
@@ -172,6 +176,7 @@ class SqlTurns:
     dialect: str = "sqlite"
     made: int = field(default=0, init=False)
     stop: str = field(default="", init=False)
+    is_out_of_turns: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Refuse a loop without turns."""
@@ -189,6 +194,7 @@ class SqlTurns:
         self.made += 1
         left = self.turns - self.made
         if left < 1:
+            self.is_out_of_turns = True
             return None
         if query is None:
             return Observation(_framed("No query and no solution: write <sql>…</sql> or <solution>…</solution>.", left))

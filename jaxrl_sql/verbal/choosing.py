@@ -6,13 +6,14 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed
-from jaxrl_sql.config.commands import EndpointConfig
+from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
 from jaxrl_sql.data.filters import keep_only
@@ -21,6 +22,7 @@ from jaxrl_sql.data.jsonl import write_lines
 from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, shown_schema
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
@@ -37,7 +39,16 @@ from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
-from jaxrl_sql.verbal.judging import SCORES_END, JudgingConfig, Question, VerbalPolicy, Verdict, choose_by_judging
+from jaxrl_sql.verbal.judging import (
+    CANDIDATES,
+    JUDGE,
+    SCORES_END,
+    JudgingConfig,
+    Question,
+    VerbalPolicy,
+    Verdict,
+    choose_by_judging,
+)
 from jaxrl_sql.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
 
 ANSWERS = "answers.jsonl"
@@ -114,6 +125,7 @@ def verbal(config: TrainConfig) -> int:
     shown = table(numbers, loaded.rule)
     show_table(sys.stdout, shown.title, shown.columns, shown.rows)
     print_text(work.budget.words())
+    _warn_of_cut(cfg, work.finished.values())
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
         unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
@@ -236,7 +248,7 @@ def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
         JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
     )
     for example, verdict in zip(todo, verdicts, strict=True):
-        record = _record(example, verdict, work.memory.spent.get(example.uid, Spent()))
+        record = _record(example, verdict, work.memory)
         work.memory.journal.add({"finished": record})
         work.finished[example.uid] = record
 
@@ -250,7 +262,8 @@ def _about(example: Example, style: PromptStyle) -> str:
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 
-def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
+def _record(example: Example, verdict: Verdict, memory: Memory) -> dict[str, Any]:
+    spent = memory.spent.get(example.uid, Spent())
     found = verdict.candidates
     scores = verdict.scores or (None,) * len(found.found)
     return {
@@ -264,6 +277,7 @@ def _record(example: Example, verdict: Verdict, spent: Spent) -> dict[str, Any]:
         "replies": [list(reply) for reply in verdict.replies],
         "unread": verdict.unread,
         **{name: getattr(found, name) for name in _LOST},
+        "finish_reasons": memory.finish_reasons(example.uid),
         "spent": spent._asdict(),
     }
 
@@ -289,6 +303,8 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     numbers |= {
         "candidates": sum(len(record["candidates"]) for record in records),
         "replies": sum(len(record["replies"]) for record in records),
+        "truncated": ending_metrics(_finish_reasons(records, CANDIDATES)).get("truncated", 0.0),
+        "truncated/judge": ending_metrics(_finish_reasons(records, JUDGE)).get("truncated", 0.0),
         "unfinished": len(work.examples) - len(done),
         "skipped": len(loaded.skipped),
         **work.budget.numbers(),
@@ -297,6 +313,24 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     write_lines(out / "records.jsonl", records)
     (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     return numbers
+
+
+def _warn_of_cut(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> None:
+    """Print the shares of answers and of replies that are cut, with the settings to raise."""
+    stages = (
+        (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
+        (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
+    )
+    for stage, what, setting in stages:
+        reasons = _finish_reasons(records, stage)
+        if count := reasons["length"]:
+            print_text(incomplete_warning(count, reasons.total(), cut_at(setting), what))
+
+
+def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
+    """Count the answers of a stage by their finish reason."""
+    of_stage = (record["finish_reasons"].get(stage) for record in records)
+    return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
 
 
 def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:

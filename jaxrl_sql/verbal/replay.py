@@ -6,6 +6,8 @@ answers from the journal and the rest from the model, and ends as it would have.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,8 @@ from jaxrl_sql.verbal.judging import Ask, Request
 # With so many failures, and twice the requests at a time, before the first answer, no more are sent.
 _HOPELESS = 8
 _Key = tuple[str, str, int, int]
+Answers = tuple[Request, int, Sequence[str | None], Sequence[str], Spent]
+"""A request, the number of its first answer here, the texts with their finish reasons, and what they cost."""
 
 
 class UnreachableError(JaxrlSqlError):
@@ -35,14 +39,15 @@ class Memory:
     """The answers in a journal, by question, stage, round and number, and the cost of each question.
 
     A record has a list of `answers`, each of them the texts of one request from its number `first` on (null: refused),
-    with their cost; texts are missing where a request failed and may be tried again. `asked` are the digests of the
-    questions, which stand in every answer: InputError where one has been answered as another.
+    with their finish reasons and cost; texts are missing where a request failed and may be tried again. `asked` are the
+    digests of the questions, which stand in every answer: InputError where one has been answered as another.
     """
 
     journal: Journal
     asked: Mapping[str, str] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
     _texts: dict[_Key, str | None] = field(default_factory=dict)
+    _reasons: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the journal."""
@@ -65,14 +70,18 @@ class Memory:
         keys = {i: (request.uid, request.stage, request.round, i) for i in range(request.sampling.n)}
         return {i: self._texts[key] for i, key in keys.items() if key in self._texts}
 
-    def add(self, answers: Sequence[tuple[Request, int, Sequence[str | None], Spent]], error: str = "") -> None:
-        """Write answers in one line, which is there whole or not at all: (request, first, texts, spent) each."""
+    def finish_reasons(self, uid: str) -> dict[str, dict[str, int]]:
+        """Return how many answers for a question ended by each finish reason, by stage."""
+        return {stage: dict(sorted((+counts).items())) for stage, counts in self._reasons.get(uid, {}).items()}
+
+    def add(self, answers: Sequence[Answers], error: str = "") -> None:
+        """Write answers in one line, which is there whole or not at all."""
         listed = [
             {
                 "id": r.uid, "asked": self.asked.get(r.uid, ""), "stage": r.stage, "round": r.round, "first": first,
-                "texts": [*texts], **spent._asdict(),
+                "texts": [*texts], "finish_reasons": [*reasons], **spent._asdict(),
             }
-            for r, first, texts, spent in answers
+            for r, first, texts, reasons, spent in answers
         ]  # fmt: skip
         record = {"answers": listed} | ({"error": error} if error else {})
         self.journal.add(record)
@@ -81,8 +90,11 @@ class Memory:
     def _take(self, record: Mapping[str, Any]) -> None:
         for one in record.get("answers", ()):
             self.spent[one["id"]] = self.spent.get(one["id"], Spent()).plus(Spent.of(one))
-            for i, text in enumerate(one["texts"], one["first"]):
-                self._texts[one["id"], one["stage"], one["round"], i] = text
+            counts = self._reasons.setdefault(one["id"], {}).setdefault(one["stage"], Counter())
+            for i, text, reason in zip(itertools.count(one["first"]), one["texts"], one["finish_reasons"]):
+                key = (one["id"], one["stage"], one["round"], i)
+                counts[reason] += key not in self._texts and text is not None
+                self._texts[key] = text
 
 
 def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
@@ -93,33 +105,33 @@ def engine_asker(engine: AnyEngine, memory: Memory) -> Ask:
 
     def ask(requests: Sequence[Request]) -> list[list[str | None]]:
         if any(len(memory.known(one)) < one.sampling.n for one in requests):
-            reasons: list[str] = []
-            memory.add(list(_generate(engine, requests, reasons)), reasons[-1] if reasons else "")
+            errors: list[str] = []
+            memory.add(list(_generate(engine, requests, errors)), errors[-1] if errors else "")
         return [[memory.known(one)[i] for i in range(one.sampling.n)] for one in requests]
 
     return ask
 
 
-def _generate(
-    engine: AnyEngine, requests: Sequence[Request], reasons: list[str]
-) -> Iterator[tuple[Request, int, list[str | None], Spent]]:
-    """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `reasons`."""
+def _generate(engine: AnyEngine, requests: Sequence[Request], errors: list[str]) -> Iterator[Answers]:
+    """Yield the engine's answers to each request with their cost, and add the errors of refused ones to `errors`."""
     prompts = [one.prompt for one in requests if not isinstance(one.prompt, str)]
     most = engine.model.max_positions
     samplings = [
         one.sampling.within(most - len(prompt.token_ids)) for one, prompt in zip(requests, prompts, strict=True)
     ]
     texts: list[list[str | None]] = [[None] * one.sampling.n for one in requests]
+    reasons = [[""] * request.sampling.n for request in requests]
     written = [0] * len(requests)
     for sample in engine.generate(prompts, samplings):
         if sample.error:
-            reasons.append(sample.error)
+            errors.append(sample.error)
         else:
             texts[sample.prompt_index][sample.index] = sample.text
+            reasons[sample.prompt_index][sample.index] = sample.finish_reason
             written[sample.prompt_index] += len(sample.token_ids)
-    for request, prompt, answers, tokens in zip(requests, prompts, texts, written, strict=True):
+    for request, prompt, answers, ends, tokens in zip(requests, prompts, texts, reasons, written, strict=True):
         # The engine prefills a prompt once for all of its answers.
-        yield request, 0, answers, Spent(request.sampling.n, len(prompt.token_ids), tokens)
+        yield request, 0, answers, ends, Spent(request.sampling.n, len(prompt.token_ids), tokens)
 
 
 def endpoint_asker(
@@ -145,7 +157,7 @@ def endpoint_asker(
         answered = 0
         for (request, i), answer in endpoint.ask_all(((key, _messages(key[0])) for key in missing), **options):
             texts = [None] if answer.refused else [] if answer.error else [answer.text]
-            memory.add([(request, i, texts, answer.spent)], answer.error)
+            memory.add([(request, i, texts, [answer.finish_reason] * len(texts), answer.spent)], answer.error)
             failed += [answer] if not texts else []
             answered += bool(texts)
             on_answer()

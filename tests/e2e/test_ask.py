@@ -22,7 +22,7 @@ import mcp
 import pytest
 
 from jaxrl_sql.ask import Reply, _reply, main, show
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.records import Answered
 from jaxrl_sql.mcp import Asker, make_server, opened_database
@@ -102,11 +102,12 @@ def test_candidates_are_shown_with_their_votes(
     assert shown.splitlines()[-1].startswith(f"vote: {votes[0]:g} of 6 answers for this result, ")
 
 
-def reply_of(sqls: list[str | None], db: Path, vote: str) -> Reply:
+def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ...] = (), limit: str = "") -> Reply:
     example = Example("q", "d", str(db), "How many?", "")
-    answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls))
-    with make_executor(load_config(None).executor) as executor:
-        return _reply(executor, example, answered, vote)
+    answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
+    config = load_config(None, [f"evaluate.vote={vote}", "evaluate.max_new_tokens=7"])
+    with make_executor(config.executor) as executor:
+        return _reply(executor, example, answered, config.evaluate, limit)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,35 @@ def test_a_soft_vote_has_a_margin_between_results(asked: tuple[Path, list[str]])
     reply = reply_of(["SELECT 1", "SELECT 1", "SELECT 1", "SELECT 2"], asked[0], "soft")
     assert len(reply.votes) == 2
     assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
+
+
+CUT = "cut at the token limit: raise evaluate.max_new_tokens=7"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "limit", "note"),
+    [
+        (("stop",), "", ""),
+        (("length",), "", f"the answer is {CUT}"),
+        (
+            ("length",),
+            "cut for lack of positions",
+            "the answer is cut for lack of positions",
+        ),
+        (("content_filter",), "", "the answer is cut by the server's content filter"),
+        (("stop", "length", "length"), "", f"2 of 3 answers are {CUT}"),
+        (("length", "stop", "length"), "", f"the answer is {CUT}"),
+    ],
+)
+def test_an_answer_that_is_cut_is_reported(
+    reasons: tuple[str, ...], limit: str, note: str, asked: tuple[Path, list[str]]
+) -> None:
+    reply = reply_of(["SELECT 1"] * len(reasons), asked[0], "result", reasons, limit)
+    assert (reply.finish_reason, reply.note) == (reasons[0], note)
+    shown = io.StringIO()
+    show(reply, False, shown)
+    assert ("\n".join(shown.getvalue().splitlines()).count(note) == 1) == bool(note)
+    assert ("cut" in shown.getvalue()) == bool(note)
 
 
 def test_one_answer_has_no_vote(asked: tuple[Path, list[str]]) -> None:
@@ -249,7 +279,7 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
 
     (is_error, text), empty = anyio.run(call)
     assert "SELECT" in text
-    assert is_error or set(json.loads(text)) == {"sql", "columns", "rows", "is_cut"}
+    assert is_error or set(json.loads(text)) == {"sql", "finish_reason", "note", "columns", "rows", "is_cut"}
     assert empty[0]
     assert "the question is empty" in empty[1]
 
@@ -306,3 +336,31 @@ def test_an_endpoint_answers(
     assert capsys.readouterr().out.startswith("SELECT 41 + 1\n")
     assert [(one["model"], one["key"]) for one in seen] == [("m", None)]
     assert questions[0] in seen[0]["messages"][-1]["content"]
+
+
+def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
+    asked: tuple[Path, list[str]], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db, questions = asked
+    texts = iter(["```sql\nSELECT 41\n```", "```sql\nSELECT 41\n```", "I think", "```sql\nSELECT 41 +\n```"])
+
+    def script(_number: int, _body: dict[str, Any]) -> Any:
+        return chat_server.said(next(texts), finish_reason="length")
+
+    async def call(config: TrainConfig) -> list[str]:
+        arguments = argparse.Namespace(db=str(db), stand_in=None, leave_out=(), max_rows=200)
+        with opened_database(arguments, config) as database:
+            asker = Asker(config)
+            async with mcp.Client(make_server(database, asker)) as client:
+                replies: list[Any] = [await client.call_tool("ask", {"question": questions[0]}) for _ in range(3)]
+            asker.close()
+        return [reply.content[0].text for reply in replies]
+
+    with chat_server.serving(script) as (url, _seen):
+        to = [f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.max_new_tokens=7"]
+        assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *to]) == 0
+        whole, *failed = anyio.run(call, load_config(None, [*to, "data.prompt=chat"]))
+    assert f"the answer is {CUT}" in capsys.readouterr().out
+    reply = json.loads(whole)
+    assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {CUT}")
+    assert all(CUT in text for text in failed)

@@ -187,6 +187,34 @@ def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
     assert run(tmp_path / "out/databases/school/school.sqlite", "SELECT count(*) FROM student WHERE id < 3") == [(2,)]
 
 
+def test_an_answer_that_is_cut_corrects_inserts_and_rewords_nothing(
+    with_model: list[str], tmp_path: Path, chat_server: ModuleType
+) -> None:
+    """Each text would do as it is: the query only lacks its WHERE; the row, the wording and its SQL are whole."""
+
+    def script(_number: int, body: dict[str, Any]) -> Any:
+        text = body["messages"][0]["content"]
+        if "in other words" in text:
+            return chat_server.said("Who goes to this school?", finish_reason="length")
+        row = "INSERT INTO student VALUES (9, 'Old', 199)"
+        sql = row if "returns no rows" in text else "SELECT name FROM student"
+        return chat_server.said(f"```sql\n{sql}\n```", finish_reason="length")
+
+    command = [*with_model, "augment.correct=1", "augment.fill_tries=1", "augment.reword=1"]
+    with chat_server.serving(script) as (url, seen):
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        requests = len(seen)
+        assert main([*command, f"distill.base_url={url}"]) == 0
+        assert len(seen) == requests, "cut answers are not requested again"
+    tried = {line["id"]: line["tried"] for line in lines(tmp_path / "out/dropped.jsonl") if "tried" in line}
+    assert set(tried) >= {"fails", "hopeless"}
+    assert all("the endpoint's answer is cut (length; distill.max_tokens=4096)" in reason for reason in tried.values())
+    assert not [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] in ("correct", "reword")]
+    answers = [line for line in lines(tmp_path / "out/work.jsonl") if "try" in line]
+    assert {answer["finish_reason"] for answer in answers} == {"length"}
+    assert {answer["step"] for answer in answers} >= {"correct", "reword"}
+
+
 class Writer:
     """Words two questions anew, one of them wrongly, and answers what it is asked as it stands there."""
 

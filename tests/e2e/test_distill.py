@@ -116,6 +116,38 @@ def test_right_answers_are_kept_and_the_others_are_told(
     assert "was begun with executor.vm_steps=20000000, not 1000" in told.err
 
 
+def test_right_answers_that_are_cut_are_not_taught(
+    arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong answer that is cut stays wrong, and is counted."""
+    out, reasons = tmp_path / "out", {"right": "length", "beside": "content_filter", "wrong": "length"}
+    teacher = Teacher(chat_server)
+    teacher.is_well = True
+
+    def script(number: int, body: dict[str, Any]) -> Any:
+        name = re.findall(r"Question:\s+<(\w+)>", body["messages"][0]["content"])[0]
+        status, headers, message = teacher(number, body)
+        if name == "wrong":
+            message["content"] = message["content"].replace("SELECT x", "SELECT 7")
+        return status, headers, message | {"finish_reason": reasons.get(name, "stop")}
+
+    with chat_server.serving(script) as (url, _seen):
+        assert main([*arguments, f"distill.base_url={url}"]) == 0
+    traces, rejected = lines(out / "traces.jsonl"), lines(out / "rejected.jsonl")
+    assert {trace["id"] for trace in traces} == {"mute", "fails", "busy", "down", "slow", "late"}
+    assert {trace["finish_reason"] for trace in traces} == {"stop"}
+    assert {line["id"]: line["reason"] for line in rejected if line["id"] in reasons} == {
+        "right": "truncated", "beside": "truncated", "wrong": "wrong",
+    }  # fmt: skip
+    assert [answer["finish_reason"] for line in rejected for answer in line.get("answers", ())] == [
+        "length", "length", "content_filter", "content_filter", "length", "length",
+    ]  # fmt: skip
+    counts = json.loads((out / "counts.json").read_text())
+    assert (counts["truncated"], counts["answers: truncated"], counts["answers: wrong"]) == (4, 4, 2)
+    warning = "warning: 4 of 12 answers (33.3%) are cut at the token limit: raise distill.max_tokens=4096"
+    assert warning in capsys.readouterr().out
+
+
 def test_what_was_spent_is_told_and_bounded_over_runs(
     arguments: list[str], chat_server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

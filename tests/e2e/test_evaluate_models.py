@@ -146,6 +146,9 @@ def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     accuracy, records = numbers(answered)["accuracy"], lines(answered / "records.jsonl")
+    cut = [record["id"] for record in records if record["finish_reason"] == "length"]
+    assert {record["finish_reason"] for record in records} <= {"stop", "length"}
+    assert numbers(answered)["truncated"] == len(cut) / 10
     for record in records:
         db = data / f"dev/databases/{record['db_id']}/{record['db_id']}.sqlite"
         is_right = rows(db, record["sql"]) == rows(db, record["gold_sql"])
@@ -162,6 +165,8 @@ def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     assert speed["memory/peak"] > 100 << 20
     shown = (answered.parent / "shown.txt").read_text()
     assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
+    warning = f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are cut at the token limit: raise evaluate.max"
+    assert (warning in shown) == bool(cut)
 
 
 @pytest.mark.slow
@@ -246,6 +251,12 @@ def test_a_run_is_asked_as_it_was_trained(
     assert any(role == "environment" for role, _ in dialogues[0]["answer"])
     assert found["turns/mean"] > 1
     assert found["dialogue/queries"] > 0
+    for record in records:
+        answer, reason = record["answer"], record["finish_reason"]
+        written = [answer] if isinstance(answer, str) else [text for role, text in answer if role == "assistant"]
+        assert reason in {"stop", "length", "turns"}
+        assert (reason == "stop") == written[-1].endswith("</solution>")
+        assert reason != "turns" or len(written) == 3
     assert sum(value for name, value in found.items() if name.startswith("count/turns/")) == 4
     assert "turns" in capsys.readouterr().out
     assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
@@ -327,7 +338,37 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     assert records["q1"]["answer"][0][1].endswith("</sql>")
     assert "5\n6" in records["q1"]["answer"][1][1]
     assert (found["accuracy"], found["bird"], found["turns/mean"] > 1) == (0.5, 0.5, True)
+    assert [records[name]["finish_reason"] for name in ("q1", "q2", "q3", "q4")] == ["stop", "stop", "turns", ""]
+    assert (found["truncated"], found["finish_reason/turns"]) == (0.0, 1.0)
     assert "HTTP 400 too long" in records["q4"]["fault"]
+
+
+def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
+    four: Path, tmp_path: Path, chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Right SQL that is cut stays right; q4 has no answer in the first call."""
+    reasons, is_busy = {"q1": "length", "q2": "content_filter", "q3": "stop", "q4": "length"}, [True]
+
+    def script(_number: int, body: dict[str, Any]) -> Any:
+        name = re.findall(r"<(q\d)>", body["messages"][-1]["content"])[-1]
+        if name == "q4" and is_busy:
+            return 503, {}, "busy"
+        return chat_server.said(f"```sql\n{RIGHT}\n```", finish_reason=reasons[name])
+
+    out = tmp_path / "out"
+    with chat_server.serving(script) as (url, seen):
+        to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.retries=0")
+        command = ["--data", str(four), "--out", str(out), "--as", "omnisql", *to, *LIMITS]
+        assert main(command) == 1
+        is_busy.clear()
+        assert main(command) == 0
+        assert len(seen) == 4 + 1
+    assert {record["id"]: record["finish_reason"] for record in lines(out / "records.jsonl")} == reasons
+    metrics = numbers(out)
+    assert (metrics["truncated"], metrics["accuracy"], metrics["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
+    shown = capsys.readouterr().out
+    assert "warning: 2 of 4 answers (50.0%) are cut at the token limit: raise evaluate.max_new_tokens=2048" in shown
+    assert "warning: 1 of 4 answers (25.0%) are cut by the server's content filter" in shown
 
 
 def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:

@@ -140,6 +140,9 @@ def test_pass_rates_are_counted_and_kept(
     out = shutil.copytree(rated, tmp_path / "out")
     rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
     assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or wrong shows nothing"
+    truncated = [rate["truncated"] for rate in lines(out / "rates.jsonl")[1:]]
+    assert all(0 <= count <= 4 for count in truncated)
+    assert json.loads((out / "counts.json").read_text())["truncated"] == sum(truncated)
     kept = [one["id"] for one in lines(out / "kept.jsonl")]
     assert kept == [uid for uid, right in rates.items() if 1 <= right <= 3]
     reasons = {one["id"]: one["reason"] for one in lines(out / "dropped.jsonl")}
@@ -153,7 +156,9 @@ def test_pass_rates_are_counted_and_kept(
     assert main(arguments(*SAMPLED, "executor.vm_steps=1000")) == 2
     assert "was begun with executor.vm_steps=20000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0
-    assert "answered" not in capsys.readouterr().out, "what is known was drawn again"
+    shown = capsys.readouterr().out
+    assert "answered" not in shown, "what is known was drawn again"
+    assert ("are cut at the token limit: raise sampling.max_new_tokens=" in shown) == (sum(truncated) > 0)
 
 
 @pytest.mark.slow

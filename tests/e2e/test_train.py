@@ -87,6 +87,7 @@ def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
     assert first["policy/sampler_delta_mean"] < 1e-4
     assert first["policy/kl"] == pytest.approx(0.0, abs=1e-6)
     assert {"step", "uid", "sql", "status", "reward"} <= set(lines(whole / "samples.jsonl")[0])
+    assert {sample["finish_reason"] for sample in lines(whole / "samples.jsonl")} <= {"stop", "length"}
     for path in ("config.yaml", "report.html", "tb", "model/config.json", "model/tokenizer.json", "checkpoints/5"):
         assert (whole / path).exists(), path
 
@@ -116,6 +117,12 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
     evaluated = [one for one in groups if one["phase"].startswith("eval/")]
     assert {one["step"] for one in evaluated} == {2, 5}
     assert all(len(one["answers"]) == 1 and one["rule"] for one in evaluated)
+    reasons = [answer["finish_reason"] for group in (*trained, *evaluated) for answer in group["answers"]]
+    assert set(reasons) <= {"stop", "length"}
+    last = [group for group in evaluated if (group["phase"], group["step"]) == ("eval/dev_unseen", 5)]
+    ends = [group["answers"][0]["finish_reason"] for group in last]
+    (row,) = [row for row in lines(whole / "metrics.jsonl") if row["step"] == 5 and row["phase"] == "eval"]
+    assert row["eval/dev_unseen/truncated"] == ends.count("length") / len(ends) > 0, "twelve tokens are few"
     about = json.loads((whole / "about.json").read_text())
     assert about["parameters"] > 0
     assert about["sessions"][0]["began"] <= about["sessions"][0]["ended"]

@@ -85,8 +85,10 @@ class Server:
         sqls, scores = ANSWERS[name]
         if is_judge:
             assert body["temperature"] == 0.8
-            return self.said(scores)
+            return self.said(scores, finish_reason="length" if name == "babble" else "stop")
         sql = sqls[time_asked % len(sqls)]
+        if sql == EMPTY:
+            return self.said(f"```sql\n{sql}\n```", finish_reason="length")
         return self.said("I do not know." if sql is None else f"So:\n```sql\n{sql}\n```")
 
 
@@ -119,6 +121,9 @@ def test_the_best_of_each_is_chosen_and_compared(
     assert (slow["spent"]["requests"], server.times["slow/judge"]) == (10, 4)
     assert (records["babble"]["replies"], records["babble"]["unread"]) == ([], 8)
     assert (records["empty"]["attempts"], records["empty"]["empty"]) == (9, 9)
+    assert records["babble"]["finish_reasons"] == {"candidates": {"stop": 3}, "judge": {"length": 8}}
+    assert records["empty"]["finish_reasons"] == {"candidates": {"length": 9}}
+    assert records["refused"]["finish_reasons"] == {"candidates": {}}
     assert (records["mute"]["attempts"], records["mute"]["without_sql"]) == (9, 9)
     assert (records["refused"]["attempts"], records["refused"]["unanswered"]) == (3, 3)
     assert records["busy"]["spent"]["requests"] == (3 + 1) + (4 + 1)
@@ -133,6 +138,12 @@ def test_the_best_of_each_is_chosen_and_compared(
         assert numbers[f"best/{rule}"] == 5 / 8
         assert numbers[f"gain/{rule}"] == pytest.approx((len(right) - 1) / 8)
     assert (numbers["unfinished"], numbers["skipped"], numbers["unread"]) == (0, 0, 8)
+    attempts, replies = numbers["attempts"] - numbers["unanswered"], numbers["replies"] + numbers["unread"]
+    assert (numbers["truncated"], numbers["truncated/judge"]) == (9 / attempts, 8 / replies)
+    assert f"warning: 9 of {attempts} answers " in told.out
+    assert "are cut at the token limit: raise verbal.max_tokens=2048" in told.out
+    assert f"warning: 8 of {replies} judge's replies " in told.out
+    assert "are cut at the token limit: raise verbal.judge_max_tokens=1024" in told.out
     assert numbers["requests"] == len(seen)
     assert numbers["cost"] == numbers["prompt_tokens"] + numbers["completion_tokens"] > 0
     assert "3 attempts were not answered; " in told.err

@@ -78,18 +78,21 @@
       <${Rows} results=${verdict.results} />`;
   }
 
+  // Finish reasons; others are shown as the endpoint reported them.
+  const ENDED = { stop: "", length: "cut off", turns: "out of turns", demonstration: "demonstration: not sampled" };
+
   JX.Answer = ({ answer, name, group, head }) => {
     const [isToken, showTokens] = useState(false);
     const hasTokens = answer.turns.some((turn) => turn.length > 2);
     const parts = Object.entries(answer.parts || {});
+    const ending = answer.finish_reason in ENDED ? ENDED[answer.finish_reason] : answer.finish_reason;
     const turns = (tokens) => answer.turns.map((turn) => html`<${Turn} turn=${turn} tokens=${tokens} isAlone=${answer.turns.length === 1} />`);
     return html`<article aria-label=${name}><header><h3>${name}</h3>
         <${JX.Pill} text=${answer.status} tone=${JX.statusTone(answer.status)} />
         <span>reward <b>${number(answer.reward)}</b></span>
         ${answer.advantage !== undefined && html`<span>advantage <b class=${answer.advantage > 0 ? "good" : answer.advantage < 0 ? "bad" : ""}>${number(answer.advantage)}</b></span>`}
         ${answer.weight === 0 && html`<span class="bad">not learned from</span>`}
-        ${answer.finish === "length" && html`<${JX.Pill} text="cut off" tone="bad" />`}
-        ${answer.finish === "demonstration" && html`<${JX.Pill} text="demonstration: not sampled" />`}
+        ${ending && html`<${JX.Pill} text=${ending} tone=${answer.finish_reason === "demonstration" ? "" : "bad"} />`}
         ${answer.stop && html`<span class="dim">stopped by ${answer.stop}</span>`}
         ${answer.gold_status && answer.gold_status !== "ok" && html`<${JX.Pill} text=${`gold: ${answer.gold_status}`} tone="bad" />`}
       </header>

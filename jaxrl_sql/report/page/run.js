@@ -21,10 +21,10 @@
     if (!run.accuracies || !run.accuracies.length) return null;
     const line = (one, isGrade) => html`<tr class=${isGrade ? "grade" : ""}><th scope="row">${isGrade ? "– " : ""}${one.name}</th>
       <${End} end=${one.before} count=${one.count} /><${End} end=${one.after} count=${one.count} /><${Change} ...${one} />
-      <td class="number">${one.count || ""}</td><td class="number">${one.valid === null || one.valid === undefined ? "" : percent(one.valid)}</td></tr>`;
+      <td class="number">${one.count || ""}</td>${[one.valid, one.truncated].map((x) => html`<td class="number">${x === null || x === undefined ? "" : percent(x)}</td>`)}</tr>`;
     return html`<h3>Greedy execution accuracy</h3><div class="scroll"><table><caption class="hidden">accuracy by split, with 95 % intervals</caption>
       <thead><tr><th scope="col">split</th><th scope="col" class="number">${run.ends[0]}</th><th scope="col" class="number">${run.ends[1]}</th>
-        <th scope="col" class="number">points</th><th scope="col" class="number">of</th><th scope="col" class="number">SQL runs</th></tr></thead>
+        <th scope="col" class="number">points</th><th scope="col" class="number">of</th><th scope="col" class="number">SQL runs</th><th scope="col" class="number">cut off</th></tr></thead>
       <tbody>${run.accuracies.map((one) => [line(one, false), ...one.grades.map((grade) => line(grade, true))])}</tbody></table></div>
       <p class="dim">Below each share its 95 % interval: over databases for the last evaluation whose answers are kept, else over questions.</p>`;
   }

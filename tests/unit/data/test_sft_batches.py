@@ -109,3 +109,6 @@ def test_traces_take_the_place_of_golds_and_may_be_several(example: Example, tmp
     path.write_text('{"id": "1", "reasoning": "b"}', encoding="utf-8")
     with pytest.raises(InputError, match=r"traces.jsonl:1: a trace has"):
         load_traces(path)
+    path.write_text('{"id": "1", "sql": "SELECT 1", "finish_reason": "length"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"traces.jsonl:1: finish_reason=length reports a trace that is cut"):
+        load_traces(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -87,6 +88,34 @@ def test_votes_choose_and_are_counted_by_size(executor: Executor, examples: list
     assert numbers["vote/5"] == 1.0
     assert numbers["bird"] == 1.0
     assert numbers["accuracy"] == 0.5
+
+
+def test_answers_that_are_cut_are_counted_and_scored_as_before(executor: Executor, examples: list[Example]) -> None:
+    right = "SELECT x FROM n"
+    said = [
+        Answered((right,), ("a",), finish_reasons=("length",)),
+        Answered((right, "SELECT 7", None), tuple("abc"), finish_reasons=("length", "stop", "content_filter")),
+        Answered((), fault="prompt over 9 tokens"),
+    ]
+    asked = [dataclasses.replace(examples[1], uid=f"q{i}") for i in range(3)]
+    records = Judging(executor, RULES, "bird").records(asked, said)
+    assert [(one["finish_reason"], one["scores"]["bird"]) for one in records] == [("length", 1), ("length", 1), ("", 0)]
+    assert records[1]["finish_reasons"] == {"length": 1, "stop": 1, "content_filter": 1}
+    stopped = [{**record, "finish_reason": "stop", "finish_reasons": {"stop": 3}} for record in records[:2]]
+    summary = judged("s", "bird", asked, [records, [*stopped, records[2]]], Counts())
+    assert summary.numbers["truncated"] == (2 / 4 + 0) / 2
+    counts = [summary.numbers[f"finish_reason/{name}"] for name in ("stop", "length", "content_filter")]
+    assert counts == [(1 + 6) / 2, 2 / 2, 1 / 2], "means over two runs"
+    text = as_markdown(tables(summary))
+    assert "| answers truncated at the token limit, in % | 25 |  |" in text
+    assert "| answer: length | 1 |  |" in text
+    assert "| answer: content_filter | 0.5 |  |" in text
+
+
+def test_predictions_have_no_ending(executor: Executor, examples: list[Example]) -> None:
+    records = Judging(executor, RULES, "bird").records(examples[:1], [Answered(("SELECT x FROM t",))])
+    assert records[0]["finish_reason"] == ""
+    assert not [name for name in judged("s", "bird", examples[:1], [records], Counts()).numbers if "finish" in name]
 
 
 def test_a_benchmark_that_prepares_queries_has_them_prepared(executor: Executor, examples: list[Example]) -> None:

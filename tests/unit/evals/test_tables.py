@@ -31,7 +31,10 @@ def test_rules_and_shares_are_never_cut(count: int, rules: tuple[str, ...], monk
     examples = [Example(f"q{i}", f"d{i % 4}", "db", "?", "SELECT 1", difficulty=f"level-{i:02}") for i in range(count)]
     scores = {rule: float(rule == "bird") for rule in rules}
     verdicts = [Verdict(one.uid, "SELECT 1", "ok", scores=scores) for one in examples]
-    records = [{**dataclasses.asdict(verdict), "id": verdict.uid, "answer": ""} for verdict in verdicts]
+    records = [
+        {**dataclasses.asdict(verdict), "id": verdict.uid, "answer": "", "finish_reason": "length"}
+        for verdict in verdicts
+    ]
     made = tables(judged("s", "bird", examples, [records], Counts()))
     stream = Terminal()
     for table in made:

@@ -27,6 +27,7 @@ def evaluation(step: int, accuracy: float, easy: float) -> dict[str, Any]:
         f"{start}/accuracy": accuracy,
         f"{start}/count": 40.0,
         f"{start}/valid": 0.5,
+        f"{start}/truncated": 0.25,
         f"{start}/accuracy/easy": easy,
         f"{start}/count/easy": 10.0,
     }
@@ -112,6 +113,7 @@ def test_page_stands_alone_and_says_what_the_run_did(tmp_path: Path) -> None:
     (run,) = page.head["runs"]
     (dev,) = run["accuracies"]
     assert [dev["before"]["mean"], dev["after"]["mean"], dev["count"], dev["valid"]] == [0.2, 0.35, 40, 0.5]
+    assert dev["truncated"] == 0.25
     assert dev["after"]["low"] < 0.35 < dev["after"]["high"]
     assert [(one["name"], one["before"]["mean"], one["after"]["mean"]) for one in dev["grades"]] == [("easy", 0.4, 0.5)]
     assert ["waiting for SQL", "1.00 % of their time"] in run["numbers"]

@@ -261,9 +261,13 @@ def test_sql_is_observed_until_the_solution(shop: str) -> None:
         last = told("I have no idea")
         assert "<solution>" in last
         assert "last turn" in last
+        assert not turns.is_out_of_turns
         assert turns.next(Action("<sql>SELECT 1</sql>", "stop")) is None, "the turns are used up"
-        assert SqlTurns(executor, shop).next(Action("<solution>SELECT 1</solution>", "stop")) is None
-        assert SqlTurns(executor, shop).next(Action("<sql>SELECT", "length")) is None
+        assert turns.is_out_of_turns
+        for text, reason in (("<solution>SELECT 1</solution>", "stop"), ("<sql>SELECT", "length")):
+            other = SqlTurns(executor, shop, 1)
+            assert other.next(Action(text, reason)) is None
+            assert not other.is_out_of_turns
         endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
         observation = SqlTurns(executor, shop).next(Action(f"<sql>{endless}</sql>", "stop"))
         assert observation is not None

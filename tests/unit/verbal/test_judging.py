@@ -323,8 +323,9 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
 
     def run(name: str) -> tuple[str | None, ...]:
         with Journal(tmp_path / name, {}) as journal:
+            memory = Memory(journal)
             verdicts = choose_by_judging(
-                VerbalPolicy(engine_asker(engine, Memory(journal)), sampling, sampling, encoded),
+                VerbalPolicy(engine_asker(engine, memory), sampling, sampling, encoded),
                 executor,
                 questions,
                 lambda text: f"SELECT a FROM t WHERE a > {ord(text[0]) % 3}" if text else None,
@@ -334,6 +335,14 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
             assert len(verdict.candidates.found) == 3
             assert sum(candidate.copies for candidate in verdict.candidates.found) == verdict.candidates.attempts
             assert (verdict.replies, verdict.unread) == ((), 4)
+        by_question = [memory.finish_reasons(str(uid)) for uid in (1, 2)]
+        for reasons, verdict in zip(by_question, verdicts, strict=True):
+            counts = {stage: sum(of_stage.values()) for stage, of_stage in reasons.items()}
+            assert counts == {"candidates": verdict.candidates.attempts, "judge": 4}
+            assert "length" in reasons["judge"], "six tokens of noise seldom end by themselves"
+        with Journal(tmp_path / name, {}) as journal:
+            again = Memory(journal)
+            assert [again.finish_reasons(str(uid)) for uid in (1, 2)] == by_question
         return tuple(verdict.sql for verdict in verdicts)
 
     assert run("first.jsonl") == run("second.jsonl")

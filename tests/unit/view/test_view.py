@@ -139,6 +139,8 @@ def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path:
 
 def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Path) -> None:
     first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
+    cut = (first / "records.jsonl").read_text().replace('"finish_reason": "stop"', '"finish_reason": "length"', 1)
+    (first / "records.jsonl").write_text(cut)
     second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 0.0})
     (first / "config.yaml").write_text(
         "recipe: arctic\nseed: 4\nmodel: {checkpoint: M}\nevaluate: {data: [D, E], predictions: []}\n"
@@ -153,6 +155,8 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
         ("eval", "a", 1.0), ("eval", "b", 0.0), ("eval", "a", 0.0), ("eval", "b", 0.0),
     ]  # fmt: skip
     assert shown[0]["answers"][0]["verdict"]["results"]["pairs"][0] == [["cup"], ["pot"], [0]]
+    assert [one["answers"][0]["finish_reason"] for one in shown] == ["length", "stop", "stop", "stop"]
+    assert [bool(flags & 16) for flags in data(out, "index")["columns"]["flags"]] == [True, False, False, False]
     assert shown[0]["prompt"] == "CREATE TABLE item"
     (head, other) = data(out, "head")["runs"]
     assert dict(head["ran"]) == {"folder": "first", "recipe": "arctic", "model": "M", "data": "D, E", "seed": "4"}
@@ -164,6 +168,10 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
     (changed,) = groups(out)
     assert [one["from"] for one in changed["answers"]] == ["first: first", "second: second"]
     assert [one["reward"] for one in changed["answers"]] == [1.0, 0.0]
+    assert [one["finish_reason"] for one in changed["answers"]] == ["length", "stop"]
+    whole = json.loads((tmp_path / "compared" / "compare.json").read_text())
+    assert f"50.0% of the answers in {first} are truncated at the token limit" in whole["notes"]
+    assert "ok (length) → ok" in (tmp_path / "compared" / "compare.md").read_text()
 
 
 def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> None:

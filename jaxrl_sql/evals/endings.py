@@ -1,0 +1,57 @@
+"""How answers ended, by their `finish_reason`: the share that is cut, and the setting to raise.
+
+A reason is `stop`, `length` (a limit of tokens), OUT_OF_TURNS, or what an endpoint reports; of predictions it is "".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.types import OUT_OF_TURNS
+
+
+def finish_reasons(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Count the answers of records by their finish reason, those without one left out."""
+    counts: Counter[str] = Counter()
+    for record in records:
+        counts.update(record.get("finish_reasons") or {record["finish_reason"]: 1})
+    del counts[""]
+    return counts
+
+
+def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return the share `truncated` of answers that are cut at a limit of tokens, and `finish_reason/<name>` counts.
+
+    Without any known reason there are no numbers.
+    """
+    total = sum(counts.values())
+    if not total:
+        return {}
+    named = {name: float(counts.get(name, 0)) for name in dict.fromkeys(("stop", "length", *counts))}
+    share = named["length"] / total
+    return {"truncated": share, **{f"finish_reason/{name}": count for name, count in named.items()}}
+
+
+def why_incomplete(reason: str, cfg: EvaluateConfig) -> str:
+    """Return why an answer is incomplete, with the setting to raise; "" for other reasons."""
+    if reason == "length":
+        settings = f"evaluate.max_new_tokens={cfg.max_new_tokens}"
+        if cfg.turns > 1 and not cfg.base_url:
+            settings += f" (each turn) or evaluate.max_total_tokens={cfg.max_total_tokens} (all turns)"
+        return cut_at(settings)
+    if reason == OUT_OF_TURNS:
+        return f"out of turns and without a solution: raise evaluate.turns={cfg.turns}"
+    return "cut by the server's content filter" if reason == "content_filter" else ""
+
+
+def cut_at(settings: str) -> str:
+    """Return that something is cut at the token limit of these settings."""
+    return f"cut at the token limit: raise {settings}"
+
+
+def incomplete_warning(count: int, total: int, why: str, what: str = "answers") -> str:
+    """Return a line on `count` of `total` answers that are incomplete."""
+    return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {why}"

@@ -55,16 +55,5 @@ def chat_messages(system: str, user: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def plain_text(tokenizer: Any, text: str) -> str:
-    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
-
-    A model that never saw a text without it must not be asked one. Chat templates write it themselves. Without a
-    tokenizer the text stays as it is.
-    """
-    begin = getattr(tokenizer, "bos_token", None)
-    begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
-    return f"{begin}{text}" if begins else text
-
-
 def _first_line(error: Exception) -> str:
     return bare(str(error).strip() or type(error).__name__).splitlines()[0]

@@ -99,7 +99,13 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     folder, source = s.folder / "model", s.config.model.checkpoint
     with s.display.work(f"writing the model to {folder}"):
         save_checkpoint(
-            folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None, ends=end_tokens(s.tokenizer)
+            folder,
+            s.model,
+            merge(trainable, frozen),
+            s.tokenizer,
+            dtype=s.config.model.dtype,
+            source=source or None,
+            ends=end_tokens(s.tokenizer),
         )
         if is_first():
             keep_asked(folder, s.config)

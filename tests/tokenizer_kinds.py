@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 TEXTS = ("SELECT name FROM animal WHERE age >= 4;\n  -- 2014, café", " a", "a <|im_end|>  b", "", "<x>  a <x>", "<s>a")
 BEGIN, END, PAD, OWN = "<s>", "<|im_end|>", "<pad>", "<image>"
 CUT = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LETTERS = sorted({*"SELECT name FROM animal WHERE age >= 4;\n-2014,café<x>b|im_ds"} - {" "})
+LETTERS = sorted({*"SELECT name FROM animal WHERE age >= 4;\n-2014,café<x>b|im_ds'!.,"} - {" "})
 
 
 def begins(core: Tokenizer) -> Tokenizer:

@@ -24,6 +24,16 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 _KEPT = ("model_max_length", "padding_side", "truncation_side")
 _LONGEST = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
 _SQL = "SELECT a FROM b WHERE c = 1"
+# Beginnings, blanks, case, accents in one character and two, digits, other scripts and signs.
+_TEXTS = (
+    "SELECT name, COUNT(*) FROM singer WHERE age >= 42 GROUP BY name;",
+    " It's  a   leading SPACE,\ttabs and trailing ones  ",
+    "\n\nLines\r\nand more\n\n  of them\n",
+    "Z\u00fcrich caf\u00e9 Zu\u0308rich cafe\u0301 \u1e9b\u0323 \ufb01",
+    "12 1234567 3.14159 1e-5 \u0663 \u00b2",
+    "\u6771\u4eac \u041c\u043e\u0441\u043a\u0432\u0430 \u05e9\u05dc\u05d5\u05dd \u2265 \u2581x",
+    "\U0001f600 \U0001f469\u200d\U0001f52c",
+)
 
 
 def general_tokenizer(raw: Any, **fields: Any) -> Any:
@@ -190,3 +200,23 @@ def _prefix_field(backend: Any) -> dict[str, bool]:
     cut = backend.pre_tokenizer
     begins = json.loads(cut.__getstate__()).get("add_prefix_space") if cut is not None else None
     return {} if begins is None else {"add_prefix_space": begins}
+
+
+def cut_alike(first: Any, second: Any) -> bool:
+    """Return whether two tokenizers of one vocabulary cut texts alike, and so each token's text and added tokens."""
+    added = [str(token) for token in second.added_tokens_decoder.values()]
+    texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
+    texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
+    ids, wanted = (each(texts, add_special_tokens=False)["input_ids"] for each in (first, second))
+    return bool(ids == wanted)
+
+
+def misreading_class(folder: Path, tokenizer: Any) -> str:
+    """Return the class by which AutoTokenizer cuts texts otherwise than the tokenizer saved in a folder; empty for none.
+
+    For some families, such as qwen2, transformers 5 takes their class whatever class the folder names.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    return "" if cut_alike(theirs, tokenizer) else type(theirs).__name__

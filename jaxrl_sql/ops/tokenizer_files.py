@@ -212,7 +212,7 @@ def cut_alike(first: Any, second: Any) -> bool:
 
 
 def misreading_class(folder: Path, tokenizer: Any) -> str:
-    """Return the class by which AutoTokenizer cuts texts otherwise than the tokenizer saved in a folder; empty for none.
+    """Return the class by which AutoTokenizer reads a folder otherwise than what was saved there; empty for none.
 
     For some families, such as qwen2, transformers 5 takes their class whatever class the folder names.
     """

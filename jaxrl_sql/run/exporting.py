@@ -156,8 +156,8 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if named := misreading_class(out, one.tokenizer):
         print_text(
-            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise than "
-            "tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained",
+            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
+            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained",
             sys.stderr,
         )
     if one.asked is not None:

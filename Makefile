@@ -194,7 +194,7 @@ $(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	@touch $@
 
 # The tests of what calls the dependencies most.
-LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py
+LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py tests/unit/ops/test_tokenizer_files.py
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and test what calls them

@@ -29,9 +29,13 @@ def bare(text: str) -> str:
     return text.replace(MARK, "")
 
 
+def is_tag(name: str) -> bool:
+    """Return whether a token's name is in angle or square brackets, and no element of HTML."""
+    return bool(_TAG.fullmatch(name)) and not _HTML.fullmatch(name)
+
+
 def _is_control(name: str, special: Collection[str]) -> bool:
-    is_tag = _TAG.fullmatch(name) and not _HTML.fullmatch(name)
-    return len(name.strip()) > 1 and (name in special or bool(is_tag))
+    return len(name.strip()) > 1 and (name in special or is_tag(name))
 
 
 class ControlTokens:

@@ -9,10 +9,11 @@ transformers 4 and 5 read ids alike. Both need transformers, which is imported o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxrl_sql.ops.control_tokens import is_tag
 from jaxrl_sql.types import InputError
 
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -81,17 +82,27 @@ def _as_written(folder: Path) -> Any:
     from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     raw, fields = Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
+    added = _added(raw)
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
+    # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
+    whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
     listed = fields.get("extra_special_tokens") or fields.get("additional_special_tokens")
     special = [_text(token) for token in listed] if isinstance(listed, list) else []
     kept = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
-    return general_tokenizer(
+    tokenizer = general_tokenizer(
         raw,
-        extra_special_tokens=[text for text in special if text and raw.token_to_id(text) is not None],
+        extra_special_tokens=[text for text in special if text in added],
         chat_template=_chat_template(folder, fields),
         **kept,
-        **roles,
+        **whole,
     )
+    for name in roles.keys() & set(_ROLES) - whole.keys():
+        setattr(tokenizer, name, roles[name])
+    return tokenizer
+
+
+def _added(raw: Any) -> set[str]:
+    return {token.content for token in raw.get_added_tokens_decoder().values()}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -173,7 +184,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         **{name: getattr(tokenizer, name) for name in _KEPT},
-        **_special_fields(tokenizer),
+        **_special_fields(tokenizer, _added(backend)),
         **_prefix_field(backend),
     }
     fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _LONGEST else None
@@ -182,9 +193,13 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def _special_fields(tokenizer: Any) -> dict[str, Any]:
-    """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there."""
+def _special_fields(tokenizer: Any, added: Collection[str]) -> dict[str, Any]:
+    """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there.
+
+    Other roles than those of the first and the last token are left out where their tokens are ordinary ones.
+    """
     named = {name: text for name, token in tokenizer.special_tokens_map.items() if (text := _text_of(token))}
+    named = {name: text for name, text in named.items() if text in added or name in ("bos_token", "eos_token")}
     own = {name: text for name, text in named.items() if name not in _ROLES}
     listed = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
     roles: dict[str, Any] = {name: text for name, text in named.items() if name in _ROLES}

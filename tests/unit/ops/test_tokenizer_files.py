@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 
 from jaxrl_sql.ops.control_tokens import ControlTokens, prompt_ids
 from jaxrl_sql.ops.tokenizer_files import misreading_class, read_tokenizer, save_tokenizer
@@ -120,6 +120,24 @@ def test_a_role_of_a_token_without_an_id_is_left_out(kinds: ModuleType, tmp_path
     assert tokenizer.pad_token is None
     with pytest.raises(AttributeError):
         tokenizer.image_token  # noqa: B018
+
+
+def test_an_ordinary_token_stays_ordinary_in_a_role(kinds: ModuleType, tmp_path: Path) -> None:
+    """A padding token `!` must not cut `!=`, nor in transformers; a name in brackets is one token."""
+    given = json.loads(kinds.byte_level().to_str())
+    given["model"]["vocab"] |= {"!=": 400, "<eot>": 401}
+    given["model"]["merges"].append(["!", "="])
+    core = Tokenizer.from_str(json.dumps(given))
+    assert 400 in core.encode("a!=b").ids
+    folder = kinds.write(tmp_path / "given", core, pad_token="!", unk_token="b", eos_token="<eot>")  # noqa: S106
+    tokenizer = read_tokenizer(folder)
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    for each in (tokenizer, read_tokenizer(tmp_path / "saved")):
+        assert each.encode("a!=b!") == core.encode("a!=b!").ids
+        assert each.encode("a<eot>b") == [*core.encode("a").ids, 401, *core.encode("b").ids]
+    assert (tokenizer.pad_token_id, tokenizer.unk_token, tokenizer.eos_token) == (core.token_to_id("!"), "b", "<eot>")
+    fields = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert {name for name in fields if name.endswith("_token")} == {"eos_token"}
 
 
 def test_roles_come_from_the_special_tokens_map_of_older_folders(kinds: ModuleType, tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class Writer:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
         texts, logprobs = (
-            [self.engine.vocabulary.text([token]) for token in ids],
+            [self.engine.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids],
             plain(logprobs),
         )  # JSON has no infinity
         if not self.is_chat:

@@ -55,7 +55,7 @@ SHAPES = {
     "qwen2": ModelConfig("qwen2", 1038, 32, 2, 2, 2, 16, 64, 1e6, 1e-6, True, False, True, 64),
     "llama": ModelConfig("llama", 1038, 32, 2, 4, 2, 8, 64, 5e5, 1e-6, True, False, False, 64, rope_scaling=LLAMA3),
     "gemma3_text": ModelConfig(
-        "gemma3_text", 1038, 32, 2, 2, 1, 16, 64, 1e6, 1e-6, True, True, False, 64, "gelu_tanh",
+        "gemma3_text", 1038, 32, 2, 2, 1, 16, 64, 1e6, 1e-6, True, True, False, 64, activation="gelu_tanh",
         norms_from_one=True, post_norms=True, scale_embeddings=True, sliding=SlidingWindow(8, (True, False), 1e4),
     ),
 }  # fmt: skip

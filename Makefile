@@ -128,10 +128,18 @@ test-browser: setup-dev ## the pages of `view` in Chromium, which has to be ther
 	command -v chromium || command -v chromium-browser || command -v google-chrome # without it the tests would be skipped
 	$(BIN)/python -m pytest -q -m browser tests/browser $(ARGS)
 
+# transformers 4 reads the folders that are saved; it needs no torch for that.
+TRANSFORMERS4 := .venv-transformers-4
+
+$(TRANSFORMERS4)/stamp: $(STAMPS)/uv
+	$(PY) -m venv --clear --without-pip $(TRANSFORMERS4)
+	$(BIN)/uv pip install --quiet --python $(TRANSFORMERS4)/bin/python 'transformers>=4.57,<5' jinja2
+	@touch $@
+
 .PHONY: test-parity
-test-parity: setup-dev $(STAMPS)/parity ## install torch and compare the models with transformers'
+test-parity: setup-dev $(STAMPS)/parity $(TRANSFORMERS4)/stamp ## install torch and transformers 4 and compare models and tokenizers with transformers'
 	$(BIN)/python -c 'import torch' # without it the tests would be skipped and not fail
-	$(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
+	TRANSFORMERS4_PYTHON=$(TRANSFORMERS4)/bin/python $(BIN)/python -m pytest -q -m parity tests/parity $(ARGS)
 
 .PHONY: test-real
 test-real: setup-dev $(STAMPS)/real-model ## install Gemma 3 270M and torch, and compare what both sides write
@@ -186,7 +194,7 @@ $(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	@touch $@
 
 # The tests of what calls the dependencies most.
-LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py
+LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py tests/unit/ops/test_tokenizer_files.py
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and test what calls them
@@ -309,6 +317,6 @@ golds: setup-dev ## run every gold of Spider and compare the rows with apsw's (n
 
 .PHONY: clean
 clean: ## delete the environments, build outputs and caches; runs and data stay
-	rm -rf $(VENV) $(GPU_PLAN) $(TRAINERS) $(LOWEST) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(GPU_PLAN) $(TRAINERS) $(LOWEST) $(TRANSFORMERS4) target build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f sqlexec_rs/python/sqlexec_rs/sqlexec-worker sqlexec_rs/THIRD_PARTY_NOTICES.txt
 	find jaxrl_sql tests scripts sqlexec_rs -type d -name __pycache__ -prune -exec rm -rf {} +

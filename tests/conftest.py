@@ -109,6 +109,12 @@ def gguf_files() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def tokenizer_kinds() -> ModuleType:
+    """Return the module that makes small tokenizers of several kinds."""
+    return _module("tokenizer_kinds")
+
+
+@pytest.fixture(scope="session")
 def chat_server() -> ModuleType:
     """Return the module that serves a chat endpoint."""
     return _module("chat_server")

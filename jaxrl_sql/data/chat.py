@@ -85,17 +85,6 @@ def chat_messages(system: str, user: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
-def plain_text(tokenizer: Any, text: str) -> str:
-    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
-
-    A model that never saw a text without it must not be asked one. Chat templates write it themselves. Without a
-    tokenizer the text stays as it is.
-    """
-    begin = getattr(tokenizer, "bos_token", None)
-    begins = begin and tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
-    return f"{begin}{text}" if begins else text
-
-
 @cache
 def _date_codes(date: str) -> dict[str, str]:
     """Return the text of each code of `strftime` on a day, at midnight."""

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
+from jaxrl_sql.data.chat import THINKING, chat_messages, render_chat
 from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.link import link
@@ -28,7 +28,7 @@ from jaxrl_sql.data.schema.read import Schema, read_schema
 from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.template import PromptTemplate
-from jaxrl_sql.ops.control_tokens import ControlTokens, bare
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare, plain_text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
 
 ShowSchema = Callable[[Example, Schema], str]

@@ -29,9 +29,13 @@ def bare(text: str) -> str:
     return text.replace(MARK, "")
 
 
+def is_tag(name: str) -> bool:
+    """Return whether a token's name is in angle or square brackets, and no element of HTML."""
+    return bool(_TAG.fullmatch(name)) and not _HTML.fullmatch(name)
+
+
 def _is_control(name: str, special: Collection[str]) -> bool:
-    is_tag = _TAG.fullmatch(name) and not _HTML.fullmatch(name)
-    return len(name.strip()) > 1 and (name in special or bool(is_tag))
+    return len(name.strip()) > 1 and (name in special or is_tag(name))
 
 
 class ControlTokens:
@@ -77,3 +81,21 @@ class ControlTokens:
         pieces = text.split(MARK) if MARK in text else [text]
         encode = self.tokenizer.encode
         return [i for piece in pieces for i in encode(piece, add_special_tokens=add_special_tokens)]
+
+
+def plain_text(tokenizer: Any, text: str) -> str:
+    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
+
+    A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
+    themselves. Without a tokenizer the text stays as it is.
+    """
+    begin = getattr(tokenizer, "bos_token", None)
+    if not begin or text.startswith(begin):
+        return text
+    begins = tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
+    return f"{begin}{text}" if begins else text
+
+
+def prompt_ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the ids of a whole text that a model continues: it has one begin token at most, and no end token."""
+    return list(tokenizer.encode(plain_text(tokenizer, text), add_special_tokens=False))

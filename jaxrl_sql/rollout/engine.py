@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.ops.control_tokens import prompt_ids
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import GenerationRequest, Sample, SamplingParams
@@ -137,7 +138,7 @@ def make_request(
     def encoded(index: int, prompt: Prompt | str | Sequence[int]) -> Prompt:
         if isinstance(prompt, Prompt):
             return prompt
-        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = prompt_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt
         return Prompt(str(index), tuple(ids), prompt if isinstance(prompt, str) else "")
 
     if turns is not None and (ahead is not None or begun):

@@ -398,7 +398,7 @@ class Scheduler:
 
     def _detokenize(self, ids: tuple[int, ...], end: End, stops: Sequence[str]) -> str:
         """Return the text of a turn: without the token that ended it, and up to its stop string."""
-        text = self.vocabulary.tokenizer.decode(ids[:-1] if end == End.TOKEN else ids, skip_special_tokens=False)
+        text = self.vocabulary.text(ids[:-1] if end == End.TOKEN else ids)
         return cut_after_stop(text, stops) if end == End.STRING else text
 
     def _finish(self, number: int, reason: str, error: str = "") -> Sample:

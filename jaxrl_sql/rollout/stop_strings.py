@@ -52,6 +52,10 @@ class Vocabulary:
         """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
         return self.control.encode(self.control.shield(text, but=TAGS))
 
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, all of them and each space: SQL's quoted values hold spaces that prose has not."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
         return make_stops(sets, self.token_bytes if any(sets) else [], vocab_size)
 

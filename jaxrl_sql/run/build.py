@@ -103,7 +103,13 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
         if is_first():  # a kill before the new weights are sealed leaves them without checksums
             (s.folder / SUMS).unlink(missing_ok=True)
         save_checkpoint(
-            folder, s.model, merge(trainable, frozen), s.tokenizer, source=source or None, ends=end_tokens(s.tokenizer)
+            folder,
+            s.model,
+            merge(trainable, frozen),
+            s.tokenizer,
+            dtype=s.config.model.dtype,
+            source=source or None,
+            ends=end_tokens(s.tokenizer),
         )
         if is_first():
             keep_asked(folder, s.config)

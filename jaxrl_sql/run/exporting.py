@@ -19,6 +19,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
 from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
+from jaxrl_sql.ops.tokenizer_files import misreading_class
 from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.inputs import base_inputs, file_inputs, refuse_other_inputs
@@ -159,6 +160,12 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     ends = end_tokens(one.tokenizer) if one.config is not None else ()  # what others trained ends as they say
     remove_earlier(out, one.source)
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
+    if named := misreading_class(out, one.tokenizer):
+        print_text(
+            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
+            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained",
+            sys.stderr,
+        )
     if one.asked is not None:
         keep_asked(out, one.asked)
     written = [out]

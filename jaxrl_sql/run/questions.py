@@ -20,6 +20,7 @@ from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.ops.tokenizer_files import save_tokenizer
 from jaxrl_sql.rewards.extract import said
 from jaxrl_sql.run.training_set import split_questions, streamed_questions, training_questions
 from jaxrl_sql.runtime.display import Display
@@ -162,7 +163,7 @@ def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], 
     if not saved.exists():
         shown = train.sample() if isinstance(train, Streamed) else train
         texts = ["".join((*prompt_texts(example, style, None), said(style.answer(example)))) for example in shown]
-        train_tokenizer(texts, data.vocab_size).save_pretrained(saved)
+        save_tokenizer(train_tokenizer(texts, data.vocab_size), saved)
     return load_tokenizer(saved)
 
 

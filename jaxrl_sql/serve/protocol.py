@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jaxrl_sql.data.chat import render_chat
-from jaxrl_sql.ops.control_tokens import ControlTokens, bare
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare, prompt_ids
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.sqlenv.turns import TAGS
@@ -168,7 +168,7 @@ class CompletionRequest(Request):
             given = [given]
         if not 0 < len(given) <= MOST:
             raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
-        found = [one if isinstance(one, list) else engine.tokenizer.encode(one) for one in given]
+        found = [one if isinstance(one, list) else prompt_ids(engine.tokenizer, one) for one in given]
         if not all(found):
             raise RefusedError("prompt: one is without tokens", param="prompt")
         size = engine.model.vocab_size
@@ -251,7 +251,7 @@ class Writer:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
         texts, logprobs = (
-            [self.engine.tokenizer.decode([token]) for token in ids],
+            [self.engine.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids],
             plain(logprobs),
         )  # JSON has no infinity
         if not self.is_chat:
@@ -269,7 +269,7 @@ class Writer:
             ends = sample.finish_reason == "stop"
             stop = next((one for one in self.request.stops if ends and sample.text.endswith(one)), "")
             return sample.text.removesuffix(stop)
-        return self.engine.tokenizer.decode(sample.token_ids, skip_special_tokens=False)
+        return self.engine.vocabulary.text(sample.token_ids)
 
     def _sure(self, text: str) -> int:
         """Return how much of a text cannot change: not a cut character at its end, nor what may begin a stop string."""

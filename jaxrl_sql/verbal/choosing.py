@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.config import DataConfig, TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
 from jaxrl_sql.data.benchmarks import Benchmark, skipped_lines
-from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat
+from jaxrl_sql.data.chat import THINKING, chat_messages, render_chat
 from jaxrl_sql.data.filters import keep_only
 from jaxrl_sql.data.hiding import check_hide
 from jaxrl_sql.data.jsonl import write_lines
@@ -23,7 +23,7 @@ from jaxrl_sql.data.prompts import PromptStyle, make_prompts, message_texts, sho
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.evals.choices import Chosen, compare_choices, table
 from jaxrl_sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
-from jaxrl_sql.ops.control_tokens import ControlTokens, bare
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare, plain_text
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.rollout import SamplingParams

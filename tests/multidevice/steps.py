@@ -46,8 +46,9 @@ class Letters:
     def get_vocab(self) -> dict[str, int]:
         return {END: 63}
 
-    def decode(self, ids: Any, *, skip_special_tokens: bool) -> str:
+    def decode(self, ids: Any, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
         assert not skip_special_tokens
+        assert not clean_up_tokenization_spaces
         return "".join(chr(48 + i) for i in ids)
 
 

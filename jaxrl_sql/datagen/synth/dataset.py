@@ -40,6 +40,7 @@ from jaxrl_sql.datagen.synth.spec import (
 )
 from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
+from jaxrl_sql.ops.tokenizer_files import save_tokenizer
 from jaxrl_sql.types import InputError
 
 # How many questions are tokenized at once to measure them.
@@ -244,7 +245,7 @@ def _make(out: Path, spec: SynthSpec) -> SynthReport:
     tokens: dict[str, dict[str, float]] = {}
     if "train" in tallies:
         tokenizer = train_tokenizer(_texts(out, tallies["train"]), spec.vocab_size)
-        tokenizer.save_pretrained(out / "tokenizer")
+        save_tokenizer(tokenizer, out / "tokenizer")
         tokens = {
             split: _lengths(tokenizer, out / split / "questions.jsonl", tally) for split, tally in tallies.items()
         }

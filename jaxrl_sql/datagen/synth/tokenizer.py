@@ -13,6 +13,8 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from jaxrl_sql.ops.tokenizer_files import general_tokenizer
+
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 KEYWORDS = (
     "SELECT DISTINCT FROM WHERE AND OR NOT IN IS NULL LIKE BETWEEN GROUP ORDER BY HAVING LIMIT ASC DESC JOIN LEFT ON "
@@ -43,8 +45,6 @@ CHAT_TEMPLATE = (
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Any:
     """Train a byte-level BPE tokenizer of at most `vocab_size` tokens (at least 259) on the texts."""
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -60,11 +60,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        additional_special_tokens=[START],
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+    return general_tokenizer(
+        tokenizer, pad_token=PAD, eos_token=END, extra_special_tokens=[START], chat_template=CHAT_TEMPLATE
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.ops.tokenizer_files import general_tokenizer
 from jaxrl_sql.types import InputError
 
 # Of tokenizer.ggml.token_type.
@@ -45,7 +46,6 @@ def gguf_tokenizer(path: Path) -> Any:
 def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
     """Build the tokenizer that the metadata of a file says; raises InputError as `gguf_tokenizer` does."""
     from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (the same)
 
     given = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items() if "tokenizer." in key}
     if not given.get("tokens"):
@@ -67,17 +67,12 @@ def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
         whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
         raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
     ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
-    # transformers copies what it is given, a second's work for a large vocabulary; this one is nobody else's.
-    raw.__deepcopy__ = lambda _memo: raw
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
+    return general_tokenizer(
+        raw,
         **{name: given["tokens"][i] for name, i in ids.items() if i is not None},
         add_bos_token=given.get("add_bos_token", _begins_by_default(given)),
         chat_template=metadata.get("tokenizer.chat_template"),
-        clean_up_tokenization_spaces=False,
     )
-    del raw.__deepcopy__
-    return found
 
 
 def _begins_by_default(given: Mapping[str, Any]) -> bool:

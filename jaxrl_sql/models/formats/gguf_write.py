@@ -29,6 +29,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
 )
 from jaxrl_sql.models.rope import rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.ops.tokenizer_files import cut_alike
 from jaxrl_sql.types import InputError
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
@@ -36,16 +37,6 @@ KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 _FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's numbers of what most of a file is
 _UNKNOWN, _UNUSED, _BYTE = 2, 5, 6
 _WIDEST = float(np.finfo(np.float16).max)
-# Beginnings, blanks, case, accents in one character and two, digits, other scripts and signs.
-_TEXTS = (
-    "SELECT name, COUNT(*) FROM singer WHERE age >= 42 GROUP BY name;",
-    " It's  a   leading SPACE,\ttabs and trailing ones  ",
-    "\n\nLines\r\nand more\n\n  of them\n",
-    "Z\u00fcrich caf\u00e9 Zu\u0308rich cafe\u0301 \u1e9b\u0323 \ufb01",
-    "12 1234567 3.14159 1e-5 \u0663 \u00b2",
-    "\u6771\u4eac \u041c\u043e\u0441\u043a\u0432\u0430 \u05e9\u05dc\u05d5\u05dd \u2265 \u2581x",
-    "\U0001f600 \U0001f469\u200d\U0001f52c",
-)
 
 
 def save_gguf(
@@ -228,28 +219,15 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
     named = {f"tokenizer.ggml.{key}": value for key, value in found.items() if value not in ([], None)}
     if template := getattr(tokenizer, "chat_template", None):
         named["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
-    if (is_pieces or found["pre"] != "default") and _cuts_alike(named, tokenizer):
+    if (is_pieces or found["pre"] != "default") and cut_alike(tokenizer_of(named, Path("export")), tokenizer):
         return named
     named |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
-    if not _cuts_alike(named, tokenizer):
+    if not cut_alike(tokenizer_of(named, Path("export")), tokenizer):
         raise InputError(
             "export: the tokenizer cuts text in a way that GGUF cannot say: export the Hugging Face folder instead, "
             "without --gguf"
         )
     return named
-
-
-def _cuts_alike(named: Mapping[str, Any], tokenizer: Any) -> bool:
-    """Return whether the tokenizer that metadata says cuts text as the one that it was made of.
-
-    Told by texts that others cut otherwise, by each of the vocabulary's and by each added token between two letters.
-    """
-    added = [str(token) for token in tokenizer.added_tokens_decoder.values()]
-    texts = [*_TEXTS, *tokenizer.batch_decode([[i] for i in range(len(tokenizer))])]
-    texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
-    again = tokenizer_of(named, Path("export"))
-    ids, wanted = (one(texts, add_special_tokens=False)["input_ids"] for one in (again, tokenizer))
-    return bool(ids == wanted)
 
 
 def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[str], list[int]]:

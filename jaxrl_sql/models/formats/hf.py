@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
 from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
 from jaxrl_sql.models.formats.tensor_files import StoredTensor, read_safetensors, write_safetensors
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.ops.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.types import InputError
@@ -291,7 +293,8 @@ def save_checkpoint(
         raise InputError(
             f"model: family {config.family} has {lost} = {getattr(readable, lost)}, not {getattr(config, lost)}"
         )
-    fields = {**written, "dtype": dtype, "torch_dtype": dtype}
+    # Without a version, transformers warns of tokenizers of over 100,000 tokens and advises another way to cut text.
+    fields = {**written, "dtype": dtype, "torch_dtype": dtype, "transformers_version": version("transformers")}
     special = {}
     if tokenizer is not None:
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -313,52 +316,11 @@ def save_checkpoint(
     _write_json(folder / CONFIG_FILE, {**fields, **special})
     _write_json(folder / GENERATION_FILE, generation)
     if tokenizer is not None:
-        tokenizer.save_pretrained(str(folder))
+        save_tokenizer(tokenizer, folder)
     wait_for_all("save_checkpoint")
 
 
-# The class of tokenizer.json alone, by its old name and its new one.
-_GENERAL_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_TOKENIZER_FILES = (*_VOCABULARIES, "tokenizer_config.json")
-
-
 def load_tokenizer(source: str | Path) -> Any:
-    """Load the tokenizer of a folder (through transformers, from disk only) or of a GGUF file.
-
-    Raises InputError when there is none, or none that is understood.
-    """
+    """Load the tokenizer of a folder, from disk only, or of a GGUF file; raises InputError as `read_tokenizer` does."""
     source = Path(source)
-    if is_gguf(source):
-        return gguf_tokenizer(source)
-    if not source.is_dir():
-        raise InputError(f"tokenizer: {source} is no folder")
-    if not any((source / name).is_file() for name in _TOKENIZER_FILES):
-        raise InputError(f"tokenizer: {source} holds no {' or '.join(_TOKENIZER_FILES)}: name data.tokenizer")
-    try:
-        return _tokenizer_reader(source).from_pretrained(str(source), local_files_only=True)
-    except Exception as error:  # transformers raises whatever the files provoke
-        if not any((source / name).is_file() for name in _VOCABULARIES):
-            raise InputError(
-                f"tokenizer: {source} holds no tokenizer.json: copy it from where the model is, or name data.tokenizer"
-            ) from error
-        reason = " ".join(str(error).split())
-        raise InputError(f"tokenizer: {source} cannot be loaded ({reason or repr(error)})") from error
-
-
-def _tokenizer_reader(folder: Path) -> Any:
-    """Return the class of transformers that reads a folder's tokenizer: the general one where the folder names it.
-
-    Asked which class it is, transformers imports torch where that is installed, which takes seconds.
-    """
-    try:
-        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["tokenizer_class"]
-    except (OSError, ValueError, TypeError, KeyError):
-        named = None
-    if named in _GENERAL_TOKENIZERS and (folder / "tokenizer.json").is_file():
-        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
-
-        return PreTrainedTokenizerFast
-    from transformers import AutoTokenizer  # noqa: PLC0415 (as above)
-
-    return AutoTokenizer
+    return gguf_tokenizer(source) if is_gguf(source) else read_tokenizer(source)

@@ -300,7 +300,7 @@ class Bytes:
     def get_vocab(self) -> dict[str, int]:
         return {**{chr(i): i for i in range(128)}, "end": 128}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, **_: object) -> list[int]:
         return [min(byte, 127) for byte in text.encode()]
 
     def decode(self, ids: Sequence[int], **_: object) -> str:

@@ -15,6 +15,10 @@ _SMALLEST = 2.0**-126
 """The smallest number above 0 that float32 holds in full."""
 
 
+class NotFiniteError(InputError):
+    """A model whose log-probabilities are NaN or infinite: nothing that it samples means anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample `n` completions of a prompt.

@@ -36,7 +36,7 @@ from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
-from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, Sample
+from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
 from jaxrl_sql.sqlenv.executor import ExecutorError
@@ -80,6 +80,7 @@ class Scheduler:
             truncates=any(sampling.truncates for sampling in samplings),
             penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
             steps=self.config.chunk_steps,
+            missing=vocabulary.missing_ids(runner.model.config.vocab_size),
         )
         self.queue = PrefillQueue(runner, request, served, self.automata.first, stats)
         self.partial: dict[int, PartialSample] = {}
@@ -357,10 +358,18 @@ class Scheduler:
         return samples
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
-        """Add a chunk's tokens to their completions -> those whose turn ended, in the order in which they did."""
+        """Add a chunk's tokens to their completions -> those whose turn ended, in the order in which they did.
+
+        Raises NotFiniteError where the model's numbers are no probabilities.
+        """
         live = log.completion >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite &= bool(np.isfinite(log.logprob[live]).all())
+        self._is_finite = bool(np.isfinite(log.logprob[live]).all() and np.isfinite(log.behavior_logprob[live]).all())
+        if not self._is_finite:
+            raise NotFiniteError(
+                "model: its log-probabilities are not finite (NaN or infinity): the weights are broken, or too large "
+                f"to be computed with in {self.runner.cache_dtype}"
+            )
         self.stats.note(steps, written, is_full=self.queue.num_waiting > 0 or bool(self.queue.groups))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)):

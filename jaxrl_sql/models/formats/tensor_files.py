@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,25 @@ SAFETENSORS_DTYPES = {
     "BF16": BFLOAT16,
 }
 HEADER_BYTES = 100 << 20  # no header of a real model is longer: a number above is no length
+
+
+def is_finite(numbers: np.ndarray) -> bool:
+    """Return whether floats hold neither NaN nor infinity: as integers, these are the largest bits of each sign."""
+    for sign, infinity in (("i", np.inf), ("u", -np.inf)):
+        bits = np.dtype(f"{sign}{numbers.dtype.itemsize}")
+        if numbers.view(bits).max(initial=0) >= np.array([infinity], numbers.dtype).view(bits)[0]:
+            return False
+    return True
+
+
+def refuse_broken_weights(where: object, names: Collection[str]) -> None:
+    """Raise InputError where tensors of these names, if there are any, hold numbers that are not finite."""
+    if names:
+        first, others = min(names), f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise InputError(
+            f"{where}: the weights are broken: NaN or infinity in {first}{others}; copy or fetch the model again, or take "
+            "an earlier checkpoint"
+        )
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -54,6 +54,13 @@ def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: fl
     on_device = SamplingMetadata(**{name: jnp.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
     logits = jnp.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]])
     keys = jax.random.split(jax.random.key(0), 2)
-    found = sample_tokens(keys, logits, on_device, jnp.ones(logits.shape, bool))
-    assert np.isfinite(found.behavior_logprob).all()
-    assert (np.asarray(found.behavior_logprob) <= 0).all()
+    r = np.random.default_rng(0)
+    spread = [jnp.asarray(r.normal(0, scale, (2, 1000)), jnp.float32) for scale in (3, 30, 3000)]
+    seen = jnp.ones(logits.shape, bool)
+    for sample in (sample_tokens, jax.jit(sample_tokens)):  # compiled as one program, products are rounded otherwise
+        for logits in (logits, *spread):
+            found = sample(keys, logits, on_device, seen)
+            assert np.isfinite(found.behavior_logprob).all()
+            assert (np.asarray(found.behavior_logprob) <= 0).all()
+            assert (0 <= np.asarray(found.token)).all()
+            assert (np.asarray(found.token) < logits.shape[1]).all()

@@ -248,9 +248,7 @@ def _score_forward(
     return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
-def _score_backward(
-    temperature: float, kept: tuple[jax.Array, ...], g: TokenLogprobs
-) -> tuple[jax.Array, None]:
+def _score_backward(temperature: float, kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
     logits, targets, largest, log_total, entropy = kept
     logprobs = _scaled(logits, largest, temperature) - log_total[..., None]
     p = jnp.exp(logprobs)
@@ -275,9 +273,9 @@ def token_logprobs(
     """Score target tokens without holding more than `kept_bytes` of logits.
 
     hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
-    before the temperature; ids that are `missing` a token have the probability 0. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
-    into as few equal pieces as fit (of one token at least), whose logits are computed, reduced and recomputed in the
-    backward pass.
+    before the temperature; ids that are `missing` a token have the probability 0. Where all logits (float32) fit they
+    are kept for the backward pass. Else the T axis is cut into as few equal pieces as fit (of one token at least),
+    whose logits are computed, reduced and recomputed in the backward pass.
 
     Where the unembedding takes no gradient (`is_frozen`), a token's gradient by its state is known but for a factor as
     soon as its logits are: it is computed beside them, and no logits are kept or computed again. Only a gradient by

@@ -16,7 +16,13 @@ _SMALLEST = 2.0**-126
 
 
 class NotFiniteError(InputError):
-    """A model whose log-probabilities are NaN or infinite: nothing that it samples means anything."""
+    """A model whose log-probabilities, computed in `dtype`, are NaN or infinite: it cannot be sampled from."""
+
+    def __init__(self, dtype: object) -> None:
+        super().__init__(
+            "model: its log-probabilities are not finite (NaN or infinity): the weights are broken, or too large to be "
+            f"computed with in {dtype}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,7 @@ class Scheduler:
             self.chunk_config.penalizes,
         )  # fmt: skip
         self.block_table = BlockTable(self.config.completion_block_size, n, self.queue.levels)
-        self.slot_length = np.zeros(n, np.int64)
-        self.known_from = np.zeros(n, np.int64)
+        self.slot_length, self.known_from = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.recently_ended = max(n // 3 + 1, 1)
         self.num_chunks = 0
         self._is_finite = True
@@ -358,18 +357,12 @@ class Scheduler:
         return samples
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
-        """Add a chunk's tokens to their completions -> those whose turn ended, in the order in which they did.
-
-        Raises NotFiniteError where the model's numbers are no probabilities.
-        """
+        """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
         live = log.completion >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite = bool(np.isfinite(log.logprob[live]).all() and np.isfinite(log.behavior_logprob[live]).all())
+        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
         if not self._is_finite:
-            raise NotFiniteError(
-                "model: its log-probabilities are not finite (NaN or infinity): the weights are broken, or too large "
-                f"to be computed with in {self.runner.cache_dtype}"
-            )
+            raise NotFiniteError(self.runner.cache_dtype)
         self.stats.note(steps, written, is_full=self.queue.num_waiting > 0 or bool(self.queue.groups))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)):

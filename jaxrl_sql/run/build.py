@@ -67,7 +67,12 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
     if temperature not in s.policies:
         model = s.config.model
         made = make_policy_fn(
-            s.model, temperature, model.remat, _compute_dtype(s), model.attention, model.kept_logits_mib << 20,
+            s.model,
+            temperature,
+            model.remat,
+            _compute_dtype(s),
+            model.attention,
+            model.kept_logits_mib << 20,
             missing_ids(s.tokenizer, s.model.vocab_size),
         )
         s.policies[temperature] = made

@@ -110,9 +110,7 @@ def _byte_level(path: Path, given: Mapping[str, Any], padding: Collection[str]) 
     return raw
 
 
-def _sentence_piece(
-    given: Mapping[str, Any], types: Sequence[int], padding: Collection[str], *, by_id: bool
-) -> Any:
+def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], padding: Collection[str], *, by_id: bool) -> Any:
     """Build SentencePiece's merges; by_id: a piece's rank is its place in the vocabulary and not its score."""
     from tokenizers import Tokenizer, decoders, models, normalizers  # noqa: PLC0415 (as above)
 

@@ -46,8 +46,8 @@ def refuse_broken_weights(where: object, names: Collection[str]) -> None:
     if names:
         first, others = min(names), f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(
-            f"{where}: the weights are broken: NaN or infinity in {first}{others}; copy or fetch the model again, or take "
-            "an earlier checkpoint"
+            f"{where}: the weights are broken: NaN or infinity in {first}{others}; copy or fetch the model again, or "
+            "take an earlier checkpoint"
         )
 
 

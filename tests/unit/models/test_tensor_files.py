@@ -16,8 +16,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.models.formats.load_sharded import place, reading_threads
-from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, read_safetensors
+from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, is_finite, read_safetensors
 from jaxrl_sql.models.spec import Init, ParamSpec
 from jaxrl_sql.types import InputError
 
@@ -188,3 +189,44 @@ def test_saving_holds_one_file_of_the_model(large_folder: Path) -> None:
     assert len(list((large_folder / "again").glob("model-*.safetensors"))) > 3
     # In one file it would be half: what is transposed; the embedding is written from where it is.
     assert grown < 0.4 * model, f"{grown / model:.2f} times the model's bytes"
+
+
+def test_floats_are_finite_but_for_nan_and_infinity() -> None:
+    for dtype in (jnp.bfloat16, np.float16):
+        every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+        finite = np.isfinite(every.astype(np.float32))
+        assert is_finite(every[finite])
+        assert [is_finite(one) for one in every[:, None]] == finite.tolist()
+    for kind in (np.float32, np.float64):
+        limits = np.finfo(kind)
+        assert is_finite(np.array([[0.0, -0.0, limits.max], [limits.min, limits.tiny, -1.0]], kind)[:, 1:])
+        assert not any(is_finite(np.array([[1.0, one]], kind)) for one in (np.nan, -np.nan, np.inf, -np.inf))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
+)
+def test_broken_weights_are_refused_by_name(folder: Path, name: str, value: float) -> None:
+    tensors = rewrite(folder, np.float32)
+    tensors[name][..., -1] = value
+    save_file(tensors, folder / "model.safetensors")
+    says = f"{folder}: the weights are broken: NaN or infinity in {name}; copy or fetch the model again, or take an "
+    for dtype, by_layer in (("float32", False), ("bfloat16", True)):
+        with pytest.raises(InputError) as refused:
+            load_checkpoint(folder, dtype, by_layer=by_layer)
+        assert str(refused.value).startswith(says)
+    with pytest.raises(InputError) as refused:
+        list(read_tensors(folder))
+    assert str(refused.value).startswith(says)
+
+
+def test_weights_that_the_dtype_does_not_hold_are_refused_in_and_out(folder: Path) -> None:
+    tensors = rewrite(folder, np.float32)
+    tensors["model.norm.weight"][0] = tensors["model.embed_tokens.weight"][3, 4] = np.finfo(np.float32).max
+    save_file(tensors, folder / "model.safetensors")
+    config, params = load_checkpoint(folder)
+    with pytest.raises(InputError, match=r"NaN or infinity in model.embed_tokens.weight and 1 more; "):
+        load_checkpoint(folder, "bfloat16")
+    with pytest.raises(InputError, match=r"export to bfloat16: .* in model.embed_tokens.weight; "):
+        save_checkpoint(folder / "out", config, params, dtype="bfloat16")

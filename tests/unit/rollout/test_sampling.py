@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -54,13 +55,33 @@ def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: fl
     on_device = SamplingMetadata(**{name: jnp.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
     logits = jnp.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]])
     keys = jax.random.split(jax.random.key(0), 2)
+    found = sample_tokens(keys, logits, on_device, jnp.ones(logits.shape, bool))
+    assert np.isfinite(found.behavior_logprob).all()
+    assert (np.asarray(found.behavior_logprob) <= 0).all()
+
+
+def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
+    """Fused into one program, a product may be rounded otherwise than alone: rows differ in what they ask for."""
+    rest: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": SMALLEST}, {"min_p": SMALLEST})
+    cases = list(itertools.product((1e-6, 1e-3, 1.0, 1e6), (1e-6, 0.5, 1.0, 1e6), (3.0, 30.0, 3000.0), rest))
+    asked = [SamplingParams(temperature=one, repetition_penalty=penalty, **more) for one, penalty, _, more in cases]
+    on_device = SamplingMetadata(
+        **{
+            name: np.array([getattr(one, name) for one in asked], np.int32 if name == "top_k" else np.float32)
+            for name in SamplingMetadata._fields
+        }
+    )
     r = np.random.default_rng(0)
-    spread = [jnp.asarray(r.normal(0, scale, (2, 1000)), jnp.float32) for scale in (3, 30, 3000)]
-    seen = jnp.ones(logits.shape, bool)
-    for sample in (sample_tokens, jax.jit(sample_tokens)):  # compiled as one program, products are rounded otherwise
-        for logits in (logits, *spread):
-            found = sample(keys, logits, on_device, seen)
-            assert np.isfinite(found.behavior_logprob).all()
-            assert (np.asarray(found.behavior_logprob) <= 0).all()
-            assert (0 <= np.asarray(found.token)).all()
-            assert (np.asarray(found.token) < logits.shape[1]).all()
+    spread = np.array([scale for _, _, scale, _ in cases])[:, None]
+    logits = jnp.asarray(r.normal(0, spread, (len(cases), 1000)), jnp.float32)
+    seen = jnp.asarray(r.random(logits.shape) < 0.7)
+    keys = jax.random.split(jax.random.key(0), len(cases))
+    # As users have it, and not as tests compile.
+    level = {"xla_backend_optimization_level": 3}
+    sample = jax.jit(sample_tokens, static_argnames="truncates", compiler_options=level)
+    for truncates in (True, False):
+        found = sample(keys, logits, on_device, seen, truncates=truncates)
+        for numbers in (found.logprob, found.behavior_logprob):
+            assert np.isfinite(numbers).all()
+            assert (np.asarray(numbers) <= 1e-5).all()
+        assert ((np.asarray(found.token) >= 0) & (np.asarray(found.token) < logits.shape[1])).all()

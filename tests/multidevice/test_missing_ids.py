@@ -16,19 +16,19 @@ import pytest
 pytestmark = pytest.mark.multidevice
 
 MISSING = ((0, 1), (10, 13), (50, 63))
-MESHES = {"one": (1, 1, 1), "split": (2, 1, 4)}
+MESHES = {"single": (1, 1, 1), "split": (2, 1, 4)}
 
 
 def test_a_split_vocabulary_samples_and_scores_its_tokens_alone(together: Any) -> None:
     ((out, _),) = together([__file__], 1)
-    one, split = json.loads(out.splitlines()[-1])
+    single, split = json.loads(out.splitlines()[-1])
     present = set(range(64)) - {i for first, last in MISSING for i in range(first, last)}
-    for measured in (one, split):
+    for measured in (single, split):
         assert {token for ids in measured["ids"] for token in ids} <= present
         assert measured["delta"] < 1e-4
         assert measured["is_finite"]
-    assert one["ids"] == split["ids"]
-    assert one["loss"] == pytest.approx(split["loss"], rel=1e-5)
+    assert single["ids"] == split["ids"]
+    assert single["loss"] == pytest.approx(split["loss"], rel=1e-5)
 
 
 def _measure(shape: tuple[int, int, int]) -> dict[str, Any]:

@@ -56,9 +56,7 @@ def place(
         first, last = bounds[0] if spec.is_stacked else (0, 1)
         pieces = list(piece) if spec.is_stacked else [piece]
         named = list(zip(spec.hf_names(), stored, strict=True))[first:last]
-        found = _read(spec, named, pieces, bounds[1:] if spec.is_stacked else bounds, threads)
-        if broken is not None:
-            broken |= found
+        _read(spec, named, pieces, bounds[1:] if spec.is_stacked else bounds, threads, broken)
         arrays += [jax.device_put(piece, device) for device in devices]
         # A transfer that still runs would keep its piece beside the next one.
         jax.block_until_ready(arrays)
@@ -77,9 +75,7 @@ def place_layers(
     arrays: list[list[jax.Array]] = [[] for _ in stored]
     for bounds, devices in _holders(spec.layer_shape, sharding).items():
         pieces = [_empty(bounds, dtype) for _ in stored]
-        found = _read(spec, list(zip(spec.hf_names(), stored, strict=True)), pieces, bounds, threads)
-        if broken is not None:
-            broken |= found
+        _read(spec, list(zip(spec.hf_names(), stored, strict=True)), pieces, bounds, threads, broken)
         for placed, piece in zip(arrays, pieces, strict=True):
             placed += [jax.device_put(piece, device) for device in devices]
         jax.block_until_ready(arrays)
@@ -129,8 +125,9 @@ def _read(
     pieces: Sequence[np.ndarray],
     bounds: Bounds,
     threads: ThreadPoolExecutor,
-) -> set[str]:
-    """Read the bounds of named tensors into pieces, one each, several threads at a time -> those that are not finite."""
+    broken: set[str] | None,
+) -> None:
+    """Read the bounds of named tensors into pieces, one each, several threads at a time; `broken` is as in `place`."""
     part = _part(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
@@ -139,7 +136,9 @@ def _read(
         for piece, (name, tensor) in zip(pieces, stored, strict=True)
         for start in range(*part.rows, JOB_ROWS)
     ]
-    return {name for name, job in jobs if not job.result()}
+    for name, job in jobs:
+        if not job.result() and broken is not None:
+            broken.add(name)
 
 
 def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> bool:

@@ -111,14 +111,14 @@ def test_what_is_not_known_is_refused_in_one_line(tokenizer_of: Any, given: dict
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
-def test_rows_that_the_converter_fills_up_are_no_tokens(tokenizer_of: Any, given: dict[str, Any]) -> None:
-    tokens, types, count = given["tokens"], given["token_type"], len(given["tokens"])
-    padded = given | {
+@pytest.mark.parametrize("metadata", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
+def test_rows_that_the_converter_fills_up_are_no_tokens(tokenizer_of: Any, metadata: dict[str, Any]) -> None:
+    tokens, types, count = metadata["tokens"], metadata["token_type"], len(metadata["tokens"])
+    padded = metadata | {
         "tokens": [*tokens, f"[PAD{count}]", "[PAD1]", f"[PAD{count + 2}]"],
         "token_type": [*types, UNUSED, UNUSED, UNUSED],
     }
-    if "scores" in given:
-        padded["scores"] = [*given["scores"], -1e4, -1e4, -1e4]
-    known, plain = tokenizer_of(padded).get_vocab(), tokenizer_of(given).get_vocab()
+    if "scores" in metadata:
+        padded["scores"] = [*metadata["scores"], -1e4, -1e4, -1e4]
+    known, plain = tokenizer_of(padded).get_vocab(), tokenizer_of(metadata).get_vocab()
     assert known == plain | {"[PAD1]": count + 1}

@@ -196,11 +196,11 @@ def test_floats_are_finite_but_for_nan_and_infinity() -> None:
         every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
         finite = np.isfinite(every.astype(np.float32))
         assert is_finite(every[finite])
-        assert [is_finite(one) for one in every[:, None]] == finite.tolist()
+        assert [is_finite(number) for number in every[:, None]] == finite.tolist()
     for kind in (np.float32, np.float64):
         limits = np.finfo(kind)
         assert is_finite(np.array([[0.0, -0.0, limits.max], [limits.min, limits.tiny, -1.0]], kind)[:, 1:])
-        assert not any(is_finite(np.array([[1.0, one]], kind)) for one in (np.nan, -np.nan, np.inf, -np.inf))
+        assert not any(is_finite(np.array([[1.0, number]], kind)) for number in (np.nan, -np.nan, np.inf, -np.inf))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

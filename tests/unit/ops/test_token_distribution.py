@@ -292,15 +292,15 @@ MISSING: IdRanges = ((2, 4), (9, 11))
 PRESENT = [0, 1, 4, 5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("given", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.99}, {"min_p": 1e-6}])
-def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.99}, {"min_p": 1e-6}])
+def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass(options: dict[str, Any]) -> None:
     logits = jax.random.normal(jax.random.key(0), (500, 11)).at[:, 3].set(9.0).at[:, 10].set(50.0)
     seen, penalty = jnp.ones(logits.shape, bool), 0.5
-    plan = sampling(500, repetition_penalty=penalty, **given)
+    plan = sampling(500, repetition_penalty=penalty, **options)
     keys = jax.random.split(jax.random.key(1), 500)
     got = sample_tokens(keys, without_ids(logits, MISSING), plan, seen)
     assert set(np.asarray(got.token).tolist()) <= set(PRESENT)
-    narrow = jax.nn.log_softmax(logits[:, jnp.array(PRESENT)] / (given.get("temperature", 1.0) or 1.0))
+    narrow = jax.nn.log_softmax(logits[:, jnp.array(PRESENT)] / (options.get("temperature", 1.0) or 1.0))
     places = np.searchsorted(PRESENT, np.asarray(got.token))
     np.testing.assert_allclose(got.logprob, np.asarray(narrow)[np.arange(500), places], atol=1e-5)
     assert np.isfinite(got.behavior_logprob).all()

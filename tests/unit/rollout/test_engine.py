@@ -421,20 +421,20 @@ MISSING = ((0, 1), (7, 9), (18, 24))
 
 
 @pytest.mark.parametrize(
-    "given", [{"temperature": 3.0}, {"temperature": 0.0}, {"top_k": 30, "repetition_penalty": 0.7}]
+    "options", [{"temperature": 3.0}, {"temperature": 0.0}, {"top_k": 30, "repetition_penalty": 0.7}]
 )
-def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(given: dict[str, Any]) -> None:
+def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(options: dict[str, Any]) -> None:
     """The rows of such ids are the likeliest ones by far; the importance ratio of the first step is 1."""
     params = {**PARAMS, "embed": PARAMS["embed"].at[jnp.array([0, 8, 20])].mul(20.0)}
-    prompts, temperature = make_prompts(6, 11), given.get("temperature", 1.0)
+    prompts, temperature = make_prompts(6, 11), options.get("temperature", 1.0)
     engine = Engine(CONFIG, params, Gaps(), EngineConfig(8))
-    samples = list(engine.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **given)))
+    samples = list(engine.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **options)))
     known = set(Gaps().get_vocab().values())
     assert all(set(sample.token_ids) <= known for sample in samples)
     plain = Engine(CONFIG, params, Letters(), EngineConfig(8))
     assert any(
         set(sample.token_ids) - known
-        for sample in plain.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **given))
+        for sample in plain.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **options))
     )
     policy = jax.jit(make_policy(CONFIG, temperature, missing=MISSING))
     for sample in samples:

@@ -64,10 +64,15 @@ def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
     """Fused into one program, a product may be rounded otherwise than alone: rows differ in what they ask for."""
     rest: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": SMALLEST}, {"min_p": SMALLEST})
     cases = list(itertools.product((1e-6, 1e-3, 1.0, 1e6), (1e-6, 0.5, 1.0, 1e6), (3.0, 30.0, 3000.0), rest))
-    asked = [SamplingParams(temperature=one, repetition_penalty=penalty, **more) for one, penalty, _, more in cases]
+    samplings = [
+        SamplingParams(temperature=temperature, repetition_penalty=penalty, **more)
+        for temperature, penalty, _, more in cases
+    ]
     on_device = SamplingMetadata(
         **{
-            name: np.array([getattr(one, name) for one in asked], np.int32 if name == "top_k" else np.float32)
+            name: np.array(
+                [getattr(sampling, name) for sampling in samplings], np.int32 if name == "top_k" else np.float32
+            )
             for name in SamplingMetadata._fields
         }
     )
@@ -80,8 +85,8 @@ def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
     level = {"xla_backend_optimization_level": 3}
     sample = jax.jit(sample_tokens, static_argnames="truncates", compiler_options=level)
     for truncates in (True, False):
-        found = sample(keys, logits, on_device, seen, truncates=truncates)
-        for numbers in (found.logprob, found.behavior_logprob):
+        drawn = sample(keys, logits, on_device, seen, truncates=truncates)
+        for numbers in (drawn.logprob, drawn.behavior_logprob):
             assert np.isfinite(numbers).all()
             assert (np.asarray(numbers) <= 1e-5).all()
-        assert ((np.asarray(found.token) >= 0) & (np.asarray(found.token) < logits.shape[1])).all()
+        assert ((np.asarray(drawn.token) >= 0) & (np.asarray(drawn.token) < logits.shape[1])).all()

@@ -81,9 +81,9 @@ def written(folder: Path, given: dict[str, Any], **more: str) -> Any:
 
 def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None:
     """Rows beyond the tokenizer, and an id that it leaves out: what the trainer scores has none of their mass."""
-    given = json.loads((START / "tokenizer.json").read_text())
-    gap = given["model"]["vocab"].pop("!")
-    tokenizer = written(tmp_path / "gaps", given)
+    raw = json.loads((START / "tokenizer.json").read_text())
+    gap = raw["model"]["vocab"].pop("!")
+    tokenizer = written(tmp_path / "gaps", raw)
     config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)

@@ -26,7 +26,7 @@ from jaxrl_sql.train import main as train
 from jaxrl_sql.view.__main__ import main as view
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
-BROKEN = "nan: the weights are broken: NaN or infinity in model.norm.weight"
+BROKEN = "nan: the weights are broken: NaN, infinity or numbers beyond 1e+15 in model.norm.weight"
 Command = Callable[[Sequence[str]], int]
 
 

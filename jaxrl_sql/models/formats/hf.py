@@ -28,7 +28,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
 from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
 from jaxrl_sql.models.formats.tensor_files import (
     StoredTensor,
-    is_finite,
+    is_sound,
     read_safetensors,
     refuse_broken_weights,
     write_safetensors,
@@ -154,8 +154,8 @@ def load_checkpoint(
     For a model that is not trained: matrices in the dtype `matrices`, which products narrow them to in any case, and
     by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`).
 
-    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for NaN and
-    infinity in the weights, and for tensors that are missing, unknown or misshapen, all of them in one line.
+    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
+    are not sound (`tensor_files.is_sound`), and for tensors that are missing, unknown or misshapen, all in one line.
     """
     source = Path(source)
     broken: set[str] = set()
@@ -196,7 +196,7 @@ def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
             for name in spec.hf_names():
                 rows = spec.hf_shape[0] if spec.is_matrix else 1
                 tensor = found[name].read(0, rows)
-                refuse_broken_weights(source, () if is_finite(tensor) else (name,))
+                refuse_broken_weights(source, () if is_sound(tensor) else (name,))
                 yield name, tensor.reshape(spec.hf_shape)
 
 
@@ -210,13 +210,13 @@ def _checked_dtype(dtype: str) -> Any:
 def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, tensor) in the file's layout, one tensor on the host at a time.
 
-    Raises InputError for a tensor that is not finite in `dtype`.
+    Raises InputError for a tensor that is not sound in `dtype` (`tensor_files.is_sound`).
     """
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
             tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
-            refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_finite(tensor) else (name,))
+            refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_sound(tensor) else (name,))
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)

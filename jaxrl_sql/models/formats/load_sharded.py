@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor, is_finite
+from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor, is_sound
 from jaxrl_sql.models.spec import ParamSpec
 
 # Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
@@ -48,7 +48,7 @@ def place(
 ) -> jax.Array:
     """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`.
 
-    The names of those that hold NaN or infinity there are added to `broken`.
+    The names of those that are not sound there (`tensor_files.is_sound`) are added to `broken`.
     """
     arrays: list[jax.Array] = []
     for bounds, devices in _holders(spec.shape, sharding).items():
@@ -144,19 +144,19 @@ def _read(
 def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> bool:
     """Fill a piece's rows (columns, where it is transposed) that come from a tensor's rows from `first` on.
 
-    Return whether all of these numbers are finite; they are looked at while they lie in the processor's caches.
+    Return whether these numbers are sound; they are checked while they lie in the processor's caches.
     """
     last = min(first + JOB_ROWS, part.rows[1])
     whole = part.columns == (0, tensor.shape[-1])
     if tensor.encoding.dtype == dtype and whole and tensor.order is None and not part.transposed:
         rows = grid[first - part.rows[0] : last - part.rows[0]]
         tensor.read_into(first, rows)
-        return is_finite(rows.view(dtype))
-    are_finite = True
+        return is_sound(rows.view(dtype))
+    are_sound = True
     step = max(READ_VALUES // tensor.shape[-1] // BLOCK_ROWS, 1) * BLOCK_ROWS
     for start in range(first, last, step):
         numbers = _cast(tensor.read(start, min(start + step, last))[:, slice(*part.columns)], dtype)
-        are_finite &= is_finite(numbers)
+        are_sound &= is_sound(numbers)
         block = _bits(numbers)
         at = start - part.rows[0]
         if not part.transposed:
@@ -165,7 +165,7 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype
         for row in range(0, len(block), BLOCK_ROWS):
             turned = block[row : row + BLOCK_ROWS].T
             grid[:, at + row : at + row + turned.shape[1]] = turned
-    return are_finite
+    return are_sound
 
 
 def _empty(bounds: Bounds, dtype: np.dtype) -> np.ndarray:

@@ -216,10 +216,10 @@ def test_adapters_that_are_not_finite_are_refused(tmp_path: Path, value: float) 
     tensors = load_file(path)
     tensors[name][0, 0] = value
     save_file(tensors, path)
-    with pytest.raises(InputError, match=f"^{tmp_path}: the weights are broken: NaN or infinity in {name}; "):
+    with pytest.raises(InputError, match=f"^{tmp_path}: the weights are broken: .* in {name}; "):
         load_adapters(tmp_path, QWEN3)
     save_adapters(tmp_path, QWEN3, adapters)
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": value}))
-    with pytest.raises(InputError, match="NaN or infinity in lora_alpha; "):
+    with pytest.raises(InputError, match=r"the weights are broken: .* in lora_alpha; "):
         load_adapters(tmp_path, QWEN3)

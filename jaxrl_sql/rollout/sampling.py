@@ -20,8 +20,8 @@ class NotFiniteError(InputError):
 
     def __init__(self, dtype: object) -> None:
         super().__init__(
-            "model: its log-probabilities are not finite (NaN or infinity): the weights are broken, or too large to be "
-            f"computed with in {dtype}"
+            "model: its log-probabilities are not finite numbers: the weights are broken, or too large to be computed "
+            f"with in {dtype}"
         )
 
 

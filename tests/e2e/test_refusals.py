@@ -123,7 +123,13 @@ def test_a_broken_weight_is_one_line_where_questions_are_read_before(
     if command is evaluate:
         words += ["--model", "nan", "--data", str(small_data), "--split", "dev", "--out", "out", "data.prompt=compact"]
     else:
-        words += ["model.checkpoint=nan", "data.source=folder", f"data.dir={small_data}", "run.dir=trained"]
+        words += [
+            "model.checkpoint=nan",
+            "data.source=folder",
+            f"data.dir={small_data}",
+            "run.dir=trained",
+            "sft.steps=1",
+        ]
     assert command(words) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(lines) == 1

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import forward, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models import load_config as load_model_config
 from jaxrl_sql.ops.rng import Purpose
@@ -84,7 +84,7 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     raw = json.loads((START / "tokenizer.json").read_text())
     gap = raw["model"]["vocab"].pop("!")
     tokenizer = written(tmp_path / "gaps", raw)
-    config = changed(checkpoint(tmp_path / "model", LARGEST + 30, tokenizer), {"model.compute_dtype": "float32"})
+    config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
     session: Any = SimpleNamespace(tokenizer=tokenizer, model=shape, config=config, policies={})
@@ -103,7 +103,7 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     scored = jax.jit(make_policy(session, 1.0))(params, None, batch)
     tokens = jnp.array([[5, 6, 7, 8, 9, 10]])
     logits = forward(params, shape, tokens, jnp.array([6]))[0, 2:5]
-    present = np.array(sorted(tokenizer.get_vocab().values()))
+    present = np.array(sorted({*tokenizer.get_vocab().values()}))
     assert gap not in present
     wanted = jax.nn.log_softmax(logits[:, present])
     places = np.searchsorted(present, [8, 9, 10])

@@ -50,8 +50,8 @@ class Endless:
     eos_token = "end"  # noqa: S105 (a token's name)
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the one token that is asked for."""
-        return {"end": MODEL.vocab_size}
+        """Return a token for each of the model's ids, and the end token."""
+        return {**{str(i): i for i in range(MODEL.vocab_size)}, "end": MODEL.vocab_size}
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         """Return the ids as text."""

@@ -213,8 +213,8 @@ class Endless:
         self.end = vocab_size
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the one token that is asked for."""
-        return {"end": self.end}
+        """Return a token for each of the model's ids, and the end token."""
+        return {**{str(i): i for i in range(self.end)}, "end": self.end}
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         """Return how many ids there are: their text is not what is timed."""

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.formats.tensor_files import write_safetensors
+from jaxrl_sql.models.formats.tensor_files import is_sound, refuse_broken_weights, write_safetensors
 from jaxrl_sql.models.frozen import joined
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_shardings, param_specs
 from jaxrl_sql.models.value import policy_part
@@ -254,7 +254,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
     """Read adapters in PEFT's form for a model of this config, on one device or sharded over `mesh`.
 
     Raises InputError when the folder holds none, when they use what is not computed here (DoRA, rank-stabilised
-    scaling, trained biases, …), and when their tensors are not those of this model.
+    scaling, trained biases, …), and when their tensors are not those of this model or not sound.
     """
     folder = Path(folder)
     try:
@@ -274,6 +274,8 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
         if any(file in tensors for layer in range(config.n_layers) for file in spec.file_names(layer))
     }
     _compare(folder, specs.values(), tensors)
+    broken = [name for name, tensor in tensors.items() if not is_sound(tensor)]
+    refuse_broken_weights(folder, broken if math.isfinite(alpha) else ["lora_alpha"])
     pairs = {}
     for name, spec in specs.items():
         files = [spec.file_names(layer) for layer in range(config.n_layers)]

@@ -14,7 +14,7 @@ from jaxrl_sql.models.packed import of_completions, packed_rows, scored_tokens
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import states_before, unembedding
 from jaxrl_sql.models.value import ActorCritic, policy_part, state_values
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES, TokenLogprobs, token_logprobs
+from jaxrl_sql.ops.token_distribution import KEPT_BYTES, IdRanges, TokenLogprobs, token_logprobs
 from jaxrl_sql.parallel.rules import logit_ways
 
 
@@ -25,13 +25,15 @@ def make_policy(
     compute_dtype: Any = None,
     attention: str | TreeAttention = "xla",
     kept_bytes: int = KEPT_BYTES,
+    missing: IdRanges = (),
 ) -> Callable[[Any, Any, GroupBatch], TokenLogprobs]:
     """Return the function that scores a batch's completions, each prompt run once for its whole group.
 
     Completions that are packed run in the rows that hold them (`models.packed`).
     The sampling `temperature` divides the trainer's logits too, or the first update's ratio would not be 1. Where
     `trainable` are adapters they are added to the `frozen` base; where it is None the base alone is the policy. Of an
-    `ActorCritic` the states are valued too. A device holds at most `kept_bytes` of logits at a time.
+    `ActorCritic` the states are valued too. A device holds at most `kept_bytes` of logits at a time. Ids that are
+    `missing` a token have the probability 0, as in the sampler.
     """
 
     def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
@@ -47,6 +49,7 @@ def make_policy(
             kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
             logit_cap=config.final_logit_cap,
             is_frozen=_has_frozen_table(trainable, frozen, config),
+            missing=missing,
         )
         if isinstance(trainable, ActorCritic):
             scored = scored._replace(value=state_values(trainable.value, states))

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxrl_sql.ops.linear import AnyWeight, Turned, linear
 
 KEPT_BYTES = 256 << 20
+
+IdRanges = tuple[tuple[int, int], ...]
+"""Ranges of token ids, each from its first to before its last: programs are compiled for them."""
+
+# Far below any logit. Its exponential is 0, and where minus infinity gives NaN (0 · x, x - x, gradients) it gives 0.
+_IMPOSSIBLE = -1e30
 
 
 class SampledTokens(NamedTuple):
@@ -46,6 +54,16 @@ class TokenLogprobs(NamedTuple):
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     """Squeeze x smoothly into (-cap, cap), by cap · tanh(x / cap) (Gemma 2, arXiv 2408.00118); None changes nothing."""
     return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def without_ids(logits: jax.Array, missing: IdRanges) -> jax.Array:
+    """Give ids without a token the probability 0: logits [...,V] float32; nothing is computed where `missing` is ()."""
+    if not missing:
+        return logits
+    is_missing = np.zeros(logits.shape[-1], bool)
+    for first, last in missing:
+        is_missing[first:last] = True
+    return jnp.where(is_missing, _IMPOSSIBLE, logits)
 
 
 class SamplingMetadata(NamedTuple):
@@ -132,10 +150,10 @@ def sample_tokens(
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
-    full = jax.nn.log_softmax(logits / scale, axis=-1)
+    full = _log_softmax(logits, scale)
     allowed = full
     if seen is not None:
-        allowed = jax.nn.log_softmax(penalize(logits, seen, sampling.repetition_penalty) / scale, axis=-1)
+        allowed = _log_softmax(penalize(logits, seen, sampling.repetition_penalty), scale)
     likeliest = first_of_largest(allowed)
     if not samples:
         return SampledTokens(likeliest, _pick(full, likeliest), jnp.zeros(likeliest.shape, jnp.float32))
@@ -144,6 +162,21 @@ def sample_tokens(
     is_greedy = sampling.temperature <= 0
     token = jnp.where(is_greedy, likeliest, sample_by_mass(jax.vmap(jax.random.uniform)(keys), allowed))
     return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
+
+
+def _log_softmax(logits: jax.Array, temperature: Any) -> jax.Array:
+    """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which broadcasts."""
+    scaled = _scaled(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
+    return scaled - jnp.log(jnp.sum(jnp.exp(scaled), axis=-1, keepdims=True))
+
+
+def _scaled(logits: jax.Array, largest: jax.Array, temperature: Any) -> jax.Array:
+    """Subtract the largest logit [...,1] from logits [...,V], then divide by the temperature.
+
+    The largest becomes 0 exactly, and NaN where it is not finite. Fused into another loop, its product with a penalty
+    may be rounded otherwise there; divided by a small temperature such a difference is beyond the range of exp.
+    """
+    return jnp.where(logits == largest, largest - largest, (logits - largest) / temperature)
 
 
 def first_of_largest(x: jax.Array) -> jax.Array:
@@ -192,29 +225,36 @@ def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array
     return index, jnp.maximum(at - before, 0.0)
 
 
-@jax.custom_vjp
-def score(logits: jax.Array, targets: jax.Array) -> TokenLogprobs:
-    """Score targets [...] int32 under logits [...,V] float32: log-probability and entropy, [...] each.
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def score(logits: jax.Array, targets: jax.Array, temperature: float = 1.0) -> TokenLogprobs:
+    """Score targets [...] int32 under logits [...,V] float32 at a temperature: log-probability and entropy, [...] each.
 
     Its gradient is written out: p - 1 at the target in one pass over the logits, where automatic differentiation
     would scatter into an array of zeros as large as they are.
     """
-    return _score_forward(logits, targets)[0]
+    return _score_forward(logits, targets, temperature)[0]
 
 
-def _score_forward(logits: jax.Array, targets: jax.Array) -> tuple[TokenLogprobs, tuple[jax.Array, ...]]:
-    total = jax.nn.logsumexp(logits, axis=-1)
-    entropy = total - jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
-    return TokenLogprobs(_pick(logits, targets) - total, entropy), (logits, targets, total, entropy)
+def _score_forward(
+    logits: jax.Array, targets: jax.Array, temperature: float
+) -> tuple[TokenLogprobs, tuple[jax.Array, ...]]:
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    scaled = _scaled(logits, largest, temperature)
+    mass = jnp.exp(scaled)
+    total = jnp.sum(mass, axis=-1)
+    log_total = jnp.log(total)
+    entropy = log_total - jnp.sum(mass * scaled, axis=-1) / total
+    target = _scaled(_pick(logits, targets)[..., None], largest, temperature)[..., 0]
+    return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
-def _score_backward(kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
-    logits, targets, total, entropy = kept
-    logprobs = logits - total[..., None]
+def _score_backward(temperature: float, kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
+    logits, targets, largest, log_total, entropy = kept
+    logprobs = _scaled(logits, largest, temperature) - log_total[..., None]
     p = jnp.exp(logprobs)
     hit = jnp.arange(logits.shape[-1]) == targets[..., None]
     by_entropy = p * (logprobs + entropy[..., None]) * g.entropy[..., None]
-    return jnp.where(hit, 1.0 - p, -p) * g.logprob[..., None] - by_entropy, None
+    return (jnp.where(hit, 1.0 - p, -p) * g.logprob[..., None] - by_entropy) / temperature, None
 
 
 score.defvjp(_score_forward, _score_backward)
@@ -228,13 +268,14 @@ def token_logprobs(
     kept_bytes: int = KEPT_BYTES,
     logit_cap: float | None = None,
     is_frozen: bool = False,
+    missing: IdRanges = (),
 ) -> TokenLogprobs:
     """Score target tokens without holding more than `kept_bytes` of logits.
 
     hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
-    before the temperature. Where all logits (float32) fit they are kept for the backward pass. Else the T axis is cut
-    into as few equal pieces as fit (of one token at least), whose logits are computed, reduced and recomputed in the
-    backward pass.
+    before the temperature; ids that are `missing` a token have the probability 0. Where all logits (float32) fit they
+    are kept for the backward pass. Else the T axis is cut into as few equal pieces as fit (of one token at least),
+    whose logits are computed, reduced and recomputed in the backward pass.
 
     Where the unembedding takes no gradient (`is_frozen`), a token's gradient by its state is known but for a factor as
     soon as its logits are: it is computed beside them, and no logits are kept or computed again. Only a gradient by
@@ -243,7 +284,7 @@ def token_logprobs(
 
     def piece(states: jax.Array, tokens: jax.Array, table: AnyWeight | Turned) -> TokenLogprobs:
         logits = linear(states, table, 1, jnp.float32)
-        return score(soft_cap(logits, logit_cap) / (temperature or 1.0), tokens)
+        return score(without_ids(soft_cap(logits, logit_cap), missing), tokens, temperature or 1.0)
 
     b, g, t = targets.shape
     pieces = logit_pieces(b * g, t, unembedding.shape[-1], kept_bytes)

@@ -3,7 +3,7 @@
 from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.replicated import AnyEngine, ReplicatedEngine
-from jaxrl_sql.rollout.sampling import Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import NotFiniteError, Sample, SamplingParams
 from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Environment",
+    "NotFiniteError",
     "PendingObservation",
     "ReplicatedEngine",
     "Sample",

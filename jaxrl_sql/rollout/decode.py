@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.paged import BlockMap, Groups, KVPool, PagedCache, PagedModel, PagedPrefix
 from jaxrl_sql.ops import rng
-from jaxrl_sql.ops.token_distribution import SamplingMetadata, sample_tokens
+from jaxrl_sql.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
 from jaxrl_sql.parallel.rules import constrain
 
 
@@ -42,7 +42,8 @@ class End(IntEnum):
 class ChunkConfig(NamedTuple):
     """What a chunk of decode steps is compiled for (static).
 
-    samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition.
+    samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition;
+    missing: ids without a token.
     """
 
     model: PagedModel
@@ -50,6 +51,7 @@ class ChunkConfig(NamedTuple):
     truncates: bool
     penalizes: bool
     steps: int
+    missing: IdRanges = ()
 
 
 @flax.struct.dataclass
@@ -272,7 +274,7 @@ def decode_chunk(
     def decode_step(state: DecodeState) -> tuple[DecodeState, tuple[jax.Array, ...]]:
         slots = _take_requests(state.slots, ring, prompts)
         request, seen = slots.request, slots.seen
-        logits = unembed(params, config.model.config, slots.hidden)
+        logits = without_ids(unembed(params, config.model.config, slots.hidden), config.missing)
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
         sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncates, config.samples)
         is_running = slots.state == SlotState.RUNNING

@@ -15,6 +15,16 @@ _SMALLEST = 2.0**-126
 """The smallest number above 0 that float32 holds in full."""
 
 
+class NotFiniteError(InputError):
+    """A model whose log-probabilities, computed in `dtype`, are NaN or infinite: it cannot be sampled from."""
+
+    def __init__(self, dtype: object) -> None:
+        super().__init__(
+            "model: its log-probabilities are not finite numbers: the weights are broken, or too large to be computed "
+            f"with in {dtype}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to sample `n` completions of a prompt.

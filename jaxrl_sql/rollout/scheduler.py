@@ -36,7 +36,7 @@ from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
-from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, Sample
+from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
 from jaxrl_sql.sqlenv.executor import ExecutorError
@@ -80,6 +80,7 @@ class Scheduler:
             truncates=any(sampling.truncates for sampling in samplings),
             penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
             steps=self.config.chunk_steps,
+            missing=vocabulary.missing_ids(runner.model.config.vocab_size),
         )
         self.queue = PrefillQueue(runner, request, served, self.automata.first, stats)
         self.partial: dict[int, PartialSample] = {}
@@ -130,8 +131,7 @@ class Scheduler:
             self.chunk_config.penalizes,
         )  # fmt: skip
         self.block_table = BlockTable(self.config.completion_block_size, n, self.queue.levels)
-        self.slot_length = np.zeros(n, np.int64)
-        self.known_from = np.zeros(n, np.int64)
+        self.slot_length, self.known_from = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self.recently_ended = max(n // 3 + 1, 1)
         self.num_chunks = 0
         self._is_finite = True
@@ -357,10 +357,12 @@ class Scheduler:
         return samples
 
     def _record(self, log: Any) -> list[tuple[int, End]]:
-        """Add a chunk's tokens to their completions -> those whose turn ended, in the order in which they did."""
+        """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
         live = log.completion >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite &= bool(np.isfinite(log.logprob[live]).all())
+        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
+        if not self._is_finite:
+            raise NotFiniteError(self.runner.cache_dtype)
         self.stats.note(steps, written, is_full=self.queue.num_waiting > 0 or bool(self.queue.groups))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)):

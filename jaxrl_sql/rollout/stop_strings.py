@@ -8,12 +8,13 @@ The end of a statement is another automaton over bytes, of SQLite's quotes and c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.ops.control_tokens import ControlTokens
+from jaxrl_sql.ops.token_distribution import IdRanges
 from jaxrl_sql.sqlenv.turns import TAGS
 from jaxrl_sql.types import InputError
 
@@ -47,6 +48,7 @@ class Vocabulary:
         self.end_tokens = end_tokens(tokenizer)
         # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
+        self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer))
 
     def observed(self, text: str) -> list[int]:
         """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
@@ -73,6 +75,14 @@ def end_tokens(tokenizer: Any) -> list[int]:
     if not ids:
         raise InputError("the tokenizer has no end token: set eos_token")
     return ids
+
+
+def missing_ids(tokenizer: Any, vocab_size: int) -> IdRanges:
+    """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids."""
+    has_token = np.zeros(vocab_size, bool)
+    has_token[[token for token in tokenizer.get_vocab().values() if token < vocab_size]] = True
+    edges = np.flatnonzero(np.diff(has_token, prepend=True, append=True)).tolist()
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
 def token_bytes(tokenizer: Any) -> list[bytes]:

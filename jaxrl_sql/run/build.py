@@ -26,7 +26,7 @@ from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
-from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.rollout.stop_strings import end_tokens, missing_ids
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
@@ -69,7 +69,13 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
     if temperature not in s.policies:
         model = s.config.model
         made = make_policy_fn(
-            s.model, temperature, model.remat, _compute_dtype(s), model.attention, model.kept_logits_mib << 20
+            s.model,
+            temperature,
+            model.remat,
+            _compute_dtype(s),
+            model.attention,
+            model.kept_logits_mib << 20,
+            missing_ids(s.tokenizer, s.model.vocab_size),
         )
         s.policies[temperature] = made
     return s.policies[temperature]

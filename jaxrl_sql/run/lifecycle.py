@@ -22,6 +22,7 @@ import numpy as np
 
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.run.evaluation import evaluate_all
 from jaxrl_sql.run.preflight import preflight
 from jaxrl_sql.run.session import PreemptedError, Session, digest, open_session
@@ -29,6 +30,7 @@ from jaxrl_sql.runtime.checkpoint import Arrays
 from jaxrl_sql.runtime.compiling import drop_programs
 from jaxrl_sql.runtime.finite_check import refuse_broken
 from jaxrl_sql.runtime.folder import check_folder, with_found_numbers
+from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.types import InputError
 
@@ -117,7 +119,10 @@ def dry_run(config: TrainConfig) -> int:
 
 
 def run_phase(s: Session, phase: Phase, begin: int) -> bool:
-    """Make a phase's steps from the run's step `begin` on; return False when the run has been asked to stop."""
+    """Make a phase's steps from the run's step `begin` on; return False when the run has been asked to stop.
+
+    Raises HealthError for a policy whose numbers are broken.
+    """
     if phase.first < begin <= phase.last:
         _evaluate_if_due(s, phase, begin)
         save(s, begin, phase.snapshot())
@@ -128,8 +133,11 @@ def run_phase(s: Session, phase: Phase, begin: int) -> bool:
         for at in range(begin + 1, phase.last + 1):
             if phase.is_over:
                 break
-            if not _make_step(s, phase, at, partial(tick, at - begin)):
-                return False
+            try:
+                if not _make_step(s, phase, at, partial(tick, at - begin)):
+                    return False
+            except NotFiniteError as error:
+                raise HealthError(f"step {at} ({phase.name}): {error}; {calmer(phase.name)}") from error
     return True
 
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxrl_sql.rollout import Sample
+from jaxrl_sql.rollout import NotFiniteError, Sample
 from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, RefusedError, Request, Writer, read
@@ -54,6 +54,8 @@ class _Waiting:
         try:
             while left:
                 event = await self.events.get()
+                if isinstance(event, NotFiniteError):
+                    raise RefusedError(str(event), "model_not_finite", status=503)
                 if isinstance(event, Exception):
                     raise RefusedError("the engine failed; the server's log says why", status=500)
                 if event.error:

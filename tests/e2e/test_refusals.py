@@ -12,15 +12,21 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.ask import main as ask
+from jaxrl_sql.evaluate import main as evaluate
 from jaxrl_sql.export import main as export
 from jaxrl_sql.runtime.rollouts import FOLDER, pieces_of
 from jaxrl_sql.serve.__main__ import main as serve
+from jaxrl_sql.sft import main as sft
+from jaxrl_sql.train import main as train
 from jaxrl_sql.view.__main__ import main as view
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
+BROKEN = "nan: the weights are broken: NaN, infinity or numbers beyond 1e+15 in model.norm.weight"
 Command = Callable[[Sequence[str]], int]
 
 
@@ -40,6 +46,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view_runs: ModuleType)
     shutil.copytree(START, tmp_path / "cut")
     weights = tmp_path / "cut/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
+    shutil.copytree(START, tmp_path / "nan")
+    tensors = load_file(tmp_path / "nan/model.safetensors")
+    tensors["model.norm.weight"][0] = np.nan
+    save_file(tensors, tmp_path / "nan/model.safetensors")
     shutil.copytree(START, tmp_path / "strange")
     config = json.loads((START / "config.json").read_text())
     (tmp_path / "strange/config.json").write_text(json.dumps(config | {"model_type": "mamba"}))
@@ -78,6 +88,9 @@ CASES: dict[str, tuple[Command, str, str, str]] = {
     "a cut file, export": (export, "cut --gguf f16 --out out", "cut/model.safetensors", "again"),
     "a cut file, serve": (serve, "--model cut --port 0", "cut/model.safetensors", "again"),
     "a cut GGUF file": (serve, "--model cut.gguf --port 0", "cut.gguf", "again"),
+    "a broken weight, ask": (ask, f"--model nan --db db.sqlite data.prompt=compact {'x' * 9}", BROKEN, "fetch"),
+    "a broken weight, serve": (serve, "--model nan --port 0", BROKEN, "fetch"),
+    "a broken weight, export": (export, "nan --gguf f16 --out out", BROKEN, "fetch"),
     "a family without a name": (export, "strange --gguf f16 --out out", "'mamba'", "valid are gemma3_text"),
 }
 
@@ -99,6 +112,28 @@ def test_bad_input_is_one_line(
     assert "Traceback" not in said.err
     assert what.replace("{port}", port) in lines[0]
     assert do in lines[0]
+    assert here.is_dir()
+
+
+@pytest.mark.parametrize("command", [train, sft, evaluate])
+def test_a_broken_weight_is_one_line_where_questions_are_read_before(
+    command: Command, here: Path, small_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data.max_prompt_tokens=320", "run.display=plain"]
+    if command is evaluate:
+        words += ["--model", "nan", "--data", str(small_data), "--split", "dev", "--out", "out", "data.prompt=compact"]
+    else:
+        words += [
+            "model.checkpoint=nan",
+            "data.source=folder",
+            f"data.dir={small_data}",
+            "run.dir=trained",
+            "sft.steps=1",
+        ]
+    assert command(words) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+    assert len(lines) == 1
+    assert BROKEN in lines[0]
     assert here.is_dir()
 
 

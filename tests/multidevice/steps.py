@@ -44,7 +44,7 @@ class Letters:
     eos_token = END
 
     def get_vocab(self) -> dict[str, int]:
-        return {END: 63}
+        return {**{chr(48 + i): i for i in range(63)}, END: 63}
 
     def decode(self, ids: Any, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str:
         assert not skip_special_tokens

@@ -6,7 +6,7 @@ has no merges: they follow from the vocabulary. transformers can do the same, bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from jaxrl_sql.ops.tokenizer_files import general_tokenizer
 from jaxrl_sql.types import InputError
 
 # Of tokenizer.ggml.token_type.
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 OTHER = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # what SentencePiece writes for a space
@@ -52,13 +52,17 @@ def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
         raise InputError(f"tokenizer: {path} carries none")
     kind = given.get("model")
     types = given.get("token_type") or [NORMAL] * len(given["tokens"])
+    ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
+    # Converters name the rows that a tokenizer leaves free so.
+    padding = {f"[PAD{i}]" for i, t in enumerate(types) if t == UNUSED and i not in ids.values()}
+    padding &= {*given["tokens"]}
     raw: Any
     if metadata.get(WHOLE):
         raw = Tokenizer.from_str(metadata[WHOLE])
     elif kind == "gpt2":
-        raw = _byte_level(path, given)
+        raw = _byte_level(path, given, padding)
     elif kind == "llama":
-        raw = _sentence_piece(given, types, by_id=metadata.get("general.architecture") == "gemma3")
+        raw = _sentence_piece(given, types, padding, by_id=metadata.get("general.architecture") == "gemma3")
     else:
         raise InputError(f"tokenizer: {path} has one of kind {kind!r}; valid are gpt2, llama")
     if not metadata.get(WHOLE):  # which says of each token how it is found in a text
@@ -66,7 +70,6 @@ def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
         raw.add_special_tokens([AddedToken(text, normalized=False, special=True) for text, t in named if t == CONTROL])
         whole = [text for text, t in named if t == USER_DEFINED and raw.token_to_id(text) is not None]
         raw.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
-    ids = {name: given.get(f"{key}_token_id") for name, key in SPECIAL.items()}
     return general_tokenizer(
         raw,
         **{name: given["tokens"][i] for name, i in ids.items() if i is not None},
@@ -80,14 +83,14 @@ def _begins_by_default(given: Mapping[str, Any]) -> bool:
     return given["model"] == "llama" or (given.get("pre") in SPLITS and SPLITS[given["pre"]].ignores_merges)
 
 
-def _byte_level(path: Path, given: Mapping[str, Any]) -> Any:
+def _byte_level(path: Path, given: Mapping[str, Any], padding: Collection[str]) -> Any:
     """Build merges over bytes."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # noqa: PLC0415 (as above)
 
     if (name := given.get("pre")) not in SPLITS:
         raise InputError(f"tokenizer: {path} splits text as {name!r}; valid are {', '.join(sorted(SPLITS))}")
     split = SPLITS[name]
-    vocab = {text: i for i, text in enumerate(given["tokens"])}
+    vocab = {text: i for i, text in enumerate(given["tokens"]) if text not in padding}
     merges = [tuple(merge.split(" ", 1)) for merge in given.get("merges", ())]
     raw = Tokenizer(models.BPE(vocab, merges, ignore_merges=split.ignores_merges))
     if split.composes:
@@ -102,7 +105,7 @@ def _byte_level(path: Path, given: Mapping[str, Any]) -> Any:
     return raw
 
 
-def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], *, by_id: bool) -> Any:
+def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], padding: Collection[str], *, by_id: bool) -> Any:
     """Build SentencePiece's merges; by_id: a piece's rank is its place in the vocabulary and not its score."""
     from tokenizers import Tokenizer, decoders, models, normalizers  # noqa: PLC0415 (as above)
 
@@ -110,7 +113,7 @@ def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], *, by_id: bo
     texts = [
         text.replace(" ", SPACE) if t == USER_DEFINED else text for text, t in zip(given["tokens"], types, strict=True)
     ]
-    vocab = {text: i for i, text in enumerate(texts)}
+    vocab = {text: i for i, text in enumerate(texts) if text not in padding}
     merged = [text for text, t in zip(texts, types, strict=True) if t in (NORMAL, USER_DEFINED)]
     rank = vocab if by_id else {text: -given["scores"][i] for text, i in vocab.items()}
     unknown = given.get("unknown_token_id")

@@ -23,6 +23,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
     NORMAL,
     SPECIAL,
     SPLITS,
+    UNUSED,
     USER_DEFINED,
     WHOLE,
     tokenizer_of,
@@ -35,7 +36,7 @@ from jaxrl_sql.types import InputError
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 """What matrices are kept as; vectors, norms and biases, stay float32."""
 _FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's numbers of what most of a file is
-_UNKNOWN, _UNUSED, _BYTE = 2, 5, 6
+_UNKNOWN, _BYTE = 2, 6
 _WIDEST = float(np.finfo(np.float16).max)
 
 
@@ -233,7 +234,7 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
 def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
     """Return each id's text and llama.cpp's type of it; ids that the tokenizer leaves free are unused ones."""
     texts = dict.fromkeys(range(size), "")
-    types = dict.fromkeys(range(size), _UNUSED)
+    types = dict.fromkeys(range(size), UNUSED)
     for text, i in raw["model"]["vocab"].items():
         texts[i], types[i] = text, NORMAL
         if is_pieces and len(text) == 6 and text.startswith("<0x") and text.endswith(">"):

@@ -27,7 +27,13 @@ from jaxrl_sql.models.formats.gguf import gguf_config, gguf_name, gguf_tensors, 
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
 from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
-from jaxrl_sql.models.formats.tensor_files import StoredTensor, read_safetensors, write_safetensors
+from jaxrl_sql.models.formats.tensor_files import (
+    StoredTensor,
+    is_sound,
+    read_safetensors,
+    refuse_broken_weights,
+    write_safetensors,
+)
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
 from jaxrl_sql.ops.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
@@ -150,10 +156,11 @@ def load_checkpoint(
     For a model that is not trained: matrices in the dtype `matrices`, which products narrow them to in any case, and
     by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`).
 
-    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, and for
-    tensors that are missing, unknown or misshapen, all of them in one line.
+    Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
+    are not sound (`tensor_files.is_sound`), and for tensors that are missing, unknown or misshapen, all in one line.
     """
     source = Path(source)
+    broken: set[str] = set()
     kept, narrow = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
         config, found = _open_tensors(source, files)
@@ -168,9 +175,10 @@ def load_checkpoint(
                 sharding = sharding_of(mesh, axes, shape, spec.name)
             read = place_layers if apart else place
             target = narrow if spec.is_matrix else kept
-            return read(spec, [found[name] for name in spec.hf_names()], target, sharding, threads)
+            return read(spec, [found[name] for name in spec.hf_names()], target, sharding, threads, broken)
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
+        refuse_broken_weights(source, broken)
         if by_layer:
             names, layers = params["layers"].keys(), zip(*params["layers"].values(), strict=True)
             params["layers"] = tuple(dict(zip(names, layer, strict=True)) for layer in layers)
@@ -189,7 +197,9 @@ def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
         for spec in param_specs(config):
             for name in spec.hf_names():
                 rows = spec.hf_shape[0] if spec.is_matrix else 1
-                yield name, found[name].read(0, rows).reshape(spec.hf_shape)
+                tensor = found[name].read(0, rows)
+                refuse_broken_weights(source, () if is_sound(tensor) else (name,))
+                yield name, tensor.reshape(spec.hf_shape)
 
 
 def _checked_dtype(dtype: str) -> Any:
@@ -200,11 +210,15 @@ def _checked_dtype(dtype: str) -> Any:
 
 
 def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, tensor) in the file's layout, one tensor on the host at a time."""
+    """Yield (name, tensor) in the file's layout, one tensor on the host at a time.
+
+    Raises InputError for a tensor that is not sound in `dtype` (`tensor_files.is_sound`).
+    """
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
             tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
+            refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_sound(tensor) else (name,))
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)
             yield name, np.ascontiguousarray(tensor.T if spec.hf_transposed else tensor)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor
+from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor, is_sound
 from jaxrl_sql.models.spec import ParamSpec
 
 # Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
@@ -44,14 +44,19 @@ def place(
     dtype: np.dtype,
     sharding: jax.sharding.Sharding,
     threads: ThreadPoolExecutor,
+    broken: set[str] | None = None,
 ) -> jax.Array:
-    """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`."""
+    """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`.
+
+    The names of those that are not sound there (`tensor_files.is_sound`) are added to `broken`.
+    """
     arrays: list[jax.Array] = []
     for bounds, devices in _holders(spec.shape, sharding).items():
         piece = _empty(bounds, dtype)
         first, last = bounds[0] if spec.is_stacked else (0, 1)
         pieces = list(piece) if spec.is_stacked else [piece]
-        _read(spec, stored[first:last], pieces, bounds[1:] if spec.is_stacked else bounds, threads)
+        named = list(zip(spec.hf_names(), stored, strict=True))[first:last]
+        _read(spec, named, pieces, bounds[1:] if spec.is_stacked else bounds, threads, broken)
         arrays += [jax.device_put(piece, device) for device in devices]
         # A transfer that still runs would keep its piece beside the next one.
         jax.block_until_ready(arrays)
@@ -64,12 +69,13 @@ def place_layers(
     dtype: np.dtype,
     sharding: jax.sharding.Sharding,
     threads: ThreadPoolExecutor,
+    broken: set[str] | None = None,
 ) -> list[jax.Array]:
     """Read a stacked leaf's tensors as `place` does, but each to an array of its own, on the sharding of one layer."""
     arrays: list[list[jax.Array]] = [[] for _ in stored]
     for bounds, devices in _holders(spec.layer_shape, sharding).items():
         pieces = [_empty(bounds, dtype) for _ in stored]
-        _read(spec, stored, pieces, bounds, threads)
+        _read(spec, list(zip(spec.hf_names(), stored, strict=True)), pieces, bounds, threads, broken)
         for placed, piece in zip(arrays, pieces, strict=True):
             placed += [jax.device_put(piece, device) for device in devices]
         jax.block_until_ready(arrays)
@@ -115,34 +121,43 @@ def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
 
 def _read(
     spec: ParamSpec,
-    stored: Sequence[StoredTensor],
+    stored: Sequence[tuple[str, StoredTensor]],
     pieces: Sequence[np.ndarray],
     bounds: Bounds,
     threads: ThreadPoolExecutor,
+    broken: set[str] | None,
 ) -> None:
-    """Read the bounds of tensors into pieces, one each, several threads at a time."""
+    """Read the bounds of named tensors into pieces, one each, several threads at a time; `broken` is as in `place`."""
     part = _part(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
     jobs = [
-        threads.submit(_fill, _bits(piece).reshape(sides), tensor, start, part, piece.dtype)
-        for piece, tensor in zip(pieces, stored, strict=True)
+        (name, threads.submit(_fill, _bits(piece).reshape(sides), tensor, start, part, piece.dtype))
+        for piece, (name, tensor) in zip(pieces, stored, strict=True)
         for start in range(*part.rows, JOB_ROWS)
     ]
-    for job in jobs:
-        job.result()
+    for name, job in jobs:
+        if not job.result() and broken is not None:
+            broken.add(name)
 
 
-def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> None:
-    """Fill a piece's rows (columns, where it is transposed) that come from a tensor's rows from `first` on."""
+def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> bool:
+    """Fill a piece's rows (columns, where it is transposed) that come from a tensor's rows from `first` on.
+
+    Return whether these numbers are sound; they are checked while they lie in the processor's caches.
+    """
     last = min(first + JOB_ROWS, part.rows[1])
     whole = part.columns == (0, tensor.shape[-1])
     if tensor.encoding.dtype == dtype and whole and tensor.order is None and not part.transposed:
-        tensor.read_into(first, grid[first - part.rows[0] : last - part.rows[0]])
-        return
+        rows = grid[first - part.rows[0] : last - part.rows[0]]
+        tensor.read_into(first, rows)
+        return is_sound(rows.view(dtype))
+    are_sound = True
     step = max(READ_VALUES // tensor.shape[-1] // BLOCK_ROWS, 1) * BLOCK_ROWS
     for start in range(first, last, step):
-        block = _bits(_cast(tensor.read(start, min(start + step, last))[:, slice(*part.columns)], dtype))
+        numbers = _cast(tensor.read(start, min(start + step, last))[:, slice(*part.columns)], dtype)
+        are_sound &= is_sound(numbers)
+        block = _bits(numbers)
         at = start - part.rows[0]
         if not part.transposed:
             grid[at : at + len(block)] = block
@@ -150,6 +165,7 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype
         for row in range(0, len(block), BLOCK_ROWS):
             turned = block[row : row + BLOCK_ROWS].T
             grid[:, at + row : at + row + turned.shape[1]] = turned
+    return are_sound
 
 
 def _empty(bounds: Bounds, dtype: np.dtype) -> np.ndarray:

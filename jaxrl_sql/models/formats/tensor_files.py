@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,34 @@ SAFETENSORS_DTYPES = {
     "BF16": BFLOAT16,
 }
 HEADER_BYTES = 100 << 20  # no header of a real model is longer: a number above is no length
+
+
+# Beyond it the squares of a state overflow in float32, and a norm turns them into zeros. A flipped bit comes to it.
+LARGEST_WEIGHT = 1e15
+
+
+def is_sound(numbers: np.ndarray) -> bool:
+    """Return whether floats are below LARGEST_WEIGHT in size, neither NaN nor infinite.
+
+    As integers, the bits of those that are not are the largest of each sign.
+    """
+    with np.errstate(over="ignore"):  # float16 has no larger number but infinity
+        limits = np.array([LARGEST_WEIGHT, -LARGEST_WEIGHT]).astype(numbers.dtype)
+    positive, negative = (np.dtype(f"{sign}{numbers.dtype.itemsize}") for sign in "iu")
+    return bool(
+        numbers.view(positive).max(initial=0) < limits.view(positive)[0]
+        and numbers.view(negative).max(initial=0) < limits.view(negative)[1]
+    )
+
+
+def refuse_broken_weights(where: object, names: Collection[str]) -> None:
+    """Raise InputError where tensors of these names, if there are any, are not sound (`is_sound`)."""
+    if names:
+        first, others = min(names), f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise InputError(
+            f"{where}: the weights are broken: NaN, infinity or numbers beyond {LARGEST_WEIGHT:g} in {first}{others}; "
+            "copy or fetch the model again, or take an earlier checkpoint"
+        )
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -14,7 +14,7 @@ from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer
 from jaxrl_sql.types import InputError
 
 TINY = ModelConfig("qwen3", 40, 32, 1, 2, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
-NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 BYTES = sorted(ByteLevel.alphabet())
 MERGED = ["SE", "LE", "SELE", "12"]
 WHOLE = ["<|im_end|>", "<think>"]
@@ -109,3 +109,16 @@ def test_what_is_not_known_is_refused_in_one_line(tokenizer_of: Any, given: dict
     with pytest.raises(InputError, match=said) as caught:
         tokenizer_of(given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("metadata", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
+def test_rows_that_the_converter_fills_up_are_no_tokens(tokenizer_of: Any, metadata: dict[str, Any]) -> None:
+    tokens, types, count = metadata["tokens"], metadata["token_type"], len(metadata["tokens"])
+    padded = metadata | {
+        "tokens": [*tokens, f"[PAD{count}]", "[PAD1]", f"[PAD{count + 2}]"],
+        "token_type": [*types, UNUSED, UNUSED, UNUSED],
+    }
+    if "scores" in metadata:
+        padded["scores"] = [*metadata["scores"], -1e4, -1e4, -1e4]
+    known, plain = tokenizer_of(padded).get_vocab(), tokenizer_of(metadata).get_vocab()
+    assert known == plain | {"[PAD1]": count + 1}

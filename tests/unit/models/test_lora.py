@@ -13,11 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import ModelConfig, forward, init_params, unembed
-from jaxrl_sql.models.lora import Adapters, chosen, init_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.lora import (
+    Adapters,
+    chosen,
+    init_adapters,
+    load_adapters,
+    merge,
+    policy_params,
+    save_adapters,
+)
 from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.spec import SlidingWindow, param_specs
 from jaxrl_sql.models.transformer import prediction_states
@@ -195,3 +203,23 @@ def test_files_are_pefts(config: ModelConfig, tmp_path: Path) -> None:
     first = "base_model.model.model.layers.1.self_attn.q_proj"
     np.testing.assert_array_equal(tensors[f"{first}.lora_A.weight"], adapters.pairs["q"].a[1].T)
     np.testing.assert_array_equal(tensors[f"{first}.lora_B.weight"], adapters.pairs["q"].b[1].reshape(RANK, -1).T)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_adapters_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+    adapters = trained(fresh(QWEN3, ("q",))[0])
+    save_adapters(tmp_path, QWEN3, adapters)
+    path, name = (
+        tmp_path / "adapter_model.safetensors",
+        "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight",
+    )
+    tensors = load_file(path)
+    tensors[name][0, 0] = value
+    save_file(tensors, path)
+    with pytest.raises(InputError, match=f"^{tmp_path}: the weights are broken: .* in {name}; "):
+        load_adapters(tmp_path, QWEN3)
+    save_adapters(tmp_path, QWEN3, adapters)
+    config = tmp_path / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": value}))
+    with pytest.raises(InputError, match=r"the weights are broken: .* in lora_alpha; "):
+        load_adapters(tmp_path, QWEN3)

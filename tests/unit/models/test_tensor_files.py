@@ -16,8 +16,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.models.formats.hf import read_tensors
 from jaxrl_sql.models.formats.load_sharded import place, reading_threads
-from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, read_safetensors
+from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, is_sound, read_safetensors
 from jaxrl_sql.models.spec import Init, ParamSpec
 from jaxrl_sql.types import InputError
 
@@ -188,3 +189,46 @@ def test_saving_holds_one_file_of_the_model(large_folder: Path) -> None:
     assert len(list((large_folder / "again").glob("model-*.safetensors"))) > 3
     # In one file it would be half: what is transposed; the embedding is written from where it is.
     assert grown < 0.4 * model, f"{grown / model:.2f} times the model's bytes"
+
+
+def test_floats_are_sound_below_a_bound_that_no_weight_comes_to() -> None:
+    for dtype, limit in ((jnp.bfloat16, float(jnp.bfloat16(1e15))), (np.float16, np.inf)):
+        every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+        sound = np.abs(every.astype(np.float32)) < limit  # False for NaN
+        assert is_sound(every[sound])
+        assert [is_sound(number) for number in every[:, None]] == sound.tolist()
+    broken = (np.nan, -np.nan, np.inf, -np.inf, 2e15, -2e15)
+    for kind in (np.float32, np.float64):
+        assert is_sound(np.array([[0.0, -0.0, 9e14], [np.inf, 1e-38, -9e14]], kind)[:, 1:][:1])
+        assert not any(is_sound(np.array([[1.0, number]], kind)) for number in broken)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
+)
+def test_broken_weights_are_refused_by_name(folder: Path, name: str, value: float) -> None:
+    tensors = rewrite(folder, np.float32)
+    tensors[name][..., -1] = value
+    save_file(tensors, folder / "model.safetensors")
+    says = f"{folder}: the weights are broken: NaN, infinity or numbers beyond 1e+15 in {name}; copy or fetch the model"
+    for dtype, by_layer in (("float32", False), ("bfloat16", True)):
+        with pytest.raises(InputError) as refused:
+            load_checkpoint(folder, dtype, by_layer=by_layer)
+        assert str(refused.value).startswith(says)
+    with pytest.raises(InputError) as refused:
+        list(read_tensors(folder))
+    assert str(refused.value).startswith(says)
+
+
+def test_all_broken_weights_are_counted_and_none_is_written(folder: Path) -> None:
+    config, params = load_checkpoint(folder)
+    params["layers"]["gate"] = params["layers"]["gate"].at[:, 0, 0].set(jnp.nan)
+    with pytest.raises(InputError, match=r"^export to bfloat16: .* in model.layers.0.mlp.gate_proj.weight; "):
+        save_checkpoint(folder / "out", config, params, dtype="bfloat16")
+    tensors = rewrite(folder, np.float32)
+    for layer in (0, 1):
+        tensors[f"model.layers.{layer}.mlp.gate_proj.weight"][3] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r" in model.layers.0.mlp.gate_proj.weight and 1 more; "):
+        load_checkpoint(folder)

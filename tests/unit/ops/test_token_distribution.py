@@ -12,7 +12,14 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from jaxrl_sql.ops import token_distribution
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES, SamplingMetadata, first_of_largest, token_logprobs
+from jaxrl_sql.ops.token_distribution import (
+    KEPT_BYTES,
+    IdRanges,
+    SamplingMetadata,
+    first_of_largest,
+    token_logprobs,
+    without_ids,
+)
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
 # One program per shape: operation by operation each would be a program of its own.
@@ -279,3 +286,81 @@ def test_of_equals_the_first_is_the_largest() -> None:
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
     assert 0 <= got[2] < 33  # a row that is no distribution still gives a token
+
+
+MISSING: IdRanges = ((2, 4), (9, 11))
+PRESENT = [0, 1, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.99}, {"min_p": 1e-6}])
+def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass(options: dict[str, Any]) -> None:
+    logits = jax.random.normal(jax.random.key(0), (500, 11)).at[:, 3].set(9.0).at[:, 10].set(50.0)
+    seen, penalty = jnp.ones(logits.shape, bool), 0.5
+    plan = sampling(500, repetition_penalty=penalty, **options)
+    keys = jax.random.split(jax.random.key(1), 500)
+    got = sample_tokens(keys, without_ids(logits, MISSING), plan, seen)
+    assert set(np.asarray(got.token).tolist()) <= set(PRESENT)
+    narrow = jax.nn.log_softmax(logits[:, jnp.array(PRESENT)] / (options.get("temperature", 1.0) or 1.0))
+    places = np.searchsorted(PRESENT, np.asarray(got.token))
+    np.testing.assert_allclose(got.logprob, np.asarray(narrow)[np.arange(500), places], atol=1e-5)
+    assert np.isfinite(got.behavior_logprob).all()
+
+
+def test_a_vocabulary_without_gaps_is_left_as_it_is() -> None:
+    assert without_ids(LOGITS, ()) is LOGITS
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1e-6])
+@pytest.mark.parametrize(("is_frozen", "kept_bytes"), [(False, 1 << 20), (False, 900), (True, 900)])
+def test_scores_are_those_of_the_tokens_that_there_are(is_frozen: bool, kept_bytes: int, temperature: float) -> None:
+    """Value and gradient equal those of a table without the columns, in bfloat16 too, and no column of theirs moves."""
+    keys = jax.random.split(jax.random.key(2), 4)
+    hidden = jax.random.normal(keys[0], (2, 3, 32, 8)).astype(jnp.bfloat16)
+    matrix = jax.random.normal(keys[1], (8, 11)).astype(jnp.bfloat16).at[:, 10].mul(9.0)
+    places = jax.random.randint(keys[2], (2, 3, 32), 0, len(PRESENT))
+    factor = jax.random.normal(keys[3], (2, 3, 32))
+
+    def loss(h: jax.Array, w: jax.Array, targets: jax.Array, missing: IdRanges) -> jax.Array:
+        got = token_logprobs(
+            h, w, targets, temperature, kept_bytes=kept_bytes, logit_cap=5.0, is_frozen=is_frozen, missing=missing
+        )
+        return jnp.sum(got.logprob * factor) + 0.3 * jnp.sum(got.entropy * factor)
+
+    gradient = jax.jit(jax.value_and_grad(loss, (0,) if is_frozen else (0, 1)), static_argnums=3)
+    got, slopes = gradient(hidden, matrix, jnp.array(PRESENT)[places], MISSING)
+    want, narrow = gradient(hidden, matrix[:, jnp.array(PRESENT)], places, ())
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose(
+        slopes[0].astype(np.float32), narrow[0].astype(np.float32), rtol=0.02, atol=0.02 / temperature
+    )
+    if not is_frozen:
+        assert not np.asarray(slopes[1]).astype(np.float32)[:, [2, 3, 9, 10]].any()
+
+
+def test_a_target_without_a_token_leaves_numbers_finite() -> None:
+    """A batch of an earlier version may hold one: its ratio to itself is 1, and nothing becomes NaN."""
+    hidden, matrix = jnp.ones((1, 1, 3, 4)), jax.random.normal(jax.random.key(0), (4, 11))
+    targets = jnp.array([[[3, 0, 10]]])
+
+    def loss(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 0.5, missing=MISSING)
+        ratio = jnp.exp(got.logprob - jax.lax.stop_gradient(got.logprob))
+        return jnp.sum(ratio) + jnp.sum(got.entropy)
+
+    value, slopes = jax.value_and_grad(loss, (0, 1))(hidden, matrix)
+    assert np.isfinite(value)
+    assert all(np.isfinite(slope).all() for slope in slopes)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
+def test_scores_at_the_bounds_of_the_temperature_are_the_sampler_s(temperature: float) -> None:
+    r = np.random.default_rng(0)
+    hidden, matrix = (jnp.asarray(r.normal(0, 9, shape), jnp.float32) for shape in ((1, 1, 200, 16), (16, 500)))
+    logits = hidden[0, 0] @ matrix
+    drawn = sample_tokens(
+        jax.random.split(jax.random.key(0), 200), logits, sampling(200, temperature=temperature), truncates=False
+    )
+    score = jax.jit(lambda h, w, t: token_logprobs(h, w, t, temperature))
+    got = score(hidden, matrix, drawn.token[None, None])
+    np.testing.assert_allclose(got.logprob[0, 0], drawn.logprob, atol=1e-3)
+    assert (np.asarray(got.entropy) >= -1e-4).all()

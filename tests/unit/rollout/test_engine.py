@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_sql.batch import GroupBatch, Segment, pad_tokens
 from jaxrl_sql.models import ModelConfig, init_params
-from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.models.policy import make_policy
+from jaxrl_sql.rollout import Engine, EngineConfig, NotFiniteError, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import DecodeState, copy_blocks, decode_chunk, prefill_chunk
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import Scheduler
@@ -159,7 +161,8 @@ def test_bad_requests_are_refused_in_words_and_the_others_go_on() -> None:
 def test_weights_that_diverged_or_are_of_another_type_leave_nothing_behind() -> None:
     prompts, sampling = make_prompts(20, 9), SamplingParams(temperature=0.0, max_new_tokens=8)
     engine = Engine(CONFIG, jax.tree.map(lambda x: x * jnp.nan, PARAMS), NoEnd(), EngineConfig(2, block_size=8))
-    list(engine.generate(prompts, sampling))
+    with pytest.raises(NotFiniteError):
+        list(engine.generate(prompts, sampling))
     engine.params = PARAMS
     got = {s.prompt_index: s.token_ids for s in engine.generate(prompts, sampling)}
     fresh = Engine(CONFIG, PARAMS, NoEnd(), EngineConfig(2, block_size=8))
@@ -405,3 +408,58 @@ def test_fixed_shapes_compile_one_program_of_each_kind_and_sample_the_same() -> 
     assert [program._cache_size() for program in programs[:2]] == [1, 1]
     assert copy_blocks._cache_size() <= 2, "there and back"
     assert len(sizes) == 1
+
+
+class Gaps(Letters):
+    """The same with rows that the model is padded with, and gaps between its ids."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {text: i for text, i in super().get_vocab().items() if i < 18 and i not in (0, 7, 8)}
+
+
+MISSING = ((0, 1), (7, 9), (18, 24))
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": 3.0}, {"temperature": 0.0}, {"top_k": 30, "repetition_penalty": 0.7}]
+)
+def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(options: dict[str, Any]) -> None:
+    """The rows of such ids are the likeliest ones by far; the importance ratio of the first step is 1."""
+    params = {**PARAMS, "embed": PARAMS["embed"].at[jnp.array([0, 8, 20])].mul(20.0)}
+    prompts, temperature = make_prompts(6, 11), options.get("temperature", 1.0)
+    engine = Engine(CONFIG, params, Gaps(), EngineConfig(8))
+    samples = list(engine.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **options)))
+    known = set(Gaps().get_vocab().values())
+    assert all(set(sample.token_ids) <= known for sample in samples)
+    plain = Engine(CONFIG, params, Letters(), EngineConfig(8))
+    assert any(
+        set(sample.token_ids) - known
+        for sample in plain.generate(prompts, SamplingParams(n=4, max_new_tokens=20, **options))
+    )
+    policy = jax.jit(make_policy(CONFIG, temperature, missing=MISSING))
+    for sample in samples:
+        prompt, ids = prompts[sample.prompt_index].token_ids, sample.token_ids
+        batch = GroupBatch(
+            shared=(Segment(pad_tokens([prompt], 16)[0], np.array([len(prompt)])),),
+            completion=pad_tokens([ids], 20)[0][None],
+            completion_len=np.array([[len(ids)]]),
+            loss_mask=np.ones((1, 1, 20), bool),
+            behavior_logprobs=np.zeros((1, 1, 20), np.float32),
+            rollout_logprobs=np.zeros((1, 1, 20), np.float32),
+            reward=np.zeros((1, 1)),
+            weight=np.ones((1, 1)),
+            truncated=np.zeros((1, 1), bool),
+        )
+        scored = policy(params, None, batch)
+        np.testing.assert_allclose(scored.logprob[0, 0, : len(ids)], sample.logprobs, atol=1e-4)
+        assert np.isfinite(scored.entropy).all()
+
+
+@pytest.mark.parametrize("scale", [jnp.nan, 1e38])
+def test_numbers_that_are_no_probabilities_end_a_call_and_leave_nothing_behind(scale: float) -> None:
+    """NaN in the weights, and weights that are finite but whose products are not."""
+    params = {**PARAMS, "final_norm": PARAMS["final_norm"] * scale, "embed": PARAMS["embed"] * 1e9}
+    engine = Engine(CONFIG, params, NoEnd(), EngineConfig(2, block_size=8))
+    with pytest.raises(NotFiniteError, match="are not finite numbers: the weights are broken"):
+        list(engine.generate(make_prompts(9), SamplingParams(temperature=0.0, max_new_tokens=4)))
+    assert engine.runner.prompt_pool is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -57,3 +58,35 @@ def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: fl
     found = sample_tokens(keys, logits, on_device, jnp.ones(logits.shape, bool))
     assert np.isfinite(found.behavior_logprob).all()
     assert (np.asarray(found.behavior_logprob) <= 0).all()
+
+
+def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
+    """Fused into one program, a product may be rounded otherwise than alone: rows differ in what they ask for."""
+    rest: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": SMALLEST}, {"min_p": SMALLEST})
+    cases = list(itertools.product((1e-6, 1e-3, 1.0, 1e6), (1e-6, 0.5, 1.0, 1e6), (3.0, 30.0, 3000.0), rest))
+    samplings = [
+        SamplingParams(temperature=temperature, repetition_penalty=penalty, **more)
+        for temperature, penalty, _, more in cases
+    ]
+    on_device = SamplingMetadata(
+        **{
+            name: np.array(
+                [getattr(sampling, name) for sampling in samplings], np.int32 if name == "top_k" else np.float32
+            )
+            for name in SamplingMetadata._fields
+        }
+    )
+    r = np.random.default_rng(0)
+    spread = np.array([scale for _, _, scale, _ in cases])[:, None]
+    logits = jnp.asarray(r.normal(0, spread, (len(cases), 1000)), jnp.float32)
+    seen = jnp.asarray(r.random(logits.shape) < 0.7)
+    keys = jax.random.split(jax.random.key(0), len(cases))
+    # As users have it, and not as tests compile.
+    level = {"xla_backend_optimization_level": 3}
+    sample = jax.jit(sample_tokens, static_argnames="truncates", compiler_options=level)
+    for truncates in (True, False):
+        drawn = sample(keys, logits, on_device, seen, truncates=truncates)
+        for numbers in (drawn.logprob, drawn.behavior_logprob):
+            assert np.isfinite(numbers).all()
+            assert (np.asarray(numbers) <= 1e-5).all()
+        assert ((np.asarray(drawn.token) >= 0) & (np.asarray(drawn.token) < logits.shape[1])).all()

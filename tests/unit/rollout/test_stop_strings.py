@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from jaxrl_sql.rollout.stop_strings import STATEMENT_END, Stops, cut_after_stop, end_tokens, make_stops, token_bytes
+from jaxrl_sql.rollout.stop_strings import (
+    STATEMENT_END,
+    Stops,
+    cut_after_stop,
+    end_tokens,
+    make_stops,
+    missing_ids,
+    token_bytes,
+)
 from jaxrl_sql.types import InputError
 
 PIECES = [b"", b"<", b"/", b"s", b"sql", b">", b"</", b"ql>", b"a</s", b"q", b"l", b">>b", b"<<", b"</sql>x"]
@@ -157,3 +165,17 @@ def test_a_vocabulary_without_a_semicolon_is_not_refused() -> None:
     stops, refused = make_stops([(STATEMENT_END,)], PIECES, 20)
     assert not refused
     assert first_end(stops, (STATEMENT_END,), list(range(14))) is None
+
+
+def test_ids_without_a_token_are_ranges() -> None:
+    class Some:
+        def __init__(self, *ids: int) -> None:
+            self.ids = ids
+
+        def get_vocab(self) -> dict[str, int]:
+            return {str(i): i for i in self.ids}
+
+    assert missing_ids(Some(0, 1, 2), 3) == ()
+    assert missing_ids(Some(0, 1, 2, 9), 3) == ()  # a token for pictures, behind the last row
+    assert missing_ids(Some(0, 1, 2), 5) == ((3, 5),)
+    assert missing_ids(Some(1, 4, 5), 8) == ((0, 1), (2, 4), (6, 8))

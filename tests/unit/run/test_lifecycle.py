@@ -13,11 +13,12 @@ import pytest
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import HealthConfig, RunConfig, TrainConfig
 from jaxrl_sql.data.prompts import PromptSet
+from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.run.lifecycle import Snapshot, run_phase
 from jaxrl_sql.run.session import PreemptedError, Session
 from jaxrl_sql.runtime.checkpoint import Checkpoints
 from jaxrl_sql.runtime.display import make_display
-from jaxrl_sql.runtime.health import Health
+from jaxrl_sql.runtime.health import Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
 
 Event = tuple[str, int]
@@ -124,3 +125,16 @@ def test_a_run_that_is_to_stop_saves_and_does_not_evaluate(session: Session) -> 
     went_on, events = run(session, stopped_at=2)
     assert not went_on
     assert events[-2:] == [("step", 2), ("save", 2)]
+
+
+def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(session: Session) -> None:
+    class Broken(Counting):
+        def step(self, at: int) -> None:
+            super().step(at)
+            if at == 2:
+                raise NotFiniteError("float32")
+
+    with pytest.raises(
+        HealthError, match=r"^step 2 \(counting\): model: .* in float32; begin again, or from an earlier"
+    ):
+        run_phase(session, Broken(session, session.checkpoints.events), 0)  # type: ignore[attr-defined]

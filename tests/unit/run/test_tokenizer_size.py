@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import forward, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models import load_config as load_model_config
 from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.run.build import make_policy
 from jaxrl_sql.run.policy_client import open_policy_client
 from jaxrl_sql.run.questions import model_config
 from jaxrl_sql.sqlenv.executor import make_executor
@@ -72,3 +77,35 @@ def written(folder: Path, given: dict[str, Any], **more: str) -> Any:
     fields = json.loads((START / "tokenizer_config.json").read_text()) | more
     (folder / "tokenizer_config.json").write_text(json.dumps(fields))
     return load_tokenizer(folder)
+
+
+def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None:
+    """Rows beyond the tokenizer, and an id that it leaves out: what the trainer scores has none of their mass."""
+    raw = json.loads((START / "tokenizer.json").read_text())
+    gap = raw["model"]["vocab"].pop("!")
+    tokenizer = written(tmp_path / "gaps", raw)
+    config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
+    shape, params = load_checkpoint(tmp_path / "model")
+    params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
+    session: Any = SimpleNamespace(tokenizer=tokenizer, model=shape, config=config, policies={})
+    ones = jnp.ones((1, 1, 3))
+    batch = GroupBatch(
+        shared=(Segment(jnp.array([[5, 6, 7]]), jnp.array([3])),),
+        completion=jnp.array([[[8, 9, 10]]]),
+        completion_len=jnp.array([[3]]),
+        loss_mask=ones > 0,
+        behavior_logprobs=ones,
+        rollout_logprobs=ones,
+        reward=ones[..., 0],
+        weight=ones[..., 0],
+        truncated=ones[..., 0] < 0,
+    )
+    scored = jax.jit(make_policy(session, 1.0))(params, None, batch)
+    tokens = jnp.array([[5, 6, 7, 8, 9, 10]])
+    logits = forward(params, shape, tokens, jnp.array([6]))[0, 2:5]
+    present = np.array(sorted({*tokenizer.get_vocab().values()}))
+    assert gap not in present
+    wanted = jax.nn.log_softmax(logits[:, present])
+    places = np.searchsorted(present, [8, 9, 10])
+    np.testing.assert_allclose(scored.logprob[0, 0], np.asarray(wanted)[np.arange(3), places], atol=1e-4)
+    np.testing.assert_allclose(scored.entropy[0, 0], -jnp.sum(jnp.exp(wanted) * wanted, axis=-1), atol=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import queue
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 
 import jax
 import pytest
+from starlette.testclient import TestClient
 
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.serve.app import make_app
 from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serve.protocol import CompletionRequest, Writer
 from jaxrl_sql.types import Prompt
@@ -85,3 +88,18 @@ def test_logprobs_that_json_lacks_are_null() -> None:
     writer = Writer(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
     written = writer._logprobs([0, 1, 2], [-0.5, -math.inf, math.nan])
     assert written == {"tokens": ["a", "b", "c"], "token_logprobs": [-0.5, None, None], "top_logprobs": None}
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 1}, {"logprobs": 1, "stream": True}])
+def test_numbers_that_are_no_probabilities_are_an_error_that_names_the_weights(more: dict[str, Any]) -> None:
+    """Weights that are finite, and whose products are not."""
+    params = init_params(CONFIG, jax.random.key(3))
+    params = {**params, "final_norm": params["final_norm"] * 1e38, "embed": params["embed"] * 1e9}
+    batcher = Batcher({"m": Engine(CONFIG, params, Letters(), EngineConfig(2))}, 4)
+    with batcher.running(), TestClient(make_app(batcher, 64, on_loopback=False)) as client:
+        reply = client.post("/v1/completions", json={"model": "m", "prompt": [*IDS], "max_tokens": 3, **more})
+    assert "NaN" not in reply.text
+    body = json.loads(reply.text.removeprefix("data: ").split("\n")[0])
+    assert body["error"]["message"].startswith("model: its log-probabilities are not finite numbers: the weights")
+    assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "model_not_finite")
+    assert reply.status_code == (200 if more.get("stream") else 503)

@@ -49,8 +49,8 @@ class EngineConfig:
     waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
     grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
     to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
-    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `rounds_groups`: calls
-    differ in the samples per prompt, and share the decode programs of the next power of two.
+    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `rounds_groups`:
+    calls differ in the samples per prompt, and share the decode programs of the next power of two.
     """
 
     max_num_seqs: int = 64

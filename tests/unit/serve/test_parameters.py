@@ -14,8 +14,10 @@ import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
+from jaxrl_sql.config import EvaluateConfig
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
+from jaxrl_sql.run.endpoint_client import _Client
 from jaxrl_sql.serve.parameters import IGNORED, REFUSED, REFUSED_IN, RefusedError
 from jaxrl_sql.serve.protocol import (
     ChatRequest,
@@ -195,6 +197,19 @@ def test_a_message_that_the_template_leaves_out_is_refused() -> None:
     request = ask(ChatRequest, messages=[{"role": "developer", "content": "Answer in French."}, *turns])
     with pytest.raises(RefusedError, match=r"messages.0: the model's chat template leaves out .* role 'developer'"):
         request.prompts(engine)
+
+
+def test_requests_of_our_own_client_are_read() -> None:
+    changed = {
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "token_limit": "max_completion_tokens",
+    }
+    for settings in ({}, changed, {"send_temperature": False}):
+        client: Any = SimpleNamespace(config=EvaluateConfig(**settings))
+        ask(ChatRequest, **_Client._options(client))
 
 
 def test_every_parameter_of_openai_s_package_is_known() -> None:

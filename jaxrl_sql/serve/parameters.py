@@ -1,7 +1,7 @@
 """Parameters of a request that the server ignores or refuses; the fields of `protocol.Request` are those that it reads.
 
 The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Any other name is refused with the nearest
-known one, as an answer without the parameter would not be the one that was asked for.
+known name, as its effect would be missing from the answer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ REFUSED_IN: Mapping[str, Refused] = {
     },
     "content": {"prompt_cache_breakpoint": ()},
 }  # fmt: skip
-"""The same of members: of `stream_options`, of `chat_template_kwargs`, of a message, and of a part of its content."""
+"""Refused members: of `stream_options`, of `chat_template_kwargs`, of a message, and of a part of its content."""
 
 IGNORED_QUERY = frozenset({"api-version"})
 """The query parameters that may be in an address."""
@@ -86,13 +86,17 @@ class RefusedError(JaxrlSqlError):
 
 
 def check_parameters(
-    given: Mapping[str, Any], read: Collection[str], refused: Refused, ignored: Collection[str] = (), where: str = ""
+    parameters: Mapping[str, Any],
+    read: Collection[str],
+    refused: Refused,
+    ignored: Collection[str] = (),
+    where: str = "",
 ) -> None:
     """Raise RefusedError for a name that is unknown, and for a refused one whose value is not neutral.
 
-    `given` holds what is left without the names that the server reads; `where` is the path before them.
+    `parameters` are those that the server does not read; `where` is the path before them.
     """
-    for name, value in given.items():
+    for name, value in parameters.items():
         path = f"{where}{name}"
         if name in ignored:
             continue
@@ -120,7 +124,7 @@ def check_names(body: bytes) -> None:
         names = set[str]()
         for name, _ in pairs:
             if name in names:
-                raise RefusedError(f"{name} is there twice", param=name)
+                raise RefusedError(f"{name} is in an object twice", param=name)
             names.add(name)
 
     json.loads(body, object_pairs_hook=unique, parse_int=str)

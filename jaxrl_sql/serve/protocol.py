@@ -41,10 +41,10 @@ class _Fields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None or name not in cls.model_fields}
+    def _without_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None or name not in cls.model_fields}
 
     def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
         """Raise RefusedError as `check_parameters` does for the names that are not read."""
@@ -91,7 +91,7 @@ class Request(_Fields):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def check_all(self) -> None:
-        """Raise RefusedError for what is asked for and not done, members included."""
+        """Raise RefusedError for parameters and members that are not supported."""
         self.check({**REFUSED, "best_of": (self.n,)}, IGNORED)
         if self.stream_options:
             self.stream_options.check(REFUSED_IN["stream_options"], where="stream_options.")
@@ -177,7 +177,7 @@ class ChatRequest(Request):
     chat_template_kwargs: TemplateOptions = TemplateOptions()
 
     def check_all(self) -> None:
-        """Raise RefusedError for what is asked for and not done, members included."""
+        """Raise RefusedError for parameters and members that are not supported."""
         super().check_all()
         self.chat_template_kwargs.check(REFUSED_IN["chat_template_kwargs"], where="chat_template_kwargs.")
         for i, message in enumerate(self.messages):

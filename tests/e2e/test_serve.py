@@ -253,21 +253,21 @@ def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server
     assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
 
 
-def test_a_model_is_found_by_its_name(client: openai.OpenAI, server: str) -> None:
+def test_a_model_can_be_retrieved_by_its_name(client: openai.OpenAI, server: str) -> None:
     assert [client.models.retrieve(name).id for name in (MODEL, "bent")] == [MODEL, "bent"]
-    status, _, found = send("GET", f"{server}/models/some/other")
-    assert (status, found["error"]["code"]) == (404, "model_not_found")
+    status, _, answer = send("GET", f"{server}/models/some/other")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
 
 
 def test_a_query_parameter_and_an_encoded_body_are_refused(server: str) -> None:
     body = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 2}).encode()
-    status, _, found = send("POST", f"{server}/completions?stream=true", body)
-    assert (status, found["error"]["param"]) == (400, "stream")
+    status, _, answer = send("POST", f"{server}/completions?stream=true", body)
+    assert (status, answer["error"]["param"]) == (400, "stream")
     assert send("GET", f"{server}/models?after={MODEL}")[0] == 400
     assert send("POST", f"{server}/completions?api-version=2024-10-21", body)[0] == 200
-    status, _, found = send("POST", f"{server}/completions", gzip.compress(body), encoding="gzip")
+    status, _, answer = send("POST", f"{server}/completions", gzip.compress(body), encoding="gzip")
     assert status == 415
-    assert "Content-Encoding gzip" in found["error"]["message"]
+    assert "Content-Encoding gzip" in answer["error"]["message"]
 
 
 def test_requests_that_differ_in_n_and_in_stop_strings_share_programs(server: str) -> None:

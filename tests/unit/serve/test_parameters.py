@@ -129,7 +129,7 @@ def test_log_probabilities_of_further_tokens_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "reason"),
     [
         (
             {"stream_options": {"continuous_usage_stats": True}},
@@ -156,8 +156,8 @@ def test_log_probabilities_of_further_tokens_are_refused() -> None:
         ({"messages": []}, "messages: "),
     ],
 )
-def test_members_that_are_not_read_are_refused(more: dict[str, Any], words: str) -> None:
-    assert words in str(refusal(ChatRequest, **more))
+def test_members_that_are_not_read_are_refused(more: dict[str, Any], reason: str) -> None:
+    assert reason in str(refusal(ChatRequest, **more))
 
 
 def test_a_message_as_the_server_wrote_it_is_read_again() -> None:
@@ -173,7 +173,7 @@ def test_a_message_as_the_server_wrote_it_is_read_again() -> None:
     ],
 )
 def test_a_name_that_is_there_twice_is_refused(body: bytes, name: str) -> None:
-    with pytest.raises(RefusedError, match=f"{name} is there twice"):
+    with pytest.raises(RefusedError, match=f"{name} is in an object twice"):
         read(CompletionRequest, body)
 
 

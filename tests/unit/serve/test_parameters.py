@@ -13,6 +13,7 @@ import openai.types.chat as openai_chat
 import pytest
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from pydantic import BaseModel
 
 from jaxrl_sql.config import EvaluateConfig
 from jaxrl_sql.models.formats.hf import load_tokenizer
@@ -36,7 +37,7 @@ LEAST: dict[type[Request], dict[str, Any]] = {
     CompletionRequest: {"model": "m", "prompt": "a"},
 }
 KINDS = pytest.mark.parametrize("kind", LEAST)
-MEMBERS = {
+MEMBERS: dict[str, type[BaseModel]] = {
     "stream_options": StreamOptions, "chat_template_kwargs": TemplateOptions,
     "messages": Message, "content": ContentPart,
 }  # fmt: skip

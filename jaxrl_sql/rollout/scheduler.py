@@ -32,7 +32,6 @@ from jaxrl_sql.rollout.decode import (
     release_slots,
     resume_requests,
 )
-from jaxrl_sql.rollout.engine_config import power_of_two
 from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.partial_sample import PartialSample
@@ -315,7 +314,7 @@ class Scheduler:
         """Put preempted completions into the first free slots, to be computed again from their tokens."""
         if not numbers:
             return
-        x = power_of_two(len(numbers))
+        x = 1 << (len(numbers) - 1).bit_length()
         slots = list(free[: len(numbers)])
         self.slots = resume_requests(
             self.slots, _padded(slots, x, self.config.max_num_seqs), self.queue.requests(numbers, x),

@@ -49,7 +49,8 @@ class EngineConfig:
     waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
     grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
     to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
-    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`.
+    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `rounds_groups`:
+    calls differ in the samples per prompt, and share the decode programs of the next power of two.
     """
 
     max_num_seqs: int = 64
@@ -64,6 +65,7 @@ class EngineConfig:
     budget: KVBudget | None = None
     ways: int = 1
     attention: str = "xla"
+    rounds_groups: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes of nothing."""
@@ -74,6 +76,8 @@ class EngineConfig:
 
     def group_size(self, samples: int) -> int:
         """Return how many completions read one copy of a prompt, where the most that a prompt has are `samples`."""
+        if self.rounds_groups:
+            samples = power_of_two(samples)
         return min(samples, self.max_num_seqs, MAX_GROUP)
 
     def sizes(self, groups: int, samples: int, prompt: int, completion: int) -> EngineSizes:
@@ -120,7 +124,12 @@ class EngineConfig:
         """Return (rows, tokens a row) of the smallest program that runs so many."""
         if self.max_prompt_bucket:
             return self.ways * max(self.prefill_tokens // self.prefill_chunk, 1), self.prefill_chunk
-        return 1 << (rows - 1).bit_length(), min(bucket(tokens, smallest), self.prefill_chunk)
+        return power_of_two(rows), min(bucket(tokens, smallest), self.prefill_chunk)
+
+
+def power_of_two(count: int) -> int:
+    """Round a count of at least 1 up to a power of two."""
+    return 1 << (count - 1).bit_length()
 
 
 def pool_size(blocks: int, ways: int) -> int:

@@ -24,6 +24,7 @@ from jaxrl_sql.rollout.decode import (
     empty_request,
     mark_seen,
 )
+from jaxrl_sql.rollout.engine_config import power_of_two
 from jaxrl_sql.rollout.kv_blocks import Allocation, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest, Sample
@@ -126,7 +127,7 @@ class PrefillQueue:
         for i, sampling in enumerate(samplings):
             places[:, i] = sampling.seed, *request.key_place(i)
         most = max((sampling.n for sampling in samplings), default=1)
-        self.keys = np.asarray(_sample_keys(*places, self.config.purpose, most))
+        self.keys = np.asarray(_sample_keys(*places, self.config.purpose, power_of_two(most)))
         self.levels = self.config.levels(self.sizes)
         runner.open_pools(self.sizes, self.levels[0][0])
         penalizes = any(samplings[i].repetition_penalty != 1 for i in served)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_sql.batch import bucket
 from jaxrl_sql.ops.control_tokens import ControlTokens
 from jaxrl_sql.ops.token_distribution import IdRanges
 from jaxrl_sql.sqlenv.turns import TAGS
@@ -28,7 +29,7 @@ class Stops(NamedTuple):
     """The automata of several sets of strings, stacked.
 
     table [A,V] int16 or int32: the state after a token; found [A] bool: a string is complete (and stays so); first: the
-    start state of each set's automaton.
+    start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes (`bucket`).
     """
 
     table: np.ndarray
@@ -237,6 +238,10 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
         tables.append(table.astype(np.int32) + offset)
         founds.append(found)
         first[strings] = offset
+    if len(tables) > 1:  # one of few sizes, each of which is a decode program; no state leads to the rows that fill it
+        have = sum(len(table) for table in tables)
+        tables.append(np.zeros((bucket(have, 16) - have, vocab_size), np.int32))
+        founds.append(np.zeros(len(tables[-1]), bool))
     states = np.concatenate(tables)
     narrow = np.int16 if len(states) <= np.iinfo(np.int16).max else np.int32
     return Stops(states.astype(narrow), np.concatenate(founds), first), refused

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,15 @@ def opened(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str)
         base = client.engine
         if not isinstance(base, Engine):
             raise InputError("serve samples from one copy of the model: rollout.mesh=training")
-        engines = {name: base}
+        engine_config = replace(base.config, rounds_groups=True)
+        engines = {name: Engine(base.model, base.params, base.tokenizer, engine_config)}
         for label, folder in adapters:
             if label in engines:
                 raise InputError(f"--adapter {label}={folder}: the name {label} is taken")
             params = policy_params(load_adapters(folder, base.model), base.params)
-            engines[label] = Engine(base.model, params, base.tokenizer, base.config)
-            engines[label].vocabulary = base.vocabulary
+            engines[label] = Engine(base.model, params, base.tokenizer, engine_config)
+        for engine in engines.values():
+            engine.vocabulary = base.vocabulary
         yield engines
 
 

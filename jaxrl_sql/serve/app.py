@@ -17,10 +17,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxrl_sql.rollout import NotFiniteError, Sample
+from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
 from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.serve.batcher import Batcher, Job, QueueFullError
-from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, RefusedError, Request, Writer, read
+from jaxrl_sql.serve.parameters import RefusedError, check_query
+from jaxrl_sql.serve.protocol import ChatRequest, CompletionRequest, Request, Writer, read
 from jaxrl_sql.types import InputError
 
 LARGEST = 16 << 20
@@ -31,10 +32,7 @@ class _Waiting:
     """A job and what came of it, in a client's event loop."""
 
     def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
-        engine = batcher.engines.get(request.model)
-        if engine is None:
-            names = ", ".join(batcher.engines)
-            raise RefusedError(f"model {request.model!r} is not served: {names}", "model_not_found", "model", 404)
+        engine = _engine(batcher, request.model)
         prompts = request.prompts(engine, dates.get(request.model, ""))
         self.writer = Writer(request, prompts, engine)
         self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
@@ -83,6 +81,18 @@ class _Waiting:
         yield "data: [DONE]\n\n"
 
 
+def _engine(batcher: Batcher, model: str) -> Engine:
+    """Return the engine of a model; raises RefusedError for a name that is not served."""
+    if model not in batcher.engines:
+        names = ", ".join(batcher.engines)
+        raise RefusedError(f"model {model!r} is not served: {names}", "model_not_found", "model", 404)
+    return batcher.engines[model]
+
+
+def _about(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": "jaxrl_sql"}
+
+
 class _LoopbackOnly:
     """Answers those alone who know the server by a name of loopback."""
 
@@ -112,6 +122,7 @@ def make_app(
 
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
         async def answer(http: HttpRequest) -> Response:
+            check_query(http.query_params)
             waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens, dates)
             if waiting.job.is_streamed:
                 return StreamingResponse(waiting.stream(), media_type="text/event-stream")
@@ -119,9 +130,15 @@ def make_app(
 
         return answer
 
-    async def models(_http: HttpRequest) -> Response:
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "jaxrl_sql"} for name in batcher.engines]
-        return JSONResponse({"object": "list", "data": data})
+    async def models(http: HttpRequest) -> Response:
+        check_query(http.query_params)
+        return JSONResponse({"object": "list", "data": [_about(name) for name in batcher.engines]})
+
+    async def model(http: HttpRequest) -> Response:
+        check_query(http.query_params)
+        name = http.path_params["name"]
+        _engine(batcher, name)
+        return JSONResponse(_about(name))
 
     async def health(_http: HttpRequest) -> Response:
         status = "ok" if batcher.is_alive else "stopped"
@@ -131,6 +148,7 @@ def make_app(
         Route("/v1/chat/completions", answering(ChatRequest), methods=["POST"]),
         Route("/v1/completions", answering(CompletionRequest), methods=["POST"]),
         Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
         Route("/health", health),
     ]
     errors = (RefusedError, QueueFullError, InputError, HTTPException)
@@ -156,7 +174,9 @@ async def _gone(http: HttpRequest) -> None:
 
 
 async def _body(http: HttpRequest) -> bytes:
-    """Return a request's body; raises RefusedError for one that is too large."""
+    """Return a request's body; raises RefusedError for one that is too large or encoded."""
+    if (encoding := http.headers.get("content-encoding", "identity")) != "identity":
+        raise RefusedError(f"Content-Encoding {encoding} is not supported by this server", status=415)
     found = bytearray()
     async for piece in http.stream():
         found += piece

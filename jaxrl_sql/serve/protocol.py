@@ -5,55 +5,67 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jaxrl_sql.data.chat import render_chat
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare, prompt_ids
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.serve.parameters import (
+    IGNORED,
+    REFUSED,
+    REFUSED_IN,
+    Refused,
+    RefusedError,
+    check_names,
+    check_parameters,
+)
 from jaxrl_sql.sqlenv.turns import TAGS
-from jaxrl_sql.types import JaxrlSqlError, Prompt
+from jaxrl_sql.types import Prompt
 
 MOST = 128
 """The most samples, and the most prompts, of a request."""
 MOST_STOPS, STOP_BYTES = 16, 256
 """The most stop strings of a request, and their bytes together: each has a row as long as the vocabulary."""
 
-# What would change the answer and is not done here; a value in the tuple asks for nothing.
-_NOTHING: tuple[Any, ...] = (None, 0, False, {}, [], "")
-_NOT_DONE = (
-    "best_of", "echo", "suffix", "logit_bias", "presence_penalty", "frequency_penalty", "top_logprobs", "tools",
-    "functions", "response_format", "audio", "prompt_logprobs", "min_tokens", "stop_token_ids", "ignore_eos",
-)  # fmt: skip
+
+class _Fields(BaseModel):
+    """Fields that are read; null is an absent one, and further names are kept for `check_parameters`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None or name not in cls.model_fields}
+
+    def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
+        """Raise RefusedError as `check_parameters` does for the names that are not read."""
+        check_parameters(self.model_extra or {}, type(self).model_fields, refused, ignored, where)
 
 
-class RefusedError(JaxrlSqlError):
-    """A request that cannot be served, as OpenAI's error object tells it."""
-
-    def __init__(self, message: str, code: str | None = None, param: str | None = None, status: int = 400) -> None:
-        super().__init__(message)
-        self.code, self.param, self.status = code, param, status
-
-    def body(self) -> dict[str, Any]:
-        """Return the error object."""
-        kinds = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
-        kind = kinds.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
-
-class StreamOptions(BaseModel):
-    """What a stream holds beside its pieces."""
+class StreamOptions(_Fields):
+    """Which events a stream has after its pieces."""
 
     include_usage: bool = False
 
 
-class Request(BaseModel):
+class TemplateOptions(_Fields):
+    """Options of the chat template."""
+
+    enable_thinking: bool | None = None
+
+
+class Request(_Fields):
     """What both forms of request have. Numbers not named are the engine's: a whole distribution, temperature 1."""
 
-    model_config = ConfigDict(extra="allow")
     usual_tokens: ClassVar[int]
     """How many tokens a completion may have where no number is named."""
 
@@ -78,6 +90,15 @@ class Request(BaseModel):
         """Return the stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        self.check({**REFUSED, "best_of": (self.n,)}, IGNORED)
+        if self.stream_options:
+            self.stream_options.check(REFUSED_IN["stream_options"], where="stream_options.")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            message = f"max_tokens is {self.max_tokens}, max_completion_tokens {self.max_completion_tokens}: send one"
+            raise RefusedError(message, param="max_tokens")
+
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
         """Return the prompts as tokens; `date` is the day that a chat template knows, empty for that of the request."""
         raise NotImplementedError
@@ -99,34 +120,44 @@ class Request(BaseModel):
         if len(self.stops) > MOST_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
             message = f"stop: at most {MOST_STOPS} strings of at most {STOP_BYTES} bytes together"
             raise RefusedError(message, param="stop")
+        if STATEMENT_END in self.stops:
+            raise RefusedError("stop: a zero byte before a semicolon is not supported by this server", param="stop")
         given = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         told = {name: value for name in given if (value := getattr(self, name)) is not None}
-        if told.get("top_k", 0) < 0:
+        if told.get("top_k") == -1:
             told["top_k"] = 0  # -1 means all, where vLLM is asked
         seed = secrets.randbits(31) if self.seed is None else self.seed % 2**31
         tokens = min(limit or self.usual_tokens, most, room)
         return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **told)
 
 
-class ContentPart(BaseModel):
+class ContentPart(_Fields):
     """A part of a message; only texts are read."""
 
     type: str
-    text: str = ""
+    text: str | None = None
 
 
-class Message(BaseModel):
+class Message(_Fields):
     """A message of a conversation."""
 
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | list[ContentPart]
+
+    def check_all(self, where: str) -> None:
+        """Raise RefusedError for members that are not read, and for a part of the content that is no text."""
+        self.check(REFUSED_IN["messages"], where=where)
+        for i, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            if part.type != "text":
+                raise RefusedError(f"{where}content.{i} is of type {part.type!r}: only text is read", param="messages")
+            if part.text is None:
+                raise RefusedError(f"{where}content.{i}.text is missing", param="messages")
+            part.check(REFUSED_IN["content"], where=f"{where}content.{i}.")
 
     def plain(self) -> dict[str, str]:
-        """Return role and text; raises RefusedError for a part that is no text."""
-        parts = self.content if isinstance(self.content, list) else [ContentPart(type="text", text=self.content or "")]
-        if other := next((part.type for part in parts if part.type != "text"), ""):
-            raise RefusedError(f"a message's part is of type {other!r}: only text is read", param="messages")
-        return {"role": self.role, "content": "".join(part.text for part in parts)}
+        """Return role and text."""
+        parts = self.content
+        return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
     def shielded(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text with marks in the names of control tokens.
@@ -143,14 +174,29 @@ class ChatRequest(Request):
     usual_tokens = 1 << 31
     messages: list[Message] = Field(min_length=1)
     logprobs: bool = False
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: TemplateOptions = TemplateOptions()
+
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        super().check_all()
+        self.chat_template_kwargs.check(REFUSED_IN["chat_template_kwargs"], where="chat_template_kwargs.")
+        for i, message in enumerate(self.messages):
+            message.check_all(f"messages.{i}.")
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
-        """Return the conversation as tokens, by the tokenizer's chat template."""
-        thinking = self.chat_template_kwargs.get("enable_thinking")
+        """Return the conversation as tokens, by the tokenizer's chat template.
+
+        Raises RefusedError where the template leaves out a message, as some do with a role that they do not know.
+        """
         control = engine.vocabulary.control
         messages = [message.shielded(control) for message in self.messages]
-        text = render_chat(engine.tokenizer, messages, None if thinking is None else bool(thinking), "", date)
+        text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
+        for i, message in enumerate(messages):
+            # Of an assistant's message templates leave out the thoughts.
+            if message["role"] != "assistant" and message["content"].strip() not in text:
+                role = self.messages[i].role
+                reason = f"messages.{i}: the model's chat template leaves out the text of a message of role {role!r}"
+                raise RefusedError(reason, param="messages")
         return [Prompt("chat", tuple(control.encode(text)), bare(text))]
 
 
@@ -159,7 +205,8 @@ class CompletionRequest(Request):
 
     usual_tokens = 16  # OpenAI's
     prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: int | None = Field(None, ge=0, le=1)
+    logprobs: int | None = Field(None, ge=0, le=0)
+    add_special_tokens: bool = True
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
         """Return the prompts as tokens."""
@@ -168,7 +215,10 @@ class CompletionRequest(Request):
             given = [given]
         if not 0 < len(given) <= MOST:
             raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
-        found = [one if isinstance(one, list) else prompt_ids(engine.tokenizer, one) for one in given]
+        encode = partial(engine.tokenizer.encode, add_special_tokens=False)
+        if self.add_special_tokens:
+            encode = partial(prompt_ids, engine.tokenizer)
+        found = [one if isinstance(one, list) else encode(one) for one in given]
         if not all(found):
             raise RefusedError("prompt: one is without tokens", param="prompt")
         size = engine.model.vocab_size
@@ -185,9 +235,11 @@ def read(kind: type[Request], body: bytes) -> Request:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RefusedError(f"{where or 'the body'}: {first['msg']}", param=where or None) from error
-    for name, value in (request.model_extra or {}).items():
-        if name in _NOT_DONE and value not in (*_NOTHING, {"type": "text"}) and (name, value) != ("best_of", 1):
-            raise RefusedError(f"{name} is not supported by this server", "unsupported_parameter", name)
+    try:
+        check_names(body)
+    except ValueError as error:
+        raise RefusedError(f"the body: {error}") from error
+    request.check_all()
     return request
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -29,6 +30,7 @@ from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.lora import Adapters, Pair, init_adapters, load_adapters, policy_params, save_adapters
 from jaxrl_sql.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+from jaxrl_sql.rollout.decode import decode_chunk
 from jaxrl_sql.serve.__main__ import main
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
@@ -222,6 +224,10 @@ def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: 
         ({"prompt": "a", "stop": ["é" * 129]}, 400, None, "stop: at most 16 strings"),
         ({"prompt": "a", "stop": [f"{i} " for i in range(17)]}, 400, None, "stop: at most 16 strings"),
         ({"prompt": "a", "echo": True}, 400, "unsupported_parameter", "echo"),
+        ({"prompt": "a", "guided_regex": "[0-9]+"}, 400, "unsupported_parameter", "guided_regex"),
+        ({"prompt": "a", "temprature": 1}, 400, "unknown_parameter", "temprature; the nearest is temperature"),
+        ({"prompt": "a", "top_k": -2}, 400, None, "top_k must be at least 0"),
+        ({"prompt": "a", "stop": "\0;"}, 400, None, "stop: a zero byte"),
         ({"prompt": "a", "logprobs": 5}, 400, None, "logprobs: "),
         ({}, 400, None, "prompt: "),
     ],
@@ -245,6 +251,35 @@ def test_as_many_and_as_long_stop_strings_as_are_allowed_are_served(server: str)
 def test_a_body_that_is_no_json_and_a_path_that_is_none_are_error_objects(server: str) -> None:
     assert post(f"{server}/completions", b"{")[0] == 400
     assert post(f"{server}/embeddings", {})[1]["error"]["message"] == "Not Found"
+
+
+def test_a_model_can_be_retrieved_by_its_name(client: openai.OpenAI, server: str) -> None:
+    assert [client.models.retrieve(name).id for name in (MODEL, "bent")] == [MODEL, "bent"]
+    status, _, answer = send("GET", f"{server}/models/some/other")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+def test_a_query_parameter_and_an_encoded_body_are_refused(server: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": IDS, "max_tokens": 2}).encode()
+    status, _, answer = send("POST", f"{server}/completions?stream=true", body)
+    assert (status, answer["error"]["param"]) == (400, "stream")
+    assert send("GET", f"{server}/models?after={MODEL}")[0] == 400
+    assert send("POST", f"{server}/completions?api-version=2024-10-21", body)[0] == 200
+    status, _, answer = send("POST", f"{server}/completions", gzip.compress(body), encoding="gzip")
+    assert status == 415
+    assert "Content-Encoding gzip" in answer["error"]["message"]
+
+
+def test_requests_that_differ_in_n_and_in_stop_strings_share_programs(server: str) -> None:
+    def count_programs(*bodies: dict[str, Any]) -> int:
+        before = decode_chunk._cache_size()
+        for body in bodies:
+            assert post(f"{server}/completions", {"model": MODEL, "prompt": IDS, "max_tokens": 8} | body)[0] == 200
+        return decode_chunk._cache_size() - before
+
+    count_programs({"n": 4}, {"n": 8}, {"stop": ["x"]})
+    assert count_programs(*({"n": n} for n in (3, 5, 6, 7))) == 0
+    assert count_programs(*({"stop": ["x" * length]} for length in range(2, 13))) == 0
 
 
 def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> None:
@@ -273,11 +308,12 @@ def post(url: str, body: Any) -> tuple[int, Any]:
     return status, found
 
 
-def send(method: str, url: str, body: bytes = b"", host: str = "") -> tuple[int, Any, Any]:
+def send(method: str, url: str, body: bytes = b"", host: str = "", encoding: str = "") -> tuple[int, Any, Any]:
     """Return the status, the headers and the JSON of an answer."""
     parts = urlsplit(url)
+    headers = {name: value for name, value in (("Host", host), ("Content-Encoding", encoding)) if value}
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=300)) as connection:
-        connection.request(method, parts.path, body, {"Host": host} if host else {})
+        connection.request(method, parts._replace(scheme="", netloc="").geturl(), body, headers)
         reply = connection.getresponse()
         return reply.status, reply.headers, json.loads(reply.read())
 

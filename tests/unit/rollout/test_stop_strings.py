@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from jaxrl_sql.batch import bucket
 from jaxrl_sql.rollout.stop_strings import (
     STATEMENT_END,
     Stops,
@@ -59,6 +60,15 @@ def test_the_first_token_that_completes_a_string_ends_the_answer(n_examples: int
 def test_no_strings_end_nothing() -> None:
     stops, _ = make_stops([()], PIECES, 14)
     assert first_end(stops, (), list(range(14))) is None
+
+
+@pytest.mark.parametrize("length", [1, 14, 15, 40])
+def test_states_are_rounded_up_by_rows_that_no_state_leads_to(length: int) -> None:
+    stops, _ = make_stops([("s" * length,)], PIECES, 20)
+    have = 1 + 1 + length  # no strings, and a state per byte
+    assert len(stops.table) == len(stops.found) == bucket(have, 16)
+    assert int(stops.table[:have].max()) == have - 1
+    assert not stops.found[have:].any()
 
 
 def test_a_string_that_no_tokens_write_is_refused() -> None:

@@ -49,7 +49,8 @@ class EngineConfig:
     waits, or is computed again (`rollout.scheduler`). The pool of completions begins with a quarter of its room and
     grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
     to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
-    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`.
+    as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `end_tokens` end a
+    completion in addition to those of the tokenizer.
     """
 
     max_num_seqs: int = 64
@@ -64,6 +65,7 @@ class EngineConfig:
     budget: KVBudget | None = None
     ways: int = 1
     attention: str = "xla"
+    end_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse sizes of nothing."""

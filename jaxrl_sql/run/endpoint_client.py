@@ -21,6 +21,7 @@ from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.sqlenv.tags import with_opened_thought
 from jaxrl_sql.sqlenv.turns import Action, Environment
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
@@ -50,7 +51,7 @@ class _Dialogue:
             self.error = answer.error
             return False
         text, reason = _cut(answer.text, stops)
-        self.turns.append(("assistant", text))
+        self.turns.append(("assistant", with_opened_thought(text)))
         action = Action(text, reason or ("length" if answer.finish_reason == "length" else "stop"))
         observation = self.environment.next(action) if self.environment else None
         if observation is None:

@@ -34,7 +34,7 @@ from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
-from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.ends import ends_of_generation
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
@@ -63,7 +63,7 @@ class Session:
     """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
-    `eval_rules` judges the answers of each set of `evals`.
+    `eval_rules` judges the answers of each set of `evals`; `ends` are the tokens that end one, the taught one last.
     """
 
     config: TrainConfig
@@ -89,6 +89,7 @@ class Session:
     stop_reason: str = ""
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
+    ends: tuple[int, ...] = ()
 
     @property
     def compiled(self) -> Compiled:
@@ -98,7 +99,7 @@ class Session:
     @cached_property
     def sft_dataset(self) -> SftDataset:
         """Return what the supervised phase teaches."""
-        data, end = self.config.data, end_tokens(self.tokenizer)[-1]
+        data, end = self.config.data, self.ends[-1]
         recipes = [find_recipe(name) for name in self.config.sft.formats] or [self.recipe]
         made = ((one, one.style_for(data)) for one in recipes)
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
@@ -298,6 +299,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             display=display,
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
+            ends=ends_of_generation(config, tokenizer),
         )
         session.count_epochs()
         display.course(_phases(session.config))

@@ -67,8 +67,9 @@ def turn_end(tokenizer: Any) -> int | None:
         text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
     except InputError:  # no template, or one without a turn of an assistant at its end
         return None
+    _, shown, rest = text.rpartition(answer)
     control = ControlTokens(tokenizer)
-    return next((token for token in control.encode(text.rpartition(answer)[2]) if token in control.ids), None)
+    return next((token for token in control.encode(rest if shown else "") if token in control.ids), None)
 
 
 def chat_messages(system: str, user: str) -> list[dict[str, str]]:

@@ -160,7 +160,7 @@ def test_the_end_of_a_turn_is_the_template_s(family: str) -> None:
 
 
 def test_a_tokenizer_without_template_and_a_template_without_answers_have_no_end_of_a_turn() -> None:
-    for template in (None, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"):
+    for template in (None, "{% for m in messages if m.role == 'user' %}{{ '<s>' + m.content + '</s>' }}{% endfor %}"):
         assert turn_end(make_tokenizer(template)) is None
 
 

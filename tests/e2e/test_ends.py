@@ -34,7 +34,7 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
 ) -> None:
     run = tmp_path / "run"
     config = load_config(
-        None, arguments(run, f"model.checkpoint={start}", "data.tokenizer=", "data.eos_token=<|im_start|>")
+        None, arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>")
     )
     with open_session(config) as s:
         taught = s.tokenizer.convert_tokens_to_ids("<|im_start|>")

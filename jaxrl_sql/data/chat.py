@@ -48,16 +48,22 @@ def render_chat(
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
     if switch and "enable_thinking" not in template:
         raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
-    return text + begun_once(text, begin or "")
+    return text + _begun_once(text, begin or "")
 
 
-def begun_once(text: str, begin: str) -> str:
+def _begun_once(text: str, begin: str) -> str:
     """Return the first words of an answer, without their opening of a thought where a template's text ends with one."""
     opening = OPENING_THOUGHT.search(begin) if OPENED.search(text) else None
     if opening is None:
         return begin
     rest = begin[: opening.start()] + begin[opening.end() :]
     return rest.lstrip() if text[-1].isspace() else rest
+
+
+def whole_beginning(text: str, begin: str) -> str:
+    """Return the first words of an answer to a prompt's text, with the tag of the thought that the text opens."""
+    opening = OPENED.search(text)
+    return opening[0] + _begun_once(opening[0], begin) if opening else begin
 
 
 def turn_end(tokenizer: Any) -> int | None:

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.data.chat import THINKING, begun_once, chat_messages, plain_text, render_chat
+from jaxrl_sql.data.chat import THINKING, chat_messages, plain_text, render_chat, whole_beginning
 from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.link import link
@@ -29,7 +29,6 @@ from jaxrl_sql.data.schema.render import RENDERERS
 from jaxrl_sql.data.schema.synonyms import find_alike
 from jaxrl_sql.data.template import PromptTemplate
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
-from jaxrl_sql.sqlenv.tags import OPENED
 from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
 
 ShowSchema = Callable[[Example, Schema], str]
@@ -217,8 +216,7 @@ def _chat_wrap(
     """
     messages = chat_messages(system, schema_text + question_text)
     # A template opens the thought of the turn that it begins, and no other.
-    opening = OPENED.search(render_chat(tokenizer, messages, thinking, "")) if shown else None
-    first = opening[0] + begun_once(opening[0], begin) if opening else begin
+    first = whole_beginning(render_chat(tokenizer, messages, thinking, ""), begin) if shown else begin
     turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", first + answer))]
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
     full = render_chat(tokenizer, messages, thinking, begin)

@@ -48,6 +48,9 @@ class DataConfig:
     `hide` names columns, `table.column`, and whole tables that no prompt shows, no value comes from, and no query may
     read (SQLite files alone); `SELECT *` over such a table is refused, and a question whose gold reads one is left out.
 
+    `eos_token` is the token that ends every taught answer and any sampled one; empty, in a chat the end of an
+    assistant's turn in the chat template, elsewhere the tokenizer's `eos_token`.
+
     `shots` is how many training questions of other databases, the most similar ones, are shown with their SQL before
     each question (0: none); they are taken from `train`, `include_ids` and `limit_train`.
     """
@@ -80,6 +83,7 @@ class DataConfig:
     shots: int = 0
     schema_budget: int = 0
     hide: list[str] = field(default_factory=list)
+    eos_token: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from jaxrl_sql.ops.control_tokens import bare
+from jaxrl_sql.ops.control_tokens import ControlTokens, bare
+from jaxrl_sql.sqlenv.tags import OPENED, OPENING_THOUGHT
 from jaxrl_sql.types import InputError
 
 Message = Mapping[str, str]
@@ -46,6 +47,7 @@ def render_chat(
     """Return the text of a conversation by the tokenizer's chat template.
 
     `begin` opens the assistant's turn and writes its first words ("" for none); without it the messages stand alone.
+    Where the template opens a thought at the end, the words do not open it again.
     `thinking` switches a template's thinking on or off; None leaves it as the template has it. `date` (2026-11-29) is
     the day that a template's `strftime_now` knows, at midnight; empty leaves it the clock.
     Raises InputError for a tokenizer without a template, one without a switch that is asked for, and for messages
@@ -76,7 +78,34 @@ def render_chat(
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
     if switch and "enable_thinking" not in template:
         raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
-    return text + (begin or "")
+    return text + _begun_once(text, begin or "")
+
+
+def _begun_once(text: str, begin: str) -> str:
+    """Return the first words of an answer, without their opening of a thought where a template's text ends with one."""
+    opening = OPENING_THOUGHT.search(begin) if OPENED.search(text) else None
+    if opening is None:
+        return begin
+    rest = begin[: opening.start()] + begin[opening.end() :]
+    return rest.lstrip() if text[-1].isspace() else rest
+
+
+def whole_beginning(text: str, begin: str) -> str:
+    """Return the first words of an answer to a prompt's text, with the tag of the thought that the text opens."""
+    opening = OPENED.search(text)
+    return opening[0] + _begun_once(opening[0], begin) if opening else begin
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """Return the control token that ends an assistant's turn in the chat template; None where there is none."""
+    answer = "SELECT 1"
+    try:
+        text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
+    except InputError:  # no template, or one without a turn of an assistant at its end
+        return None
+    _, shown, rest = text.rpartition(answer)
+    control = ControlTokens(tokenizer)
+    return next((token for token in control.encode(rest if shown else "") if token in control.ids), None)
 
 
 def chat_messages(system: str, user: str) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.data.chat import THINKING, chat_messages, render_chat
+from jaxrl_sql.data.chat import THINKING, chat_messages, render_chat, whole_beginning
 from jaxrl_sql.data.dialects import shield_answer, taught_sql
 from jaxrl_sql.data.schema.describe import read_descriptions
 from jaxrl_sql.data.schema.link import link
@@ -216,8 +216,10 @@ def _chat_wrap(
     The text is cut where the question's part begins. Templates may trim a message at its ends, never inside, so the cut
     is found by the message.
     """
-    turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", begin + answer))]
     messages = chat_messages(system, schema_text + question_text)
+    # A template opens the thought of the turn that it begins, and no other.
+    first = whole_beginning(render_chat(tokenizer, messages, thinking, "", date), begin) if shown else begin
+    turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", first + answer))]
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
     full = render_chat(tokenizer, messages, thinking, begin, date)
     start = full.rfind(schema_text + question_text)

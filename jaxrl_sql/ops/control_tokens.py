@@ -42,8 +42,8 @@ class ControlTokens:
     """The control tokens of a tokenizer, and the encoding of texts in which `shield` has marked their names.
 
     Control tokens are the special tokens, and other added tokens in angle or square brackets (Qwen's `<tool_call>`,
-    `<think>`); `tags` are the names of the latter. Further added tokens are vocabulary: runs of blanks, whole terms,
-    HTML. A tokenizer without `added_tokens_decoder` has no control tokens.
+    `<think>`); `ids` are those of both, `tags` the names of the latter. Further added tokens are vocabulary: runs of
+    blanks, whole terms, HTML. A tokenizer without `added_tokens_decoder` has no control tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -52,6 +52,7 @@ class ControlTokens:
         special = {token.content for token in added.values() if token.special}
         special |= set(getattr(tokenizer, "all_special_tokens", ()))
         self._ids = {token.content: i for i, token in added.items() if _is_control(token.content, special)}
+        self.ids = frozenset(self._ids.values())
         self.tags = frozenset(self._ids.keys() - special)
         self._lengths = sorted({len(name) for name in self._ids})
         first, second = ("".join(sorted({name[i] for name in self._ids})) for i in (0, 1))

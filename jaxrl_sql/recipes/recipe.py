@@ -12,9 +12,10 @@ from jaxrl_sql.config import DataConfig
 from jaxrl_sql.data.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
 from jaxrl_sql.data.schema.render import RENDERERS, SHOW_EXAMPLES
 from jaxrl_sql.data.template import read_template
-from jaxrl_sql.rewards.extract import ParsedResponse, Read, begun_by, read_plain, with_beginning
+from jaxrl_sql.rewards.extract import ParsedResponse, Read, read_plain, with_beginning
 from jaxrl_sql.rewards.score import RewardRule, ScoredResponse, TextJob, collect, submit_texts
 from jaxrl_sql.sqlenv.ports import SqlExecutor
+from jaxrl_sql.sqlenv.tags import open_thought
 from jaxrl_sql.sqlenv.turns import Action, Environment
 from jaxrl_sql.types import Example, InputError, Response, Reward
 
@@ -87,8 +88,9 @@ class Recipe(NamedTuple):
         thinks, asked = thinking == "think", read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
         begin = asked.assistant(thinks=thinks) if begin is None else begin
-        answer = partial(self.taught, begun=begun_by(begin), thinks=thinks)
-        return chat_style(asked, instruction, answer, show, thinking, begin, date)._replace(begun=begun_by(begin))
+        begun = open_thought(begin)
+        answer = partial(self.taught, begun=begun, thinks=thinks)
+        return chat_style(asked, instruction, answer, show, thinking, begin, date)._replace(begun=begun)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
         """Return the prompt style that a configuration asks for, with the values that it has retrieved.
@@ -125,7 +127,8 @@ class Recipe(NamedTuple):
 
         What is taught then leaves the tag out, and what is read has it.
         """
-        begun = begun_by("".join(style.wrap(tokenizer, "Schema. ", "Question?")))
+        question = "Question?"
+        begun = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
         if begun == style.begun or style.answers_raw_sql:
             return style
         return style._replace(begun=begun, answer=partial(self.taught, begun=begun))

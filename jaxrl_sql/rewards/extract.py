@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import NamedTuple
 
-from jaxrl_sql.sqlenv.tags import hide_tags, show_tags
+from jaxrl_sql.sqlenv.tags import OPENED, hide_tags, show_tags
 from jaxrl_sql.types import Response
 
 
@@ -33,7 +33,6 @@ Read = Callable[[Response], ParsedResponse]
 _SQL_FENCE = re.compile(r"```sql(?![A-Za-z0-9_])")
 _ANY_CASE_FENCE = re.compile(_SQL_FENCE.pattern, re.IGNORECASE)
 _LANGUAGE_WORD = re.compile(r"(?!(?:select|with|values|explain|pragma)\b)[A-Za-z][\w+#-]*(?=\s)", re.IGNORECASE)
-_OPENED = re.compile(r"<(?:think|reasoning)>(?=\s*$)")
 
 
 def said(response: Response) -> str:
@@ -45,7 +44,7 @@ def said(response: Response) -> str:
 
 def begun_by(prompt: str) -> str:
     """Return the tag that a prompt's text ends with, `<think>` or `<reasoning>`: it is the response's own. Else ""."""
-    found = _OPENED.search(prompt)
+    found = OPENED.search(prompt)
     return found[0] if found else ""
 
 

@@ -38,7 +38,7 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
-        self.vocabulary = Vocabulary(tokenizer)
+        self.vocabulary = Vocabulary(tokenizer, config.end_tokens)
         self.runner = ModelRunner(model, params, config)
         self.stats = RolloutStats()
         self._is_generating = False

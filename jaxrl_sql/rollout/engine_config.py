@@ -50,7 +50,8 @@ class EngineConfig:
     grows to a half and to all of it, each a program of its own. `max_prompt_bucket`, the tokens of the longest prompt
     to come, makes one program for all calls: their pools are for prompts of that length, and whole from the start (0:
     as needed). `attention` is what reads the KV blocks in a decode step, as in `rollout.attention`. `rounds_groups`:
-    calls differ in the samples per prompt, and share the decode programs of the next power of two.
+    calls differ in the samples per prompt, and share the decode programs of the next power of two. `end_tokens` end a
+    completion in addition to those of the tokenizer.
     """
 
     max_num_seqs: int = 64
@@ -66,6 +67,7 @@ class EngineConfig:
     ways: int = 1
     attention: str = "xla"
     rounds_groups: bool = False
+    end_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse sizes of nothing."""

@@ -44,9 +44,9 @@ Found = tuple[Stops, dict[tuple[str, ...], str]]
 class Vocabulary:
     """A tokenizer, its control tokens, those that end a completion, and the bytes of all tokens for stop strings."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, declared_ends: Iterable[int] = ()) -> None:
         self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
-        self.end_tokens = end_tokens(tokenizer)
+        self.end_tokens = end_tokens(tokenizer, declared_ends)
         # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
         self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer))
@@ -68,11 +68,15 @@ class Vocabulary:
         return token_bytes(self.tokenizer)
 
 
-def end_tokens(tokenizer: Any) -> list[int]:
-    """Return the ids that end a completion: the tokenizer's end token and those that end a turn in known templates."""
+def end_tokens(tokenizer: Any, declared: Iterable[int] = ()) -> list[int]:
+    """Return the ids that end a completion.
+
+    These are the tokenizer's end token, those that end a turn in known templates, and those that are `declared`
+    elsewhere. Raises InputError where there are none.
+    """
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
     known = tokenizer.get_vocab()
-    ids = sorted({known[name] for name in names if name in known})
+    ids = sorted({known[name] for name in names if name in known} | {*declared})
     if not ids:
         raise InputError("the tokenizer has no end token: set eos_token")
     return ids

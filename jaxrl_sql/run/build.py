@@ -26,7 +26,7 @@ from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
-from jaxrl_sql.rollout.stop_strings import end_tokens, missing_ids
+from jaxrl_sql.rollout.stop_strings import missing_ids
 from jaxrl_sql.run.asked import keep_asked
 from jaxrl_sql.run.policy_client import PolicyClient
 from jaxrl_sql.run.session import Session
@@ -90,7 +90,7 @@ def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTr
 def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
     config = engine_config(s.config, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
-    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s))
+    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.ends)
     return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config))
 
 
@@ -115,7 +115,7 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
             s.tokenizer,
             dtype=s.config.model.dtype,
             source=source or None,
-            ends=end_tokens(s.tokenizer),
+            ends=s.ends,
         )
         if is_first():
             keep_asked(folder, s.config)

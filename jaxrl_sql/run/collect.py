@@ -29,7 +29,7 @@ from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import ASSISTANT
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stop_strings import cut_after_stop, end_tokens
+from jaxrl_sql.rollout.stop_strings import cut_after_stop
 from jaxrl_sql.run.build import make_client
 from jaxrl_sql.run.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.run.session import PreemptedError, Session
@@ -269,7 +269,7 @@ def _demonstrations(
     It may be too long, or go on behind a stop. In a chat, whose answers begin with a thought, a question without one
     (`reasoning`) has none: it would teach not to think.
     """
-    end, found = end_tokens(s.tokenizer)[-1], dict[int, Trajectory]()
+    end, found = s.ends[-1], dict[int, Trajectory]()
     control = ControlTokens(s.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
         if not example.answerable or (s.style.name == "chat" and not example.reasoning):

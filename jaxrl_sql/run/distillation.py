@@ -28,6 +28,7 @@ from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.sqlenv.tags import with_opened_thought
 from jaxrl_sql.types import CUT, Example
 
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
@@ -136,7 +137,7 @@ def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Examp
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
-    reading = recipe.reading(answer.text, style)
+    reading = recipe.reading(with_opened_thought(answer.text), style)
     (found,) = score_predictions(executor, [example], [reading.sql])
     if not found.is_judged:
         return {**about, "verdict": FAILED, "error": f"no verdict: {found.status}"}

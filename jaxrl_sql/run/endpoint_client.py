@@ -21,6 +21,7 @@ from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.sqlenv.tags import with_opened_thought
 from jaxrl_sql.sqlenv.turns import Action, Environment
 from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, JaxrlSqlError
 
@@ -54,7 +55,7 @@ class _Dialogue:
             self.error = answer.error
             return False
         text, reason = _cut(answer.text, stops)
-        self.turns.append(("assistant", text))
+        self.turns.append(("assistant", with_opened_thought(text)))
         self.finish_reason = reason or answer.finish_reason
         action = Action(text, "length" if self.finish_reason == "length" else "stop")
         observation = self.environment.next(action) if self.environment else None

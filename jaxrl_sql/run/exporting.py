@@ -20,8 +20,8 @@ from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.ops.tokenizer_files import misreading_class
-from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.run.asked import keep_asked
+from jaxrl_sql.run.ends import ends_of_generation
 from jaxrl_sql.run.inputs import base_inputs, file_inputs, refuse_other_inputs
 from jaxrl_sql.run.model_card import CARD, write_card
 from jaxrl_sql.run.questions import model_config
@@ -157,7 +157,8 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     if out.resolve() in [folder.resolve() for folder in read]:
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
-    ends = end_tokens(one.tokenizer) if one.config is not None else ()  # what others trained ends as they say
+    # A model that others trained ends as its files say.
+    ends = ends_of_generation(one.config, one.tokenizer) if one.config is not None else ()
     remove_earlier(out, one.source)
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if named := misreading_class(out, one.tokenizer):
@@ -172,6 +173,9 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     if gguf:
         path = gguf_path(out, gguf)
         save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
+        if lost := set(stop_tokens(out)) - set(stop_tokens(path)):
+            names = ", ".join(str(one.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
+            print_text(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}", sys.stderr)
         if WHOLE in read_header(path).metadata:
             print_text(
                 f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "

@@ -31,6 +31,7 @@ from jaxrl_sql.rewards.extract import ParsedResponse
 from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
 from jaxrl_sql.rollout.replicated import make_engine
 from jaxrl_sql.rollout.stop_strings import STATEMENT_END
+from jaxrl_sql.run.ends import ends_of_generation
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import check_rows, prompts_of
 from jaxrl_sql.run.training_set import choose_shots
@@ -145,7 +146,8 @@ def open_policy_client(
         compute = None if model.compute_dtype == "same" else model.compute_dtype
         padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
         sizes = engine_config(config, slots, padded_to, batch_ways(mesh.shape))
-        sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None)
+        ends = ends_of_generation(config, tokenizer)
+        sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
         budget = client_kv_budget(config, shape, sampling_mesh(config, mesh), sizes, longest, have)
         engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(config))
         yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)

@@ -34,7 +34,7 @@ from jaxrl_sql.planning.chips import machine_memory
 from jaxrl_sql.planning.workload import with_parts
 from jaxrl_sql.recipes import Recipe, find_recipe
 from jaxrl_sql.report.html import write_report
-from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.run.ends import ends_of_generation
 from jaxrl_sql.run.inputs import file_inputs, question_input, refuse_other_inputs
 from jaxrl_sql.run.programs import keep_programs
 from jaxrl_sql.run.questions import load_questions, model_config, open_tokenizer, prompts_of
@@ -78,6 +78,7 @@ class Session:
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
     `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions (`run.inputs`).
+    `ends` are the tokens that end an answer, the taught one last.
     """
 
     config: TrainConfig
@@ -104,6 +105,7 @@ class Session:
     stop: bool = False
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
     inputs: dict[str, str] = dataclasses.field(default_factory=dict)
+    ends: tuple[int, ...] = ()
 
     @property
     def compiled(self) -> Compiled:
@@ -113,7 +115,7 @@ class Session:
     @cached_property
     def sft_dataset(self) -> SftDataset:
         """Return what the supervised phase teaches."""
-        data, end = self.config.data, end_tokens(self.tokenizer)[-1]
+        data, end = self.config.data, self.ends[-1]
         recipes = [find_recipe(name) for name in self.config.sft.formats] or [self.recipe]
         made = ((one, one.style_for(data)) for one in recipes)
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
@@ -338,6 +340,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             display=display,
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
+            ends=ends_of_generation(config, tokenizer),
         )
         session.inputs = _inputs(session)
         session.count_epochs()

@@ -11,6 +11,10 @@ import re
 _MARKS, _REPLACEMENTS = "<`", "\ue0f0\ue0f1"
 _HIDDEN, _SHOWN = str.maketrans(_MARKS, _REPLACEMENTS), str.maketrans(_REPLACEMENTS, _MARKS)
 _OPENING = re.compile(r"<(think|reasoning|sql|solution)>|```sql(?![A-Za-z0-9_])", re.IGNORECASE)
+OPENING_THOUGHT = re.compile(r"<(think|reasoning)>")
+"""The tag that opens a thought."""
+OPENED = re.compile(rf"{OPENING_THOUGHT.pattern}(?=\s*$)")
+"""The same at the end of a prompt: it is the answer's own."""
 # A literal of several lines is as likely an apostrophe without its partner. A block's end ends a -- comment, too.
 _QUOTE = re.compile(r"""['"]|/\*|--""")
 _QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/|--[^\n]*""")
@@ -38,6 +42,18 @@ def hide_tags(text: str) -> str:
             pieces += [text[copied:start], text[start:stop].translate(_HIDDEN)]
             copied = stop
     return "".join([*pieces, text[copied:]])
+
+
+def open_thought(turn: str) -> str:
+    """Return the tag of the thought that a turn opens and does not close, `<think>` or `<reasoning>`; else ""."""
+    opening = next(reversed([*OPENING_THOUGHT.finditer(turn)]), None)
+    return opening[0] if opening and f"</{opening[1]}>" not in turn[opening.end() :] else ""
+
+
+def with_opened_thought(answer: str) -> str:
+    """Return an answer with `<think>` before it where it closes a thought that the server's prompt has opened."""
+    before, closing, _ = answer.partition("</think>")
+    return f"<think>{answer}" if closing and "<think>" not in before else answer
 
 
 def show_tags(text: str) -> str:

@@ -15,8 +15,14 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.config import load_config
 from jaxrl_sql.data.traces import load_traces
 from jaxrl_sql.distill import main
+from jaxrl_sql.recipes import find_recipe
+from jaxrl_sql.run.distillation import judge
+from jaxrl_sql.run.training_set import split_questions
+from jaxrl_sql.runtime.endpoint import Answer
+from jaxrl_sql.sqlenv.executor import make_executor
 
 KEY = "sk-very-secret"
 GOLD = "SELECT x FROM t ORDER BY x"
@@ -73,6 +79,17 @@ class Teacher:
         if name == "beside":
             return self.said(f"<answer>\n```sql\n{sql}\n```\n</answer>", reasoning_content="thought beside")
         return self.said(f"<think>\nthought of {name}\n</think>\n<answer>\n```sql\n{sql}\n```\n</answer>")
+
+
+@pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
+def test_a_thought_that_the_server_s_prompt_opened_is_a_trace(arguments: list[str], recipe: str) -> None:
+    config = load_config(None, [*arguments[:2], f"recipe={recipe}"])
+    (example, *_) = split_questions(config.data, "train", 0, None).examples
+    made = find_recipe(recipe)
+    answer = Answer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
+    with make_executor(config.executor) as executor:
+        record = judge(executor, made, made.endpoint_style(config.data), example, answer)
+    assert (record["verdict"], record["reasoning"], record["sql"]) == ("right", "those of t", GOLD)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -270,13 +270,29 @@ def _generation_fields(source: str | Path | None) -> dict[str, Any]:
 
 
 def stop_tokens(source: str | Path) -> list[int]:
-    """Return the tokens that end an answer by a folder's generation config; nothing where it says none."""
-    return _ends_in(_generation_fields(source))
+    """Return the tokens that end an answer by a model's files, each once; nothing where they declare none.
+
+    Of a folder that is its generation config and its config, of a GGUF file the metadata. Raises InputError for ids
+    that are no whole numbers.
+    """
+    source = Path(source)
+    if is_gguf(source):
+        metadata = read_header(source).metadata if source.is_file() else {}
+        declared = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    else:
+        config = _read_json(source / CONFIG_FILE) if (source / CONFIG_FILE).is_file() else {}
+        inner = config.get("text_config")
+        parts = (_generation_fields(source), config, inner if isinstance(inner, dict) else {})
+        declared = [part.get("eos_token_id") for part in parts]
+    return list(dict.fromkeys(token for ids in declared for token in _token_ids(ids, source)))
 
 
-def _ends_in(generation: Mapping[str, Any]) -> list[int]:
-    found = generation.get("eos_token_id")
-    return [found] if isinstance(found, int) else list(found or ())
+def _token_ids(declared: Any, source: Path) -> list[int]:
+    """Return one id or a list of them as a list; a negative id is the files' word for none."""
+    ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
+    if any(type(token) is not int for token in ids):
+        raise InputError(f"{source}: eos_token_id is {declared!r}: a token id or a list of them is expected")
+    return [token for token in ids if token >= 0]
 
 
 def save_checkpoint(
@@ -291,10 +307,10 @@ def save_checkpoint(
 ) -> None:
     """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
 
-    source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`) goes
-    along. ends: tokens that a trained model ends its answers with, beside those that are said there. Files of an
-    earlier save in the folder are replaced. The host holds one file of at most `shard_bytes`. Of several processes all
-    call it and one writes.
+    source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`), and
+    all ends of an answer that its files declare, are written out again. ends: further tokens that end the answers of a
+    trained model. Files of an earlier save in the folder are replaced. The host holds one file of at most
+    `shard_bytes`. Of several processes all call it and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -314,10 +330,10 @@ def save_checkpoint(
         ids = {name: getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         special = {name: value for name, value in ids.items() if value is not None}
     generation = {"do_sample": False, **special, **_generation_fields(source)}
-    known = _ends_in(generation)
-    if more := [token for token in ends if token not in known]:
-        found = [*known, *more]
-        generation["eos_token_id"] = found if len(found) > 1 else found[0]
+    known = _token_ids(generation.get("eos_token_id"), Path(source or folder))
+    declared = [*known, *(stop_tokens(source) if source is not None else ()), *ends]
+    if len(all_ends := list(dict.fromkeys(declared))) > len(known):
+        generation["eos_token_id"] = all_ends if len(all_ends) > 1 else all_ends[0]
     folder = Path(folder)
     tensors = hf_tensors(config, params, target)
     if not is_first():  # every process gives its pieces, one writes

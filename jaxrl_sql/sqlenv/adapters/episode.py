@@ -14,6 +14,7 @@ from jaxrl_sql.rewards.extract import ParsedResponse, Read, begun_by
 from jaxrl_sql.rewards.score import RewardRule, ScoredResponse, collect, submit_texts
 from jaxrl_sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
 from jaxrl_sql.sqlenv.executor import exploratory
+from jaxrl_sql.sqlenv.tags import with_opened_thought
 from jaxrl_sql.sqlenv.turns import Action, PendingObservation, SqlTurns
 from jaxrl_sql.types import Example, InputError, Response
 
@@ -164,10 +165,9 @@ def _written(message: Mapping[str, Any], may_be_opened: bool) -> str:
     """Return the text of a message, behind the thought that it holds apart; a template may have opened its thought."""
     text = content_text(message.get("content"))
     thought = next((apart for name in _THOUGHTS if (apart := message.get(name)) and isinstance(apart, str)), "")
-    before, closing, _ = text.partition("</think>")
-    if thought and not closing:
+    if thought and "</think>" not in text:
         return f"<think>{thought}</think>\n{text}"
-    return f"<think>{text}" if may_be_opened and closing and "<think>" not in before else text
+    return with_opened_thought(text) if may_be_opened else text
 
 
 def _called(call: Any) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import DataConfig
-from jaxrl_sql.data.chat import render_chat
+from jaxrl_sql.data.chat import render_chat, turn_end
 from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.ops.control_tokens import ControlTokens, bare
 from jaxrl_sql.recipes import RECIPES
@@ -185,6 +185,24 @@ def test_the_date_reaches_defaults_and_macros_and_is_the_clock_s_without_one() -
 def test_a_date_that_a_template_holds_stays() -> None:
     fixed = "{%- if not date_string is defined %}{%- set date_string = '26 Jul 2024' %}{%- endif %}{{ date_string }}"
     assert render_chat(make_tokenizer(fixed + CHATML), [ASK], date="2025-12-31").startswith("26 Jul 2024")
+
+
+def test_the_end_of_a_turn_is_the_template_s(family: str) -> None:
+    tokenizer = make_tokenizer(TEMPLATES[family])
+    end = {"llama3": "<|eot_id|>", "gemma3": "<end_of_turn>"}.get(family, "<|im_end|>")
+    assert turn_end(tokenizer) == tokenizer.convert_tokens_to_ids(end)
+
+
+def test_a_tokenizer_without_template_and_a_template_without_answers_have_no_end_of_a_turn() -> None:
+    for template in (None, "{% for m in messages if m.role == 'user' %}{{ '<s>' + m.content + '</s>' }}{% endfor %}"):
+        assert turn_end(make_tokenizer(template)) is None
+
+
+@pytest.mark.parametrize("begin", ["<think>\n", "<think>", "<reasoning>\n", ""])
+def test_a_begun_turn_does_not_open_the_thought_of_a_template_again(begin: str) -> None:
+    tokenizer = make_tokenizer(CHATML.replace("assistant\n' }}{% endif", "assistant\n<think>\n' }}{% endif"))
+    assert render_chat(tokenizer, [ASK], begin=begin).endswith("<|im_start|>assistant\n<think>\n")
+    assert render_chat(tokenizer, [ASK], begin=f"{begin}Let me see.").endswith("\n<think>\nLet me see.")
 
 
 def test_a_switch_that_a_template_does_not_have_is_refused() -> None:

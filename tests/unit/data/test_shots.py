@@ -5,6 +5,7 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,21 @@ def test_in_a_chat_examples_are_turns(folder: Path) -> None:
     assert [turn.partition("]")[0].strip("[") for turn in turns] == [*["user", "assistant"] * 3]
     assert turns[3].startswith("assistant] So: <answer>\n```sql\nSELECT 0 FROM club;")
     assert "CREATE TABLE club" in turns[2]
+
+
+@pytest.mark.parametrize("begin", ["", "<think>\n", "So: "])
+def test_examples_have_the_thought_that_a_template_opens(folder: Path, begin: str) -> None:
+    class Thinker(Letters):
+        def apply_chat_template(self, messages: Any, **how: Any) -> str:
+            return str(super().apply_chat_template(messages, **how)) + "<think>\n"
+
+    recipe = RECIPES["sql_r1"]
+    style = recipe.opened(recipe.style("chat", begin=begin), Thinker())._replace(shots=choose_shots(data_of(folder)))
+    (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Thinker(), 10_000).prompts
+    turns = [turn.partition("] ")[2] for turn in prompt.text.split("\n[") if turn.startswith("assistant")]
+    assert len(turns) == 3
+    assert all((turn.count("<think>"), turn.startswith("<think>")) == (1, True) for turn in turns), turns
+    assert all(turn.count("</think>") == 1 for turn in turns[:-1])
 
 
 def test_what_is_taught_filtered_and_asked_is_the_same_prompt(folder: Path) -> None:

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_config, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.formats import gguf_write
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_write import save_gguf
-from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors
+from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
@@ -88,6 +88,9 @@ def test_a_tokenizer_goes_along_whole(tmp_path: Path) -> None:
     said = read_header(tmp_path / "m.gguf").metadata
     assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", "default")
     assert (said["tokenizer.ggml.eos_token_id"], said["tokenizer.ggml.eot_token_id"]) == (2, 0)
+    assert stop_tokens(tmp_path / "m.gguf") == [2, 0]
+    save_checkpoint(tmp_path / "m", config, load_checkpoint(START)[1], tokenizer, source=tmp_path / "m.gguf")
+    assert stop_tokens(tmp_path / "m") == [2, 0], "the ends of a GGUF file are lost in a folder"
     assert len(said["tokenizer.ggml.tokens"]) == len(said["tokenizer.ggml.token_type"]) == config.vocab_size
     assert "output.weight" not in read_header(tmp_path / "m.gguf").tensors  # tied
     again = load_tokenizer(tmp_path / "m.gguf")

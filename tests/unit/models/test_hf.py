@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
@@ -133,6 +134,42 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
     # In place: what is read goes before what is written.
     save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3), source=tmp_path / "source")
     assert json.loads((tmp_path / "source" / "generation_config.json").read_text()) == with_
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        ({}, None, []),
+        ({"eos_token_id": 7}, None, [7]),
+        ({"eos_token_id": [7, 9]}, {"eos_token_id": 3}, [3, 7, 9]),
+        ({"eos_token_id": None, "text_config": {"eos_token_id": 4}}, {"eos_token_id": [4, 5]}, [4, 5]),
+        ({"eos_token_id": -1}, {}, []),
+    ],
+)
+def test_the_ends_of_an_answer_are_those_of_all_files(
+    config: dict[str, Any], generation: dict[str, Any] | None, ends: list[int], tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
+    (tmp_path / "generation_config.json").unlink()
+    for name, fields in (("config.json", config), ("generation_config.json", generation)):
+        before = json.loads((tmp_path / name).read_text()) if (tmp_path / name).is_file() else {}
+        if fields is not None:
+            (tmp_path / name).write_text(json.dumps(before | fields))
+    assert stop_tokens(tmp_path) == ends
+    save_checkpoint(tmp_path / "again", QWEN3, make_params(QWEN3), source=tmp_path)
+    assert stop_tokens(tmp_path / "again") == ends
+    assert _ids(json.loads((tmp_path / "again" / "generation_config.json").read_text()).get("eos_token_id", [])) == ends
+
+
+def _ids(ends: int | list[int]) -> list[int]:
+    return [ends] if isinstance(ends, int) else ends
+
+
+def test_an_end_that_is_no_token_id_is_refused(tmp_path: Path) -> None:
+    for ends in ("</s>", [1, None], True):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+        with pytest.raises(InputError, match=r"eos_token_id is .*: a token id or a list of them is expected"):
+            stop_tokens(tmp_path)
 
 
 def test_a_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.config import DataConfig, ExecutorConfig
 from jaxrl_sql.data.prompts import make_prompts, prompt_texts
 from jaxrl_sql.recipes import RECIPES, find_recipe
 from jaxrl_sql.rewards.extract import begun_by, with_beginning
 from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.sqlenv.tags import with_opened_thought
 from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action
 from jaxrl_sql.types import Example, InputError, Response
 
@@ -258,6 +259,37 @@ def test_a_thought_that_the_template_opens_is_the_answer_s_own(executor: Executo
     assert text_of(dialogue).startswith("Those of the first.</think>")
     for plain in (recipe.style("chat"), recipe.style("tagged"), recipe.style("compact")):
         assert recipe.opened(plain, Letters()) is plain
+
+
+@pytest.mark.parametrize(
+    "begin", [None, "<think>\n", "<think>", "<reasoning>\n", "Let me see.\n<think>\n", "Let me see. "]
+)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_thought_is_opened_once(name: str, begin: str | None, executor: Executor, example: Example) -> None:
+    """The template opens it: neither the recipe nor a prefill opens another, and taught answers are read whole."""
+    recipe = RECIPES[name]
+    style = recipe.opened(recipe.style("chat", begin=begin), Thinker())
+    (prompt,) = make_prompts([example], style, Thinker(), 10_000).prompts
+    turn = prompt.text.rpartition("[assistant]")[2]
+    assert turn.startswith("<think>\n")
+    assert (turn.count("<think>"), turn.count("<reasoning>"), style.begun) == (1, 0, "<think>")
+    assert not begin or ("Let me see." in begin) == ("Let me see." in turn)
+    answer = style.answer(example)
+    assert "<think>" not in text_of(answer)
+    reading = recipe.reading(answer, style)
+    assert (reading.sql, reading.well_formed or name == "arctic") == (SQL, True)
+    # A server does not send what its prompt has opened.
+    assert recipe.reading(with_opened_thought(text_of(answer)), recipe.endpoint_style(DataConfig())) == reading
+
+
+def test_words_behind_an_opening_tag_leave_the_thought_open(example: Example) -> None:
+    recipe = RECIPES["sql_r1"]
+    style = recipe.style("chat", begin="<think>\nFirst, ")
+    answer = text_of(style.answer(example))
+    assert style.begun == "<think>"
+    assert "<think>" not in answer
+    assert recipe.reading(answer, style).well_formed
+    assert not recipe.style("chat", begin="<think>\nNone.\n</think>\n").begun
 
 
 def test_styles_that_are_none_and_recipes_that_are_none() -> None:

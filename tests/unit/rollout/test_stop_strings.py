@@ -120,6 +120,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
 
     with pytest.raises(InputError, match="end token"):
         end_tokens(Endless())
+    assert end_tokens(Endless(), [7, 3]) == [3, 7]
 
 
 def test_a_wide_vocabulary_takes_one_table_of_small_numbers() -> None:

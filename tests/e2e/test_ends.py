@@ -1,0 +1,55 @@
+"""A run's engine, supervised answers and exported model end with the same tokens; nothing is compiled for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxrl_sql.config import load_config
+from jaxrl_sql.export import main as export
+from jaxrl_sql.models.formats.hf import stop_tokens
+from jaxrl_sql.run.build import export_model, make_engine, make_params
+from jaxrl_sql.run.session import open_session
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart_start"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """Return a small model whose files declare three ends of an answer."""
+    folder = shutil.copytree(QUICKSTART, tmp_path / "start")
+    for name, ends in (("generation_config.json", [5, 2]), ("config.json", 9)):
+        fields = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**fields, "eos_token_id": ends}))
+    return folder
+
+
+def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
+    start: Path, arguments: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    config = load_config(
+        None, arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>")
+    )
+    with open_session(config) as s:
+        taught = s.tokenizer.convert_tokens_to_ids("<|im_start|>")
+        ends = {2, 5, 9, taught}
+        assert {answer.token_ids[-1] for answer in s.sft_dataset.taught.answers} == {taught}
+        engine = make_engine(s, None, 4)
+        assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
+        model = export_model(s, *make_params(s))
+    declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
+    assert (declared[:2], set(declared)) == ([5, 2], ends), "what the base declares is first, and nothing is lost"
+    asked = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
+    assert asked["data"]["eos_token"] == s.config.data.eos_token
+    shutil.rmtree(start)
+    pytest.importorskip("gguf")
+    assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0
+    assert set(stop_tokens(tmp_path / "out")) == ends
+    assert len(stop_tokens(tmp_path / "out" / "out-f16.gguf")) == 3
+    assert "GGUF names three ends of an answer, and the model has more: " in capsys.readouterr().err

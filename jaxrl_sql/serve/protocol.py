@@ -6,7 +6,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -205,8 +204,15 @@ class CompletionRequest(Request):
 
     usual_tokens = 16  # OpenAI's
     prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: int | None = Field(None, ge=0, le=0)
+    logprobs: int | None = Field(None, ge=0)
     add_special_tokens: bool = True
+
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        super().check_all()
+        if self.logprobs:
+            message = f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens' own, without alternatives"
+            raise RefusedError(message, param="logprobs")
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
         """Return the prompts as tokens."""
@@ -215,16 +221,18 @@ class CompletionRequest(Request):
             given = [given]
         if not 0 < len(given) <= MOST:
             raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
-        encode = partial(engine.tokenizer.encode, add_special_tokens=False)
-        if self.add_special_tokens:
-            encode = partial(prompt_ids, engine.tokenizer)
-        found = [one if isinstance(one, list) else encode(one) for one in given]
+        found = [one if isinstance(one, list) else self._ids(engine.tokenizer, one) for one in given]
         if not all(found):
             raise RefusedError("prompt: one is without tokens", param="prompt")
         size = engine.model.vocab_size
         if wrong := next((token for ids in found for token in ids if not 0 <= token < size), None):
             raise RefusedError(f"prompt: token {wrong} is none of the model's {size}", param="prompt")
         return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(found)]
+
+    def _ids(self, tokenizer: Any, text: str) -> list[int]:
+        if self.add_special_tokens:
+            return prompt_ids(tokenizer, text)
+        return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def read(kind: type[Request], body: bytes) -> Request:

@@ -269,6 +269,8 @@ def test_a_used_folder_is_refused(arguments: Start, whole: Path, capsys: pytest.
 def _without_template(data: Path, folder: Path) -> Path:
     copied = shutil.copytree(data / "tokenizer", folder / "tokenizer")
     (copied / "chat_template.jinja").unlink(missing_ok=True)
+    fields = json.loads((copied / "tokenizer_config.json").read_text())
+    (copied / "tokenizer_config.json").write_text(json.dumps({**fields, "chat_template": None}))
     return copied
 
 

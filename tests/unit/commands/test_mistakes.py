@@ -28,7 +28,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("sft.databases=0", "sft.databases=0 must be above 0"),
         ("--resume @/none", "@/none: no run is there; run.dir=@/none run.resume=true begins one"),
         ("run.dir=@/run run.display=none", "@/run already holds a run: name another run.dir"),
-        ("run.dir=", "run.dir must be text"),
+        ("run.dir=", "run.dir is empty; it names the folder that the run writes"),
         ("run.display=fancy", "run.display='fancy' is none of auto, rich, plain, none"),
         ("--config @/broken.yaml", "@/broken.yaml:3: not YAML"),
     ],

@@ -42,6 +42,7 @@ def test_a_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, comput
         model=MODEL,
         tokenizer=load_tokenizer(START),
         display=make_display("none", 1, ""),
+        ends=(0,),
     )
     folder = export_model(session, trainable, frozen)
     assert dtypes(folder) == (dtype, dtype, {kept})

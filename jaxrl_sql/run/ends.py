@@ -20,8 +20,8 @@ def ends_of_generation(config: TrainConfig, tokenizer: Any) -> tuple[int, ...]:
     """
     declared = stop_tokens(config.model.checkpoint) if config.model.checkpoint else []
     of_turn = turn_end(tokenizer)
-    ends = end_tokens(tokenizer, declared if of_turn is None else [*declared, of_turn])
     taught = _taught(config.data, tokenizer, of_turn)
+    ends = end_tokens(tokenizer, [*declared, *(token for token in (of_turn, taught) if token is not None)])
     taught = ends[-1] if taught is None else taught
     return (*(token for token in ends if token != taught), taught)
 

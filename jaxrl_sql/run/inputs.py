@@ -8,6 +8,7 @@ run resumes, and a path does not identify its content. Files that settings name 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,12 @@ from jaxrl_sql.data.template import template_file
 from jaxrl_sql.run.fingerprint import digest_of, digests
 from jaxrl_sql.types import InputError
 
-_KINDS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
+# Other files of a folder, such as a hub's README or results of evaluations, decide nothing.
+_READ = re.compile(
+    r"((generation_|tokenizer_)?config|tokenizer|special_tokens_map|added_tokens|vocab)\.json|"
+    r"(vocab|merges)\.txt|tokenizer\.model|.*\.jinja"
+)
+_WEIGHTS = re.compile(r".*\.(safetensors|safetensors\.index\.json|gguf)")
 _READERS = 8
 
 
@@ -69,13 +75,15 @@ def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
     for key, place in places:
         path = Path(place)
         if place and path.is_dir():
-            yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file))
+            has_weights = key != "data.tokenizer"
+            yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file, has_weights))
         elif place and path.is_file():
             yield key, path
 
 
-def _is_read(path: Path) -> bool:
-    return path.suffix in _KINDS and path.is_file()
+def _is_read(path: Path, has_weights: bool) -> bool:
+    is_named = _READ.fullmatch(path.name) or (has_weights and _WEIGHTS.fullmatch(path.name))
+    return bool(is_named) and path.is_file()
 
 
 def _hash(path: Path) -> str:

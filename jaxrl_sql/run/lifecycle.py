@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
@@ -24,12 +25,13 @@ from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.run.evaluation import evaluate_all
+from jaxrl_sql.run.inputs import refuse_other_inputs
 from jaxrl_sql.run.preflight import preflight
 from jaxrl_sql.run.session import PreemptedError, Session, digest, open_session
-from jaxrl_sql.runtime.checkpoint import Arrays
+from jaxrl_sql.runtime.checkpoint import Arrays, Checkpoints
 from jaxrl_sql.runtime.compiling import drop_programs
 from jaxrl_sql.runtime.finite_check import refuse_broken
-from jaxrl_sql.runtime.folder import check_folder, with_found_numbers
+from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, with_found_numbers
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.types import InputError
@@ -111,11 +113,21 @@ def dry_run(config: TrainConfig) -> int:
             "run.display": "plain",
         }
         with open_run(changed(config, elsewhere)) as s:
+            if config.run.resume and saved_steps(folder):
+                _refuse_other_inputs(folder, s.inputs)
             if s.config.sft.steps:
                 epoch = s.sft_dataset.order.batches(1)
                 s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
             s.note(f"{folder}: nothing was compiled, or written there")
     return 0
+
+
+def _refuse_other_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
+    """Raise InputError where a run's newest checkpoint was saved with other inputs."""
+    with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
+        step = checkpoints.latest()
+        if step is not None:
+            refuse_other_inputs(folder, checkpoints.host(step)["run"]["inputs"], inputs)
 
 
 def run_phase(s: Session, phase: Phase, begin: int) -> bool:

@@ -54,6 +54,7 @@ from jaxrl_sql.runtime.folder import (
     note_saved,
     open_folder,
     refuse_edited,
+    saved_steps,
     with_found_numbers,
 )
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
@@ -190,13 +191,13 @@ class Session:
         if step > _steps(self.config):
             raise InputError(f"{self.folder}: step {step} is made already, and the run would end before it")
         known = self.checkpoints.host(step)["run"]
+        refuse_other_inputs(self.folder, known["inputs"], self.inputs)
         if known["questions"] != digest(self.train):
             raise InputError(
                 f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
                 "the run began with: name another run.dir to begin a run with them"
             )
         refuse_edited(self.folder, known["config"], self.config)
-        refuse_other_inputs(self.folder, known["inputs"], self.inputs)
         self._rewind(known["lines"], step)
         self.health.counts |= known["health"]
         if known["evaluation"]:
@@ -354,7 +355,8 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
 
 def _with_day(config: TrainConfig) -> TrainConfig:
     """Return the configuration of a new run with the day on which it begins, where prompts are chats."""
-    if config.data.date or config.data.prompt != "chat" or is_begun(config):
+    is_resumed = is_begun(config) and saved_steps(Path(config.run.dir))
+    if config.data.date or config.data.prompt != "chat" or is_resumed:
         return config
     return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
 

@@ -211,7 +211,9 @@ class CompletionRequest(Request):
         """Raise RefusedError for parameters and members that are not supported."""
         super().check_all()
         if self.logprobs:
-            message = f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens' own, without alternatives"
+            message = (
+                f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens' own, without alternatives"
+            )
             raise RefusedError(message, param="logprobs")
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)

@@ -86,12 +86,11 @@ def of_step(run: Path, step: int) -> Exported:
     tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
-        began = checkpoints.host(step)["run"].get("inputs")
+        began = checkpoints.host(step)["run"]["inputs"]
     if config.model.frozen:
         if not config.model.checkpoint:
             raise InputError(f"{run}: its checkpoints lack model.frozen; without --step its model/ is exported, whole")
-        if began is not None:
-            refuse_other_inputs(run, base_inputs(began), base_inputs(file_inputs(config)))
+        refuse_other_inputs(run, base_inputs(began), base_inputs(file_inputs(config)))
         config_of_base, base = load_checkpoint(config.model.checkpoint, config.model.dtype)
         params = joined(params, split(base, config_of_base, config.model.frozen)[1])
     source = Path(config.model.checkpoint) if config.model.checkpoint else None

@@ -47,7 +47,6 @@ from jaxrl_sql.runtime.folder import (
     CHECKPOINTS,
     CONFIG,
     DISK_FULL,
-    LAST_SAVED,
     cannot_write,
     is_begun,
     keep_config,
@@ -185,8 +184,6 @@ class Session:
             self.metrics.rewind(START, 0)
             self.samples.rewind(START)
             self.rollouts.rewind({})
-            if processes.is_first():
-                (self.folder / LAST_SAVED).unlink(missing_ok=True)
             return 0
         if step > _steps(self.config):
             raise InputError(f"{self.folder}: step {step} is made already, and the run would end before it")

@@ -57,6 +57,8 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
             keep_config(folder, _with_places_of_begin(folder, config))
+            if not saved_steps(folder):  # of a checkpoint that a kill left incomplete, which orbax removes
+                (folder / LAST_SAVED).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
     return folder

@@ -14,9 +14,9 @@ from typing import Any
 from jaxrl_sql.types import JaxrlSqlError
 
 IGNORED = frozenset({
-    "custom_labels", "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "safety_identifier", "service_tier", "session_id", "spaces_between_special_tokens",
-    "store", "user",
+    "cache_prompt", "cache_salt", "custom_labels", "metadata", "parallel_tool_calls", "prediction", "priority",
+    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id", "rid", "safety_identifier",
+    "service_tier", "session_id", "spaces_between_special_tokens", "store", "user",
 })  # fmt: skip
 """No answer depends on these, whatever their value."""
 
@@ -27,19 +27,20 @@ REFUSED: Refused = {
     # OpenAI
     "audio": (), "best_of": (), "echo": (False,), "frequency_penalty": (0,), "function_call": ("none", "auto"),
     "functions": ([],), "logit_bias": ({},), "modalities": (["text"],), "moderation": (), "presence_penalty": (0,),
-    "reasoning_effort": (), "response_format": ({"type": "text"},), "suffix": ("",), "tool_choice": ("none", "auto"),
-    "tools": ([],), "top_logprobs": (0,), "verbosity": (), "web_search_options": (),
+    "reasoning_effort": ("none",), "response_format": ({"type": "text"},), "suffix": ("",),
+    "tool_choice": ("none", "auto"), "tools": ([],), "top_logprobs": (0,), "verbosity": ("medium",),
+    "web_search_options": ({},),
     # vLLM, and what SGLang has under the same name
     "add_generation_prompt": (True,), "add_special_tokens": (False,), "allowed_token_ids": (), "bad_words": ([],),
-    "cache_salt": (), "chat_template": (), "continue_final_message": (False,), "data_parallel_rank": (),
+    "chat_template": (), "continue_final_message": (False,), "data_parallel_rank": (),
     "documents": ([],), "ec_transfer_params": (), "guided_choice": (), "guided_decoding_backend": (),
     "guided_grammar": (), "guided_json": (), "guided_regex": (), "guided_whitespace_pattern": (),
     "ignore_eos": (False,), "include_reasoning": (True,), "include_stop_str_in_output": (False,),
     "kv_transfer_params": (), "length_penalty": (1,), "logits_processors": ([],), "logprob_token_ids": (),
-    "media_io_kwargs": ({},), "min_tokens": (0,), "mm_processor_kwargs": ({},), "priority": (0,),
-    "prompt_embeds": (), "prompt_logprobs": (), "reasoning": (), "repetition_detection": (), "request_id": (),
+    "media_io_kwargs": ({},), "min_tokens": (0,), "mm_processor_kwargs": ({},),
+    "prompt_embeds": (), "prompt_logprobs": (), "reasoning": (), "repetition_detection": (),
     "return_mm_kwargs": (True,), "return_prompt_text": (False,), "return_token_offsets": (False,),
-    "return_tokens_as_token_ids": (False,), "routed_experts_prompt_start": (0,), "skip_special_tokens": (False,),
+    "return_tokens_as_token_ids": (False,), "routed_experts_prompt_start": (0,), "skip_special_tokens": (False, True),
     "stop_token_ids": ([],), "stream_interval": (), "structural_tag": (), "structured_outputs": (),
     "thinking_token_budget": (), "truncate_prompt_tokens": (), "truncation_side": (), "use_beam_search": (False,),
     "vllm_xargs": ({},), "watermarking": (False,),
@@ -49,23 +50,27 @@ REFUSED: Refused = {
     "input_ids": (), "json_schema": (), "lora_path": (), "max_dynamic_patch": (), "min_dynamic_patch": (),
     "ngram_corpus_id": (), "no_stop_trim": (False,), "regex": (), "return_cached_tokens_details": (False,),
     "return_hidden_states": (False,), "return_meta_info": (False,), "return_prompt_token_ids": (False,),
-    "return_routed_experts": (False,), "rid": (), "routed_dp_rank": (), "routed_experts_start_len": (0,),
-    "separate_reasoning": (False,), "session_params": (), "stop_regex": ([],), "stream_reasoning": (True,),
-    "task": (), "use_audio_in_video": (False,),
-    # llama.cpp
-    "grammar": ("",),
+    "return_routed_experts": (False,), "routed_dp_rank": (), "routed_experts_start_len": (0,),
+    "separate_reasoning": (False, True), "session_params": (), "stop_regex": ([],), "stream_reasoning": (True,),
+    "task": (), "typical_p": (1,), "use_audio_in_video": (False,),
+    # llama.cpp and others
+    "detokenize": (True,), "extra_body": ({},), "grammar": ("",),
 }  # fmt: skip
 
 REFUSED_IN: Mapping[str, Refused] = {
-    "stream_options": {"continuous_usage_stats": (False,), "include_obfuscation": (False,)},
+    "stream_options": {"continuous_usage_stats": (False,), "include_obfuscation": (False, True)},
     "chat_template_kwargs": {},
     "messages": {
-        "annotations": ([],), "audio": (), "function_call": (), "name": (), "reasoning": ("",),
+        "annotations": ([],), "audio": (), "function_call": (), "name": ("",), "reasoning": ("",),
         "reasoning_content": ("",), "refusal": (), "tool_call_id": (), "tool_calls": ([],), "tools": ([],),
+        "type": ("text",),
     },
-    "content": {"prompt_cache_breakpoint": ()},
+    "content": {},
 }  # fmt: skip
 """Refused members: of `stream_options`, of `chat_template_kwargs`, of a message, and of a part of its content."""
+
+IGNORED_IN_CONTENT = frozenset({"cache_control", "prompt_cache_breakpoint"})
+"""Members of a part of a message's content that no answer depends on."""
 
 IGNORED_QUERY = frozenset({"api-version"})
 """The query parameters that may be in an address."""

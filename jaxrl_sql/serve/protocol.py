@@ -17,6 +17,7 @@ from jaxrl_sql.rollout.stop_strings import STATEMENT_END
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.serve.parameters import (
     IGNORED,
+    IGNORED_IN_CONTENT,
     REFUSED,
     REFUSED_IN,
     Refused,
@@ -29,12 +30,13 @@ from jaxrl_sql.types import Prompt
 
 MOST = 128
 """The most samples, and the most prompts, of a request."""
+_SENTINEL = "a7c1f04e2b"
 MOST_STOPS, STOP_BYTES = 16, 256
 """The most stop strings of a request, and their bytes together: each has a row as long as the vocabulary."""
 
 
 class _Fields(BaseModel):
-    """Fields that are read; null is an absent one, and further names are kept for `check_parameters`."""
+    """Fields that are read; null is an absent one, 1.0 is 1, and further names are kept for `check_parameters`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -43,7 +45,15 @@ class _Fields(BaseModel):
     def _without_nulls(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        return {name: value for name, value in fields.items() if value is not None or name not in cls.model_fields}
+        known = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
+        read = {name: value for name, value in fields.items() if value is not None or name not in known}
+        # JSON has one type of number, and some clients write whole ones as 1.0.
+        whole = {
+            name: int(value)
+            for name, value in read.items()
+            if known.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
+        }
+        return read | whole
 
     def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
         """Raise RefusedError as `check_parameters` does for the names that are not read."""
@@ -141,21 +151,23 @@ class Message(_Fields):
     """A message of a conversation."""
 
     role: str
-    content: str | list[ContentPart]
+    content: str | list[ContentPart] | None = None
 
     def check_all(self, where: str) -> None:
         """Raise RefusedError for members that are not read, and for a part of the content that is no text."""
         self.check(REFUSED_IN["messages"], where=where)
+        if self.content is None and self.role != "assistant":
+            raise RefusedError(f"{where}content: is missing", param="messages")
         for i, part in enumerate(self.content if isinstance(self.content, list) else ()):
             if part.type != "text":
                 raise RefusedError(f"{where}content.{i} is of type {part.type!r}: only text is read", param="messages")
             if part.text is None:
                 raise RefusedError(f"{where}content.{i}.text is missing", param="messages")
-            part.check(REFUSED_IN["content"], where=f"{where}content.{i}.")
+            part.check(REFUSED_IN["content"], IGNORED_IN_CONTENT, f"{where}content.{i}.")
 
     def plain(self) -> dict[str, str]:
         """Return role and text."""
-        parts = self.content
+        parts = self.content or ""
         return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
 
     def shielded(self, control: ControlTokens) -> dict[str, str]:
@@ -192,11 +204,17 @@ class ChatRequest(Request):
         text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
         for i, message in enumerate(messages):
             # Of an assistant's message templates leave out the thoughts.
-            if message["role"] != "assistant" and message["content"].strip() not in text:
+            is_found = message["role"] == "assistant" or message["content"].strip() in text
+            if not is_found and not self._is_shown(engine, messages, i):
                 role = self.messages[i].role
                 reason = f"messages.{i}: the model's chat template leaves out the text of a message of role {role!r}"
                 raise RefusedError(reason, param="messages")
         return [Prompt("chat", tuple(control.encode(text)), bare(text))]
+
+    def _is_shown(self, engine: Engine, messages: Sequence[Mapping[str, str]], i: int) -> bool:
+        """Return whether the template shows the i-th message; it may change its text, such as SmolLM3's `/no_think`."""
+        others = [*messages[:i], {**messages[i], "content": _SENTINEL}, *messages[i + 1 :]]
+        return _SENTINEL in render_chat(engine.tokenizer, others, self.chat_template_kwargs.enable_thinking, "")
 
 
 class CompletionRequest(Request):

@@ -132,6 +132,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_pat
         ending = "orbax-checkpoint-tmp" if when == "before the first save has its name" else "replaced"
         (tmp_path / "checkpoints" / f"2.{ending}").mkdir()
     assert check_folder(config) == tmp_path
+    open_folder(config, is_first=True)
+    if when == "before the first save has its name":
+        (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp").rmdir()  # as orbax does, in a start that then fails
+        assert check_folder(config) == tmp_path
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(InputError, match="are gone"):
         check_folder(config)

@@ -19,7 +19,7 @@ from jaxrl_sql.config import EvaluateConfig
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.run.endpoint_client import _Client
-from jaxrl_sql.serve.parameters import IGNORED, REFUSED, REFUSED_IN, RefusedError
+from jaxrl_sql.serve.parameters import IGNORED, IGNORED_IN_CONTENT, REFUSED, REFUSED_IN, RefusedError
 from jaxrl_sql.serve.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -64,7 +64,7 @@ def test_refused_parameters_are_named_and_their_neutral_values_pass(kind: type[R
     for name in REFUSED.keys() - kind.model_fields.keys():
         for value in (None, *REFUSED[name]):
             ask(kind, **{name: value})
-        for value in ({"x": 1}, "x", 7, False in REFUSED[name]):
+        for value in ({"x": 1}, "x", 7, *(flag for flag in (False, True) if flag not in REFUSED[name])):
             error = refusal(kind, **{name: value})
             assert (error.code, error.param) == ("unsupported_parameter", name)
             assert str(error).startswith(f"{name} is not supported")
@@ -200,6 +200,34 @@ def test_a_message_that_the_template_leaves_out_is_refused() -> None:
         request.prompts(engine)
 
 
+def test_a_message_whose_text_the_template_changes_is_answered() -> None:
+    tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content.replace('/no_think', '').rstrip() }}{% endfor %}"
+    engine: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+    (prompt,) = ask(ChatRequest, messages=[{"role": "system", "content": "Be brief. /no_think"}]).prompts(engine)
+    assert prompt.text == "Be brief."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "hi", "type": "text"},
+        {"role": "user", "content": "hi", "name": ""},
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": None},
+    ],
+    ids=["type", "name", "cache_control", "no content"],
+)
+def test_members_that_clients_send_by_default_are_read(message: dict[str, Any]) -> None:
+    assert ask(ChatRequest, messages=[message]).messages[0].plain()["content"] in ("hi", "")
+
+
+def test_whole_numbers_may_have_a_point() -> None:
+    request = ask(CompletionRequest, max_tokens=100.0, n=1.0, top_k=50.0, seed=1.0)
+    assert (request.max_tokens, request.n, request.top_k, request.seed) == (100, 1, 50, 1)
+    assert str(refusal(CompletionRequest, n=1.5)).startswith("n: ")
+
+
 def test_requests_of_our_own_client_are_read() -> None:
     changed = {
         "top_p": 0.9,
@@ -244,4 +272,5 @@ def test_the_page_lists_the_parameters() -> None:
     assert listed("Ignored") == IGNORED
     assert listed("Refused") == with_values(REFUSED)
     for name, kind in MEMBERS.items():
-        assert listed(f"Members of {name}") == {*kind.model_fields} | with_values(REFUSED_IN[name])
+        ignored = IGNORED_IN_CONTENT if name == "content" else set()
+        assert listed(f"Members of {name}") == {*kind.model_fields} | with_values(REFUSED_IN[name]) | ignored

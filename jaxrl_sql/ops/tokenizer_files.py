@@ -113,7 +113,8 @@ def _add_stated(raw: Any, folder: Path, fields: Mapping[str, Any]) -> None:
     Tokens that it has added keep their flags. Raises InputError for an id that it gives another token, or cannot give.
     """
     stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
-    present, new = _added(raw), {}
+    present = _added(raw)
+    new: dict[str, Any] = {}
     for number, token, _ in stated:
         text = token.content
         is_control = raw.token_to_id(text) == number and (token.special or is_tag(text))
@@ -227,8 +228,8 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in _OTHER_FILES:
         (folder / name).unlink(missing_ok=True)
-    for template in (folder / MORE_TEMPLATES).glob("*.jinja"):
-        template.unlink()
+    for path in (folder / MORE_TEMPLATES).glob("*.jinja"):
+        path.unlink()
     if backend is None:  # one that is Python, and has no tokenizer.json
         tokenizer.save_pretrained(str(folder))
         return

@@ -90,13 +90,20 @@ def plain_text(tokenizer: Any, text: str) -> str:
     A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
     themselves. Without a tokenizer the text stays as it is.
     """
+    return f"{tokenizer.bos_token}{text}" if _needs_begin(tokenizer, text) else text
+
+
+def _needs_begin(tokenizer: Any, text: str) -> bool:
     begin = getattr(tokenizer, "bos_token", None)
     if not begin or text.startswith(begin):
-        return text
-    begins = tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id]
-    return f"{begin}{text}" if begins else text
+        return False
+    return bool(tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id])
 
 
 def prompt_ids(tokenizer: Any, text: str) -> list[int]:
-    """Return the ids of a whole text that a model continues: it has one begin token at most, and no end token."""
-    return list(tokenizer.encode(plain_text(tokenizer, text), add_special_tokens=False))
+    """Return the ids of a whole text that a model continues: it has one begin token at most, and no end token.
+
+    The token is put before the ids: behind its name in the text, SentencePiece would not mark the first word.
+    """
+    begin = [tokenizer.bos_token_id] if _needs_begin(tokenizer, text) else []
+    return [*begin, *tokenizer.encode(text, add_special_tokens=False)]

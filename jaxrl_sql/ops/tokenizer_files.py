@@ -2,12 +2,14 @@
 
 The classes of transformers cut a text by rules of their own, which differ between versions: LlamaTokenizerFast, named
 in the folder of a byte-level tokenizer, loses each blank. So the general class wraps `tokenizer.json`, and of the other
-files counts what it cannot say: the roles of special tokens, and the chat template. The same files are written, so that
-transformers 4 and 5 read ids alike. Both need transformers, which is imported on the first call.
+files counts what it cannot say: the roles of special tokens, further tokens with their ids, and the chat template. The
+same files are written, so that transformers 4 and 5 read ids alike. Both need transformers, which is imported on the
+first call.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -18,10 +20,13 @@ from jaxrl_sql.types import InputError
 
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+ADDED_FILE = "added_tokens.json"
 _VOCABULARIES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json")
 # Files of other tokenizers, which transformers would read together with those that are written.
-_OTHER_FILES = (ROLES_FILE, "added_tokens.json", TEMPLATE_FILE)
+_OTHER_FILES = (ROLES_FILE, ADDED_FILE, TEMPLATE_FILE)
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_DEFAULT_ROLES = ("bos_token", "eos_token", "unk_token")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _KEPT = ("model_max_length", "padding_side", "truncation_side")
 _LONGEST = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
 _SQL = "SELECT a FROM b WHERE c = 1"
@@ -78,20 +83,21 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def _as_written(folder: Path) -> Any:
-    """Wrap a folder's tokenizer.json; tokens that only other files name are left out, as they have no ids."""
+    """Wrap a folder's tokenizer.json; tokens that only other files name are left out if no file states their ids."""
     from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     raw, fields = Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
+    fields |= _default_roles(fields)
+    _add_stated(raw, folder, fields)
     added = _added(raw)
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
     # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
     whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
-    listed = fields.get("extra_special_tokens") or fields.get("additional_special_tokens")
-    special = [_text(token) for token in listed] if isinstance(listed, list) else []
+    listed = (text for text in _listed(fields) if raw.token_to_id(text) is not None)
     kept = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
     tokenizer = general_tokenizer(
         raw,
-        extra_special_tokens=[text for text in special if text in added],
+        extra_special_tokens=[text for text in listed if text in added or is_tag(text)],
         chat_template=_chat_template(folder, fields),
         **kept,
         **whole,
@@ -99,6 +105,40 @@ def _as_written(folder: Path) -> Any:
     for name in roles.keys() & set(_ROLES) - whole.keys():
         setattr(tokenizer, name, roles[name])
     return tokenizer
+
+
+def _add_stated(raw: Any, folder: Path, fields: Mapping[str, Any]) -> None:
+    """Add the tokens whose ids other files than tokenizer.json state, and take control tokens of its model for whole.
+
+    Tokens that it has added keep their flags. Raises InputError for an id that it gives another token, or cannot give.
+    """
+    stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
+    present = _added(raw)
+    new: dict[str, Any] = {}
+    for number, token, _ in stated:
+        text = token.content
+        is_control = raw.token_to_id(text) == number and (token.special or is_tag(text))
+        if text not in present and (raw.token_to_id(text) is None or is_control):
+            new.setdefault(text, token)
+    raw.add_tokens([*new.values()])
+    for number, token, file in stated:
+        if (actual := raw.token_to_id(token.content)) != number:
+            raise InputError(
+                f"tokenizer: {folder / file} gives {token.content!r} the id {number}, and {TOKENIZER_FILE} the id "
+                f"{actual}: copy both files from where the model is, or name data.tokenizer"
+            )
+
+
+def _stated(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any, str]]:
+    """Yield the id of each token that another file than tokenizer.json states, the token, and the file's name."""
+    from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    for number, token in (fields.get("added_tokens_decoder") or {}).items():
+        if text := _text(token):
+            yield int(number), AddedToken(text, **{flag: token[flag] for flag in _FLAGS if flag in token}), FIELDS_FILE
+    special = {*_listed(fields), *(text for _, text in _roles(fields))}
+    for text, number in _read(folder / ADDED_FILE).items():
+        yield number, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
 
 
 def _added(raw: Any) -> set[str]:
@@ -129,6 +169,27 @@ def _roles(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     extra = fields.get("extra_special_tokens")
     named = {**fields, **(extra if isinstance(extra, Mapping) else {})}
     yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
+
+
+def _listed(fields: Mapping[str, Any]) -> list[str]:
+    """Return the texts of special tokens without roles."""
+    lists = (fields.get(name) for name in ("extra_special_tokens", "additional_special_tokens"))
+    texts = (_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
+    return [*dict.fromkeys(text for text in texts if text)]
+
+
+def _default_roles(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tokens that the class which a folder names gives the roles that no file mentions."""
+    import transformers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    absent = [name for name in _DEFAULT_ROLES if name not in fields]
+    named = getattr(transformers, str(fields.get("tokenizer_class")), None) if absent else None
+    if not isinstance(named, type):
+        return {}
+    parameters = inspect.signature(named).parameters
+    defaults = {name: parameters[name].default for name in absent if name in parameters}
+    texts = {name: getattr(token, "content", token) for name, token in defaults.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
@@ -167,6 +228,8 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in _OTHER_FILES:
         (folder / name).unlink(missing_ok=True)
+    for path in (folder / MORE_TEMPLATES).glob("*.jinja"):
+        path.unlink()
     if backend is None:  # one that is Python, and has no tokenizer.json
         tokenizer.save_pretrained(str(folder))
         return

@@ -49,7 +49,7 @@ class Vocabulary:
         self.end_tokens = end_tokens(tokenizer, declared_ends)
         # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
-        self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer))
+        self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer, ends=self.end_tokens))
 
     def observed(self, text: str) -> list[int]:
         """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
@@ -78,14 +78,17 @@ def end_tokens(tokenizer: Any, declared: Iterable[int] = ()) -> list[int]:
     known = tokenizer.get_vocab()
     ids = sorted({known[name] for name in names if name in known} | {*declared})
     if not ids:
-        raise InputError("the tokenizer has no end token: set eos_token")
+        raise InputError("the tokenizer has no end token: set eos_token in tokenizer_config.json, or data.eos_token")
     return ids
 
 
-def missing_ids(tokenizer: Any, vocab_size: int) -> IdRanges:
-    """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids."""
+def missing_ids(tokenizer: Any, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
+    """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids.
+
+    `ends` end a completion, and so have one, also where the tokenizer lacks it.
+    """
     has_token = np.zeros(vocab_size, bool)
-    has_token[[token for token in tokenizer.get_vocab().values() if token < vocab_size]] = True
+    has_token[[token for token in (*tokenizer.get_vocab().values(), *ends) if token < vocab_size]] = True
     edges = np.flatnonzero(np.diff(has_token, prepend=True, append=True)).tolist()
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 

@@ -75,7 +75,7 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
             _compute_dtype(s),
             model.attention,
             model.kept_logits_mib << 20,
-            missing_ids(s.tokenizer, s.model.vocab_size),
+            missing_ids(s.tokenizer, s.model.vocab_size, s.ends),
         )
         s.policies[temperature] = made
     return s.policies[temperature]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from jaxrl_sql.ops.control_tokens import ControlTokens, prompt_ids
 from jaxrl_sql.ops.tokenizer_files import misreading_class, read_tokenizer, save_tokenizer
@@ -228,3 +229,152 @@ def test_a_prompt_begins_once_and_does_not_end(kinds: ModuleType, tmp_path: Path
     core.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A {END}", special_tokens=ends)
     tokenizer = read_tokenizer(kinds.write(tmp_path / "b", core, bos_token=BEGIN))
     assert prompt_ids(tokenizer, "a b") == [0, *a]
+
+
+def test_a_prompt_begins_as_tokenizer_json_begins_it(kinds: ModuleType, tmp_path: Path) -> None:
+    """Of a text behind a begin token, a Metaspace that marks the first piece alone does not mark the first letter."""
+    core = Tokenizer(
+        models.BPE({text: i for i, text in enumerate([BEGIN, END, "<unk>", "▁", "a", "▁a"])}, [("▁", "a")])
+    )
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    core.decoder = decoders.Metaspace(prepend_scheme="first")
+    core.add_special_tokens([AddedToken(name, normalized=False) for name in (BEGIN, END)])
+    tokenizer = read_tokenizer(kinds.write(tmp_path / "a", kinds.begins(core), bos_token=BEGIN))
+    assert prompt_ids(tokenizer, "a a") == core.encode("a a").ids == [0, 5, 5]
+    assert prompt_ids(tokenizer, f"{BEGIN}a") == core.encode(f"{BEGIN}a", add_special_tokens=False).ids == [0, 4]
+
+
+def added(text: str, **flags: bool) -> dict[str, Any]:
+    """Return the fields by which a folder writes an added token."""
+    return {"content": text, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **flags}
+
+
+def with_words(core: Any, *names: str) -> Any:
+    """Return a tokenizer whose model has further tokens, that no text is merged into."""
+    state = json.loads(core.to_str())
+    size = core.get_vocab_size()
+    state["model"]["vocab"] |= {name: size + i for i, name in enumerate(names)}
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def test_a_token_whose_id_another_file_states_is_read(kinds: ModuleType, tmp_path: Path) -> None:
+    """With its flags of added_tokens_decoder; of added_tokens.json those in a role are special."""
+    core = kinds.byte_level()
+    size = core.get_vocab_size()
+    decoder = {str(size + 1): added("<tool>", special=False, lstrip=True), str(size): added("<|end|>", special=True)}
+    folder = kinds.write(tmp_path / "given", core, eos_token="<|end|>", pad_token="[PAD]", added_tokens_decoder=decoder)  # noqa: S106
+    numbers = {"[PAD]": size + 2, "word": size + 3, "<|end|>": size, BEGIN: 0}
+    (folder / "added_tokens.json").write_text(json.dumps(numbers))
+    tokenizer = read_tokenizer(folder)
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    for each in (tokenizer, read_tokenizer(tmp_path / "saved")):
+        assert (each.eos_token_id, each.pad_token_id) == (size, size + 2)
+        a = core.encode("a").ids
+        assert each.encode("a <tool>a<|end|>wordawords", add_special_tokens=False)[:5] == [
+            *a,
+            size + 1,
+            *a,
+            size,
+            size + 3,
+        ]
+        new = {i: token for i, token in each.added_tokens_decoder.items() if i >= size}
+        assert {token.content for token in new.values() if token.special} == {"<|end|>", "[PAD]"}
+        assert [i for i, token in new.items() if token.lstrip] == [size + 1]
+        assert {token.content for token in new.values() if token.normalized} == {"word"}
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json"])
+def test_an_ordinary_token_that_another_file_lists_is_whole(kinds: ModuleType, tmp_path: Path, file: str) -> None:
+    core = with_words(kinds.byte_level(), "<|end|>", "<tool>", "END", "blank")
+    size = core.get_vocab_size() - 4
+    names = {"<|end|>": size, "<tool>": size + 1, "END": size + 2, "blank": size + 3}
+    fields: dict[str, Any] = {"eos_token": "END"}
+    if file == "tokenizer_config.json":
+        fields["added_tokens_decoder"] = {
+            str(i): added(name, special=name in ("END", "<|end|>")) for name, i in names.items()
+        }
+    folder = kinds.write(tmp_path / "given", core, **fields)
+    if file == "added_tokens.json":
+        (folder / file).write_text(json.dumps(names))
+    tokenizer = read_tokenizer(folder)
+    assert ids(tokenizer, "<|end|><tool>END", whole=False) == [size, size + 1, size + 2]
+    assert ids(tokenizer, "blank", whole=False) == core.encode("blank").ids
+    assert tokenizer.get_vocab() == core.get_vocab()
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json"])
+@pytest.mark.parametrize(("name", "ahead"), [(END, 0), ("<tool>", 3)])
+def test_an_id_that_contradicts_tokenizer_json_is_refused(
+    kinds: ModuleType, tmp_path: Path, file: str, name: str, ahead: int
+) -> None:
+    core = kinds.byte_level()
+    size = core.get_vocab_size()
+    number, actual = size + ahead, core.token_to_id(name) or size
+    fields = {"added_tokens_decoder": {str(number): added(name)}} if file == "tokenizer_config.json" else {}
+    folder = kinds.write(tmp_path / "given", core, **fields)
+    if not fields:
+        (folder / file).write_text(json.dumps({name: number}))
+    reason = rf"{file} gives '{re.escape(name)}' the id {number}, and tokenizer\.json the id {actual}: "
+    with pytest.raises(InputError, match=reason):
+        read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("field", ["additional_special_tokens", "extra_special_tokens"])
+def test_a_listed_token_in_brackets_is_whole(kinds: ModuleType, tmp_path: Path, field: str) -> None:
+    core = with_words(kinds.byte_level(), "<|end|>", "END")
+    size = core.get_vocab_size() - 2
+    listed = [BEGIN, {"content": "<|end|>"}, "END", "<absent>"]
+    tokenizer = read_tokenizer(kinds.write(tmp_path / "given", core, **{field: listed}))
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    for each in (tokenizer, read_tokenizer(tmp_path / "saved")):
+        assert each.extra_special_tokens == [BEGIN, "<|end|>"]
+        assert ids(each, "<|end|>", whole=False) == [size]
+        assert ids(each, "END", whole=False) == core.encode("END").ids
+        assert size in ControlTokens(each).ids
+
+
+def test_listed_tokens_are_read_where_a_model_has_roles_too(kinds: ModuleType, tmp_path: Path) -> None:
+    """A folder that was saved has the roles in `extra_special_tokens`, and the list in the other field."""
+    fields = {"extra_special_tokens": {"image_token": PAD}, "additional_special_tokens": [BEGIN]}
+    tokenizer = read_tokenizer(kinds.write(tmp_path / "given", kinds.byte_level(), **fields))
+    assert (tokenizer.image_token, tokenizer.extra_special_tokens) == (PAD, [BEGIN])
+
+
+@pytest.mark.parametrize("names", [["tool_use"], ["default", "tool_use"]])
+def test_further_templates_of_an_earlier_tokenizer_go(kinds: ModuleType, tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / "saved" / "additional_chat_templates").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "saved" / "additional_chat_templates" / f"{name}.jinja").write_text("earlier")
+    tokenizer = read_tokenizer(kinds.write(tmp_path / "given", kinds.byte_level(), chat_template="a"))
+    save_tokenizer(tokenizer, tmp_path / "saved")
+    assert read_tokenizer(tmp_path / "saved").chat_template == "a"
+
+
+LAST = "<|endoftext|>"
+
+
+def read_plain(kinds: ModuleType, folder: Path, core: Any, **fields: Any) -> Any:
+    """Read a folder whose tokenizer_config.json has these fields alone."""
+    kinds.write(folder, core)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 1024, **fields}))
+    return read_tokenizer(folder)
+
+
+def test_roles_that_no_file_gives_are_the_class_s_defaults(kinds: ModuleType, tmp_path: Path) -> None:
+    core = with_words(kinds.byte_level(), LAST)
+    for named in ("GPT2Tokenizer", "GPT2TokenizerFast"):
+        tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class=named)
+        assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token] == [LAST] * 3
+        assert tokenizer.get_vocab() == core.get_vocab()
+        tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class=named, eos_token=END, bos_token=None)
+        assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token] == [None, END, LAST]
+        assert read_plain(kinds, tmp_path, kinds.byte_level(), tokenizer_class=named).eos_token is None
+    numbers = {LAST: kinds.byte_level().get_vocab_size()}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(numbers))
+    tokenizer = read_plain(kinds, tmp_path, kinds.byte_level(), tokenizer_class="GPT2Tokenizer")
+    assert (tokenizer.eos_token_id, tokenizer.added_tokens_decoder[numbers[LAST]].special) == (numbers[LAST], True)
+    core = with_words(core, "None")  # no class means it by a default of None
+    tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class="Qwen2Tokenizer")
+    assert (tokenizer.bos_token, tokenizer.eos_token) == (None, LAST)
+    for unknown in ({}, {"tokenizer_class": "X"}, {"tokenizer_class": "logging"}, {"tokenizer_class": None}):
+        assert read_plain(kinds, tmp_path, core, **unknown).eos_token is None

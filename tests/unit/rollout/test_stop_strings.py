@@ -15,6 +15,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.rollout.stop_strings import (
     STATEMENT_END,
     Stops,
+    Vocabulary,
     cut_after_stop,
     end_tokens,
     make_stops,
@@ -118,7 +119,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
         def get_vocab(self) -> dict[str, int]:
             return {"a": 0}
 
-    with pytest.raises(InputError, match="end token"):
+    with pytest.raises(InputError, match=r"no end token: set eos_token in tokenizer_config\.json, or data\.eos_token$"):
         end_tokens(Endless())
     assert end_tokens(Endless(), [7, 3]) == [3, 7]
 
@@ -190,3 +191,11 @@ def test_ids_without_a_token_are_ranges() -> None:
     assert missing_ids(Some(0, 1, 2, 9), 3) == ()  # a token for pictures, behind the last row
     assert missing_ids(Some(0, 1, 2), 5) == ((3, 5),)
     assert missing_ids(Some(1, 4, 5), 8) == ((0, 1), (2, 4), (6, 8))
+    assert missing_ids(Some(1, 4, 5), 8, (7, 2, 9)) == ((0, 1), (3, 4), (6, 7))
+
+
+def test_an_end_that_a_model_declares_is_not_missing() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0, "b": 1}, [])), eos_token="b")  # noqa: S106
+    vocabulary = Vocabulary(tokenizer, (4, 9))
+    assert vocabulary.end_tokens == [1, 4, 9]
+    assert vocabulary.missing_ids(6) == ((2, 4), (5, 6))

@@ -87,7 +87,8 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
-    session: Any = SimpleNamespace(tokenizer=tokenizer, model=shape, config=config, policies={})
+    end = LARGEST + 5  # which the model's files declare, and the tokenizer lacks
+    session: Any = SimpleNamespace(tokenizer=tokenizer, model=shape, config=config, policies={}, ends=(1, end))
     ones = jnp.ones((1, 1, 3))
     batch = GroupBatch(
         shared=(Segment(jnp.array([[5, 6, 7]]), jnp.array([3])),),
@@ -103,7 +104,7 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     scored = jax.jit(make_policy(session, 1.0))(params, None, batch)
     tokens = jnp.array([[5, 6, 7, 8, 9, 10]])
     logits = forward(params, shape, tokens, jnp.array([6]))[0, 2:5]
-    present = np.array(sorted({*tokenizer.get_vocab().values()}))
+    present = np.array(sorted({*tokenizer.get_vocab().values(), end}))
     assert gap not in present
     wanted = jax.nn.log_softmax(logits[:, present])
     places = np.searchsorted(present, [8, 9, 10])

@@ -46,6 +46,7 @@ def count_programs(engine: Engine, samplings: Iterable[dict[str, Any]]) -> int:
     return decode_chunk._cache_size() - before
 
 
+@pytest.mark.slow
 def test_numbers_of_samples_are_rounded_up_to_powers_of_two() -> None:
     engine = make_engine()
     count_programs(engine, ({"n": n} for n in (1, 2, 4, 8)))
@@ -65,6 +66,7 @@ def test_a_rounded_group_samples_the_same_to_the_last_bit(n: int) -> None:
     assert len({sample.token_ids for sample in usual}) == n
 
 
+@pytest.mark.slow
 def test_stop_strings_that_do_not_occur_change_no_bit() -> None:
     engine = make_engine()
     usual = samples_of(engine, n=2, seed=5)

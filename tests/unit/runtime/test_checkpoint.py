@@ -280,6 +280,7 @@ def save_two(folder: Path) -> TrainState:
     return state
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> None:
     """Of 24 places of each file, in another bit each time."""
     state = save_two(tmp_path)

@@ -90,7 +90,14 @@ def test_logprobs_that_json_lacks_are_null() -> None:
     assert written == {"tokens": ["a", "b", "c"], "token_logprobs": [-0.5, None, None], "top_logprobs": None}
 
 
-@pytest.mark.parametrize("more", [{}, {"logprobs": 0}, {"logprobs": 0, "stream": True}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"logprobs": 0}, marks=pytest.mark.slow),
+        {"logprobs": 0, "stream": True},
+    ],
+)
 def test_numbers_that_are_no_probabilities_are_an_error_that_names_the_weights(more: dict[str, Any]) -> None:
     """Weights that are finite, and whose products are not."""
     params = init_params(CONFIG, jax.random.key(3))

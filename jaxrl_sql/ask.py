@@ -190,7 +190,7 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
 
 
 def _reply(executor: Executor, example: Example, answered: Answered, cfg: EvaluateConfig, limit: str = "") -> Reply:
-    """Choose among the answers and run what they hold; `limit` is what cut them, unless it is a setting."""
+    """Choose among the answers and run their SQL; `limit` names the limit that cut them where no setting did."""
     from jaxrl_sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]

@@ -51,7 +51,7 @@ def general_tokenizer(raw: Any, **fields: Any) -> Any:
 
     raw.no_padding()
     raw.no_truncation()
-    # transformers copies what it is given, a second's work for a large vocabulary; this one is nobody else's.
+    # transformers copies its argument, which takes a second for a large vocabulary; nobody else has this one.
     raw.__deepcopy__ = lambda _memo: raw
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, clean_up_tokenization_spaces=False, **fields)
     del raw.__deepcopy__
@@ -94,12 +94,12 @@ def _as_written(folder: Path) -> Any:
     # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
     whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
     listed = (text for text in _listed(fields) if raw.token_to_id(text) is not None)
-    kept = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
+    limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
     tokenizer = general_tokenizer(
         raw,
         extra_special_tokens=[text for text in listed if text in added or is_tag(text)],
         chat_template=_chat_template(folder, fields),
-        **kept,
+        **limits,
         **whole,
     )
     for name in roles.keys() & set(_ROLES) - whole.keys():
@@ -199,8 +199,8 @@ def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
         files["default"] = folder / TEMPLATE_FILE
     templates = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     if not templates:
-        given = fields.get("chat_template")
-        return {each["name"]: each["template"] for each in given} if isinstance(given, list) else given
+        field = fields.get("chat_template")
+        return {each["name"]: each["template"] for each in field} if isinstance(field, list) else field
     return templates["default"] if templates.keys() == {"default"} else templates
 
 
@@ -230,7 +230,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for path in (folder / MORE_TEMPLATES).glob("*.jinja"):
         path.unlink()
-    if backend is None:  # one that is Python, and has no tokenizer.json
+    if backend is None:  # tokenizers written in Python have no tokenizer.json
         tokenizer.save_pretrained(str(folder))
         return
     backend.no_padding()

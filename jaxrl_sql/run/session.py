@@ -48,7 +48,6 @@ from jaxrl_sql.runtime.folder import (
     CONFIG,
     DISK_FULL,
     cannot_write,
-    is_begun,
     keep_config,
     note_saved,
     open_folder,
@@ -352,7 +351,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
 
 def _with_day(config: TrainConfig) -> TrainConfig:
     """Return the configuration of a new run with the day on which it begins, where prompts are chats."""
-    is_resumed = is_begun(config) and saved_steps(Path(config.run.dir))
+    is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
     if config.data.date or config.data.prompt != "chat" or is_resumed:
         return config
     return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight

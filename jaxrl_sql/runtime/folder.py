@@ -38,7 +38,7 @@ PLACES = (
     "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
     "data.traces",
 )  # fmt: skip
-"""Keys of files and folders that may have moved when a run resumes: `run.inputs` compares their content."""
+"""Keys of files and folders that may have moved when a run resumes; `run.inputs` compares their content."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -94,19 +94,14 @@ def keep_config(folder: Path, config: TrainConfig) -> None:
     scratch.replace(folder / CONFIG)
 
 
-def is_begun(config: TrainConfig) -> bool:
-    """Return whether a configuration is to continue a run that has begun."""
-    return config.run.resume and (Path(config.run.dir) / CONFIG).is_file()
-
-
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
     """Return the configuration of a resumed run with the date, layout and KV blocks that it found at its start.
 
     What the configuration names itself stays as it is.
     """
-    if not is_begun(config):
-        return config
     folder = Path(config.run.dir)
+    if not config.run.resume or not (folder / CONFIG).is_file():
+        return config
     began = load_config(folder / CONFIG)
     config = changed(config, {"data.date": config.data.date or began.data.date})
     if not saved_steps(folder):

@@ -241,13 +241,13 @@ class CompletionRequest(Request):
             given = [given]
         if not 0 < len(given) <= MOST:
             raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
-        found = [one if isinstance(one, list) else self._ids(engine.tokenizer, one) for one in given]
-        if not all(found):
+        encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in given]
+        if not all(encoded):
             raise RefusedError("prompt: one is without tokens", param="prompt")
         size = engine.model.vocab_size
-        if wrong := next((token for ids in found for token in ids if not 0 <= token < size), None):
+        if wrong := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
             raise RefusedError(f"prompt: token {wrong} is none of the model's {size}", param="prompt")
-        return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(found)]
+        return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
 
     def _ids(self, tokenizer: Any, text: str) -> list[int]:
         if self.add_special_tokens:

@@ -61,7 +61,7 @@ def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: fl
 
 
 def test_at_the_bounds_one_compiled_program_gives_probabilities() -> None:
-    """Fused into one program, a product may be rounded otherwise than alone: rows differ in what they ask for."""
+    """A product may be rounded differently when it is fused into one program with others."""
     rest: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": SMALLEST}, {"min_p": SMALLEST})
     cases = list(itertools.product((1e-6, 1e-3, 1.0, 1e6), (1e-6, 0.5, 1.0, 1e6), (3.0, 30.0, 3000.0), rest))
     samplings = [

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 
-from jaxrl_sql.recipes import RECIPES, Observe, Recipe
-from jaxrl_sql.rewards.extract import ParsedResponse, said
-from jaxrl_sql.sqlenv.ports import ScoreRow
+from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.text2sql.recipes import RECIPES, Observe, Recipe
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, said
 from jaxrl_sql.types import Example, Response, Reward
 
 
@@ -46,7 +46,7 @@ MINE = Recipe(
 )
 
 if __name__ == "__main__":
-    from jaxrl_sql.train import main
+    from jaxrl_sql.commands.train import main
 
     # No model writes this form yet, and answers without it get no reward: some supervised steps come first.
     taught = ["sft.steps=60", "sft.databases=4", "sft.questions=12", "sft.optim.lr=2.0e-3", "sft.optim.warmup_steps=10"]

@@ -1,4 +1,4 @@
-"""The command `jaxrl-sql`: one door to the commands, each of which is also `python -m jaxrl_sql.NAME`.
+"""The command `jaxrl-sql`: the entry to all commands; `python -m jaxrl_sql` is the same.
 
 A command is imported when it is run, and reads its own arguments: `jaxrl-sql --help` loads neither jax nor numpy.
 """
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import click
@@ -20,7 +19,7 @@ from jaxrl_sql.runtime.terminal import print_text
 
 
 class Entry(NamedTuple):
-    """A command: the module whose `main` it is, what it does, an example, and the arguments that it begins with."""
+    """A command: its module in `commands`, what it does, an example, and the arguments that it begins with."""
 
     module: str
     does: str
@@ -55,12 +54,12 @@ GROUPS: Mapping[str, Mapping[str, Entry]] = {
     },
     "Data": {
         "distill": Entry("distill", "Collect a teacher's reasoning", "--config configs/distill.yaml"),
-        "data synth": Entry("datagen.synth", "Generate databases and questions", "--out FOLDER --seed 7"),
-        "data prepare": Entry("datagen.prepare", "Choose from sets, merge them", "--config configs/data/arctic.yaml"),
+        "data synth": Entry("synth", "Generate databases and questions", "--out FOLDER --seed 7"),
+        "data prepare": Entry("prepare", "Choose from sets, merge them", "--config configs/data/arctic.yaml"),
         "data audit": Entry("audit", "Find what sets share, and poor golds", "--train FOLDER --eval FOLDER"),
         "data augment": Entry("augment", "Mend golds, add rows and tables", "--config configs/augment.yaml"),
         "data filter": Entry("filter_data", "Choose what to train on", "--config configs/filter.yaml"),
-        "data copy": Entry("datagen.copy", "Copy databases to other engines", "--from FOLDER --to URL --out DIR"),
+        "data copy": Entry("copy", "Copy databases to other engines", "--from FOLDER --to URL --out DIR"),
     },
 }  # fmt: skip
 
@@ -74,7 +73,7 @@ def run_entry(name: str, arguments: Sequence[str]) -> int:
     """Run a command with its arguments and return its exit code."""
     entry = commands()[name]
     sys.argv[0] = f"jaxrl-sql {name}"  # what its usage calls it
-    code: int = import_module(_module(entry)).main([*entry.begins, *arguments])
+    code: int = import_module(f"jaxrl_sql.commands.{entry.module}").main([*entry.begins, *arguments])
     return code
 
 
@@ -161,12 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return INTERRUPTED
     return int(code or 0)
-
-
-def _module(entry: Entry) -> str:
-    """Return the module that `python -m` would run; empty where there is none."""
-    spec = find_spec(f"jaxrl_sql.{entry.module}")
-    return "" if spec is None else f"{spec.name}.__main__" if spec.submodule_search_locations else spec.name
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
-from jaxrl_sql import ask as asking
+from jaxrl_sql.commands import ask as asking
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import fetched
@@ -76,8 +76,8 @@ def train(config: Files = None, *overrides: str) -> Run:
     Raises InputError for an input that cannot be used, HealthError for a run that learns nothing any more, and
     RunFolderError where its folder cannot be written.
     """
-    from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
-    from jaxrl_sql.run.grpo import train as run  # noqa: PLC0415
+    from jaxrl_sql.commands.command import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
+    from jaxrl_sql.training.grpo import train as run  # noqa: PLC0415
 
     prepare_process()
     chosen = fetched(_config(config, overrides))
@@ -118,8 +118,8 @@ class Model:
         return self._thread.submit(self._answer, database, questions, evidence).result()
 
     def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
-        from jaxrl_sql.data.hiding import hide_in_example  # noqa: PLC0415
-        from jaxrl_sql.run.command import prepare_process  # noqa: PLC0415
+        from jaxrl_sql.commands.command import prepare_process  # noqa: PLC0415
+        from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example  # noqa: PLC0415
 
         shown = asking.database_of(str(database), self._stand_in, self._leave_out)
         example = hide_in_example(shown, self.config.data.hide)
@@ -164,9 +164,9 @@ def evaluate(
     questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
     there, and interrupted work resumes. Raises InputError for an input that cannot be used.
     """
-    command = import_module("jaxrl_sql.evaluate")  # of this name the package has this function
-    from jaxrl_sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins
-    from jaxrl_sql.run import benchmark_evaluation  # noqa: PLC0415
+    command = import_module("jaxrl_sql.commands.evaluate")  # of this name the package has this function
+    from jaxrl_sql.inference import benchmark_evaluation  # noqa: PLC0415
+    from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins
 
     with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch:
         file = predictions

@@ -1,34 +1,10 @@
-"""Train by GRPO or PPO: `python -m jaxrl_sql.train --config configs/quickstart.yaml`.
-
-Before the first step there may be a supervised cold start (section `sft`), and after the last a second stage that
-begins again from the best checkpoint of the first. `run/grpo.py` is the main path: the step on one page.
-"""
+"""`python -m jaxrl_sql.train` is `jaxrl-sql train`, for pods that start modules. Nothing imports this file."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.run.command import TRAINED, run_command
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, train, and return the exit code."""
-    return run_command(_train, __doc__ or "", arguments, (*TRAINED, "rollout", "grpo", "second_stage"), _rehearse)
-
-
-def _train(config: TrainConfig) -> int:
-    from jaxrl_sql.run.grpo import train
-
-    return train(config)
-
-
-def _rehearse(config: TrainConfig) -> int:
-    from jaxrl_sql.run.lifecycle import dry_run
-
-    return dry_run(config)
-
+from jaxrl_sql.commands.train import main
 
 if __name__ == "__main__":
     sys.exit(main())

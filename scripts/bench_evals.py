@@ -15,14 +15,14 @@ from pathlib import Path
 
 from harness import Goal, Report, make_parser, timed
 
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.evals.efficiency import SPEED_RULES
-from jaxrl_sql.evals.features import features_of
-from jaxrl_sql.evals.parse import parsed
-from jaxrl_sql.evals.score_predictions import RULES, score_predictions
-from jaxrl_sql.evals.summary import summarize
-from jaxrl_sql.evals.verdict import Verdict
-from jaxrl_sql.sqlenv.executor import Executor, Limits
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.env.executor import Executor, Limits
+from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
+from jaxrl_sql.text2sql.evals.features import features_of
+from jaxrl_sql.text2sql.evals.parse import parsed
+from jaxrl_sql.text2sql.evals.score_predictions import RULES, score_predictions
+from jaxrl_sql.text2sql.evals.summary import summarize
+from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example
 
 SETS = ("spider_dev", "spider_train", "bird_superhero")

@@ -26,13 +26,13 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import make_step
 from jaxrl_sql.batch import GroupBatch, Segment, first_fit
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.data.pack import with_packed_rows, with_schemas_once
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_config
+from jaxrl_sql.models.ops.micro_batches import order_for_parts
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.ops.micro_batches import order_for_parts
 from jaxrl_sql.planning.lengths import between, shuffled
 from jaxrl_sql.runtime.memory import keep_freed_memory
+from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 
 START = "configs/quickstart_start"
 # The goals: how many times faster the best packed update is.

@@ -22,16 +22,16 @@ import numpy as np
 from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from jaxrl_sql.batch import GroupBatch, pad_tokens
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.pack import pack_groups
-from jaxrl_sql.data.prompts import compact_style, make_prompts, prompt_texts
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.models import ModelConfig, init_params, unembed
+from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.policy import make_policy
-from jaxrl_sql.ops import rng
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.runtime.memory import keep_freed_memory
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts, prompt_texts
+from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -29,9 +29,9 @@ from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
 from jaxrl_sql.models import init_params
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import hidden_states, unembedding
-from jaxrl_sql.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.rollout import Engine, EngineConfig
 from jaxrl_sql.runtime.memory import keep_freed_memory
 

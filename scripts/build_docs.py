@@ -151,8 +151,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
         raise AskedError
 
     entry = commands()[name]
-    room = import_module(f"jaxrl_sql.{entry.module}")
-    module = import_module(f"{room.__name__}.__main__") if hasattr(room, "__path__") else room
+    module = import_module(f"jaxrl_sql.commands.{entry.module}")
     both = mock.patch.multiple(argparse.ArgumentParser, parse_args=stop, parse_intermixed_args=stop)
     with both, contextlib.suppress(AskedError):
         module.main([])
@@ -180,9 +179,9 @@ def command_page() -> str:
 
 def api_page() -> str:
     """Return the page of what `import jaxrl_sql` gives, for mkdocstrings to fill."""
-    rooms = jaxrl_sql._ROOMS  # noqa: SLF001 - where each name is
-    names = sorted(jaxrl_sql.__all__, key=lambda name: (name in rooms, name.lower()))
-    items = "\n\n".join(f"::: jaxrl_sql.{rooms.get(name, 'api')}.{name}" for name in names)
+    modules = jaxrl_sql._MODULES  # noqa: SLF001 - where each name is
+    names = sorted(jaxrl_sql.__all__, key=lambda name: (name in modules, name.lower()))
+    items = "\n\n".join(f"::: jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names)
     intro = "`import jaxrl_sql as jx`: each name is loaded when it is first asked for."
     return f"# Python: jaxrl_sql\n\n{intro}\n\n{items}\n"
 
@@ -224,7 +223,7 @@ def take_pictures(pages: Path, run: Path | None) -> None:
         return
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the other parts of this file need none of it
 
-    view = [sys.executable, "-m", "jaxrl_sql.view", str(run)]
+    view = [sys.executable, "-m", "jaxrl_sql", "view", str(run)]
     subprocess.run(view, check=True, stdout=subprocess.DEVNULL, cwd=OUT / "work")  # where its paths lead from
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     (pages / "pictures").mkdir(parents=True, exist_ok=True)

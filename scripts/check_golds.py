@@ -22,7 +22,7 @@ from pathlib import Path
 
 import apsw
 
-from jaxrl_sql.data.schema.sqlite_file import open_read_only
+from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
 from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
 
 # The golds that fail are Spider's own errors (a column that is not there, for example).

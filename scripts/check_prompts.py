@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jaxrl_sql.data.template import read_template
+from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.types import InputError
 
 TEXTS = (".jinja", ".j2", ".txt", ".md", ".yaml", ".yml", ".prompt")

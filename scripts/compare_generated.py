@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.data.benchmarks import load_benchmark, load_split
 from jaxrl_sql.datagen.synth.english import split_words
-from jaxrl_sql.evals.features import KINDS, SHAPES, features_of
-from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.evals.parse import parsed
-from jaxrl_sql.sqlenv.parse import tables_of
+from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
+from jaxrl_sql.text2sql.env.parse import tables_of
+from jaxrl_sql.text2sql.evals.features import KINDS, SHAPES, features_of
+from jaxrl_sql.text2sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.evals.parse import parsed
 from jaxrl_sql.types import Example, InputError
 
 LEVELS = ("easy", "medium", "hard", "extra")

@@ -33,9 +33,9 @@ from typing import Literal, get_args
 
 from sqlglot import exp
 
-from jaxrl_sql.data.schema.read import Schema, read_schema
-from jaxrl_sql.datagen.synth.__main__ import main as synth
-from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_query
+from jaxrl_sql.commands.synth import main as synth
+from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_query
+from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from sqlexec_rs import Executor, Limits
 
 SEED, GRPO, CHOOSE = 0, 29 / 139, 10 / 139

@@ -41,7 +41,7 @@ own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's o
 
 own_score() { # NAME MODEL: predictions and scores on the questions that were held out
     [ ! -e "$RUN/scores/$1/metrics.json" ] || return 0
-    "$PY" -m jaxrl_sql.evaluate --config configs/own_database.yaml --data "$RUN/shop/dev.csv" --model "$2" \
+    "$PY" -m jaxrl_sql evaluate --config configs/own_database.yaml --data "$RUN/shop/dev.csv" --model "$2" \
         --out "$RUN/scores/$1" "${asked[@]}" evaluate.max_new_tokens=96
 }
 
@@ -64,7 +64,7 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     local name=$1 model=$2 set; shift 2
     for set in $SETS; do
         [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
-        "$PY" -m jaxrl_sql.evaluate --config "$CONFIG" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
+        "$PY" -m jaxrl_sql evaluate --config "$CONFIG" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
             --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
     done
 }
@@ -77,7 +77,7 @@ brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
 
 average() { # NAME OUT MODEL…: the mean of a run's weights and of the models', in RUN/NAME/OUT
     local run=$RUN/$1 out=$RUN/$1/$2; shift 2
-    [ -e "$out/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql.export "$run" --average "$@" --dtype float32 --out "$out"
+    [ -e "$out/jaxrl_sql.yaml" ] || "$PY" -m jaxrl_sql export "$run" --average "$@" --dtype float32 --out "$out"
 }
 
 for name in "${stages[@]}"; do
@@ -140,12 +140,12 @@ for name in "${stages[@]}"; do
         own)
             model=$RUN/grpo-$SEED/model
             [ -e "$RUN/shop/shop.sqlite" ] || "$PY" scripts/own_database.py "$RUN/shop"
-            [ -e "$RUN/shop/more" ] || "$PY" -m jaxrl_sql.datagen.synth --db "$RUN/shop/shop.sqlite" --out "$RUN/shop/more" --n 400
+            [ -e "$RUN/shop/more" ] || "$PY" -m jaxrl_sql data synth --db "$RUN/shop/shop.sqlite" --out "$RUN/shop/more" --n 400
             own_score own-before "$model"
             own own-sft sft "$model" data.train=more sft.epochs=2 sft.packing=true
             own own-grpo train "$RUN/own-sft/model" sft.steps=0 rollout.memory=0.03
             own_score own-after "$RUN/own-grpo/model"
-            "$PY" -m jaxrl_sql.evaluate --compare "$RUN/scores/own-before" "$RUN/scores/own-after"
+            "$PY" -m jaxrl_sql evaluate --compare "$RUN/scores/own-before" "$RUN/scores/own-after"
             ;;
         *) sed -n '2,/^set/{/^set/!p}' "$0"; exit 2 ;;
     esac

@@ -132,7 +132,7 @@ rehearse() {
     work=$(mktemp -d)
     rm -rf "$RUN" "$PARTS"
     PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" scripts/gpu_spider.py tiny "$work/tiny.gguf" || die "no model"
-    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql.datagen.synth --out "$work/made" --seed 1 --train-dbs 4 \
+    PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" -m jaxrl_sql data synth --out "$work/made" --seed 1 --train-dbs 4 \
         --dev-dbs 2 --unseen-dbs 2 --train-questions 12 --dev-questions 6 --vocab-size 512 || die "no data"
     mv "$work/made/train" "$work/made/spider_train" && mv "$work/made/dev_unseen" "$work/made/spider_dev"
     PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" "$PY" scripts/gemma_spider.py "$work/made" "$work/data" || die "no split"

@@ -3,10 +3,10 @@
 set -eu
 cd "$(dirname "$0")/.."
 rm -rf runs/quickstart_sft runs/quickstart_sft_answers
-.venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft.yaml
-.venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_many \
+.venv/bin/jaxrl-sql sft --config configs/quickstart_sft.yaml
+.venv/bin/jaxrl-sql data synth --out data-cache/synth_many \
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
-.venv/bin/python -m jaxrl_sql.sft --config configs/quickstart_sft_answers.yaml
-.venv/bin/python -m jaxrl_sql.export runs/quickstart_sft_answers --step 400 --out configs/quickstart_start
+.venv/bin/jaxrl-sql sft --config configs/quickstart_sft_answers.yaml
+.venv/bin/jaxrl-sql export runs/quickstart_sft_answers --step 400 --out configs/quickstart_start
 # What a release has beside its weights; the start is a part of the quickstart, which says how it is asked.
 rm configs/quickstart_start/README.md configs/quickstart_start/jaxrl_sql.yaml

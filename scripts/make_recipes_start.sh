@@ -25,7 +25,7 @@ params["embed"] = jnp.concatenate([rows[: len(tokenizer) - len(tokens)], means])
 config = dataclasses.replace(config, vocab_size=len(tokenizer))
 save_checkpoint(Path("runs/recipes_tokens"), config, params, tokenizer, dtype="bfloat16", source=start)
 EOF
-.venv/bin/python -m jaxrl_sql.datagen.synth --out data-cache/synth_traces \
+.venv/bin/jaxrl-sql data synth --out data-cache/synth_traces \
     --seed 1 --train-dbs 360 --train-questions 60 --extra-columns-share 0.75
-.venv/bin/python -m jaxrl_sql.sft --config configs/recipes_sft.yaml
-.venv/bin/python -m jaxrl_sql.export runs/recipes_sft --step 450 --out configs/recipes_start
+.venv/bin/jaxrl-sql sft --config configs/recipes_sft.yaml
+.venv/bin/jaxrl-sql export runs/recipes_sft --step 450 --out configs/recipes_start

@@ -16,16 +16,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxrl_sql.data.benchmarks import load_benchmark
-from jaxrl_sql.evals.differences import EXACT
-from jaxrl_sql.evals.pairs import caution, compare_runs
-from jaxrl_sql.evals.predictions import pair, read_predictions
-from jaxrl_sql.evals.score_predictions import score_predictions
-from jaxrl_sql.evals.summary import Share, summarize
-from jaxrl_sql.evals.tables import Table, as_markdown
-from jaxrl_sql.evals.verdict import Verdict
 from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.sqlenv.executor import RULE_NAMES, Executor, Limits
+from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.env.executor import RULE_NAMES, Executor, Limits
+from jaxrl_sql.text2sql.evals.differences import EXACT
+from jaxrl_sql.text2sql.evals.pairs import caution, compare_runs
+from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
+from jaxrl_sql.text2sql.evals.summary import Share, summarize
+from jaxrl_sql.text2sql.evals.tables import Table, as_markdown
+from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, InputError
 
 

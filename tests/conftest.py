@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxrl_sql.data.cache_folder import processor
+from jaxrl_sql.runtime.cache_folder import processor
 
 # Tests run on the CPU unless somebody says otherwise, so that they mean the same on every machine.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,4 +1,4 @@
-"""The arrows between the rooms: who may import whom, and which rooms load without jax."""
+"""The layers of the package: who may import whom, and what works without JAX."""
 
 from __future__ import annotations
 
@@ -14,54 +14,46 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
 
-# Every room may import these. They import nothing of ours but the errors and one another's ground floor.
-LEAVES = {"types", "config", "batch", "ops"}
-FLOOR = {"types"}
-
-# What stands beside the rooms: the nouns of host and device, and the commands, each alone.
-TOP = {"types", "batch"} | {
-    "train", "sft", "evaluate", "filter_data", "distill", "augment", "audit", "plan", "launch", "ask", "mcp", "doctor",
-    "export", "api",
-    "__main__",
-}  # fmt: skip
-COMMAND_ROOMS = {"run", "verbal", "view", "serve"}  # what the commands share, and commands of several files
-
-# What each room may import beside itself and the leaves; `data.pack` and the like are rooms of their own here.
-ARROWS: dict[str, set[str]] = {
-    "parallel": set(),
-    "algo": set(),
-    "report": {"runtime", "evals"},  # it reads the pieces that a run keeps, and finds intervals
-    "models": {"parallel"},
-    "sqlenv": set(),
-    "rewards": {"sqlenv"},
-    "sqlenv.adapters": {"sqlenv", "rewards"},
-    "evals": {"sqlenv", "rewards"},  # a dialogue is read as its reward reads it
-    "data": {"sqlenv", "data.prompts", "data.pack"},
-    "datagen": {"data", "data.prompts", "sqlenv", "rewards", "runtime", "evals"},
-    "data.pack": {"parallel", "data"},
-    "data.prompts": {"data"},
-    "rollout": {"models", "parallel", "sqlenv"},
-    "planning": {"models", "parallel", "algo", "rollout"},
-    "runtime": {"parallel"},
-    "recipes": {"data", "data.prompts", "rewards", "algo", "rollout", "sqlenv"},
+# Packages and modules from top to bottom: each may import itself and what is on a lower line.
+LAYERS = (
+    ("__main__", "train"),
+    ("api",),
+    ("commands",),
+    ("serving",),
+    ("training",),
+    ("inference",),
+    ("planning",),
+    ("report", "datagen"),
+    ("databases",),
+    ("rollout",),
+    ("algo",),
+    ("models",),
+    ("parallel",),
+    ("text2sql.question_sets", "text2sql.adapters", "text2sql.recipes", "text2sql.evals"),
+    ("text2sql.benchmarks", "text2sql.prompts", "text2sql.rewards"),
+    ("text2sql.schema",),
+    ("text2sql.files",),
+    ("text2sql.env",),
+    ("text2sql",),
+    ("runtime",),
+    ("config",),
+    ("batch",),
+    ("types",),
+)
+RANK = {package: rank for rank, line in enumerate(LAYERS) for package in line}
+# Third-party packages that only these import.
+OWNERS = {
+    "sqlexec_rs": ("text2sql.env", "commands"),
+    "orbax": ("training",),
+    "tensorboardX": ("runtime",),
+    "openai": ("runtime",),
+    "huggingface_hub": ("runtime",),
+    "rich": ("runtime",),
 }
-
-# What only one room may import.
-DOORS = {
-    "sqlexec_rs": "sqlenv",
-    "orbax": "runtime",
-    "tensorboardX": "runtime",
-    "openai": "runtime",
-    "huggingface_hub": "runtime",
-    "rich": "runtime",
-}
-
-# These never load jax, and neither does anything that they import.
-WITHOUT_JAX = {
-    "config", "types", "data", "data.prompts", "datagen", "sqlenv", "sqlenv.adapters", "rewards", "evals", "report",
-}  # fmt: skip
-# What imports a package that need not be there.
-OPTIONAL = {"jaxrl_sql.sqlenv.adapters.openenv": "openenv", "jaxrl_sql.sqlenv.adapters.verifiers": "verifiers"}
+# These, and everything that they import, work where JAX is not installed.
+WITHOUT_JAX = ("text2sql", "datagen", "databases", "report", "runtime", "config", "types")
+# Modules that import an optional package.
+OPTIONAL = {"jaxrl_sql.text2sql.adapters.openenv": "openenv", "jaxrl_sql.text2sql.adapters.verifiers": "verifiers"}
 
 
 def modules() -> dict[str, Path]:
@@ -76,16 +68,16 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def room_of(module: str) -> str:
-    """Return the room of a module of ours: its folder, a leaf, `commands` for a command and what commands share."""
+def package_of(module: str) -> str:
+    """Return the name in LAYERS of a module of ours: its folder, for `text2sql` the one below; empty for the package."""
     parts = module.split(".")[1:]
-    if not parts:
-        return "the package"
-    if ".".join(parts[:2]) in ("data.pack", "data.prompts", "sqlenv.adapters"):
-        return ".".join(parts[:2])
-    if parts[0] in ARROWS or parts[0] in LEAVES:
-        return parts[0]
-    return "commands"
+    below = ".".join(parts[:2])
+    return below if below in RANK else parts[0] if parts else ""
+
+
+def without_jax(package: str) -> bool:
+    """Return whether a package works without JAX."""
+    return package.split(".")[0] in WITHOUT_JAX
 
 
 @functools.cache
@@ -109,35 +101,32 @@ def read_imports(path: Path, package: str) -> Iterator[tuple[int, str]]:
 
 
 def faults(module: str) -> list[str]:
-    """Return what a module imports against the arrows."""
-    room = room_of(module)
+    """Return the imports of a module that the layers do not allow."""
+    package = package_of(module)
     wrong = []
     for line, target in imports(module):
         top = target.split(".")[0]
         where = f"{module}:{line} imports {target}"
         if top == "jaxrl_sql":
-            other = room_of(target)
-            allowed = {room} | (ARROWS[room] | LEAVES if room in ARROWS else FLOOR)
-            # The package names what it gives, for type checkers alone.
-            if room not in ("commands", "the package") and other not in allowed:
-                wrong.append(f"{where}: {room} may import only {', '.join(sorted(allowed))}")
-        elif room != "commands" and top in DOORS and DOORS[top] != room:
-            wrong.append(f"{where}: only {DOORS[top]} does")
-        elif room in WITHOUT_JAX and top in ("jax", "jaxlib", "flax", "optax", "orbax"):
-            wrong.append(f"{where}: {room} loads without jax")
+            other = package_of(target)
+            # `__init__` names the public functions for type checkers.
+            if package and other != package and not (other and RANK[other] > RANK[package]):
+                wrong.append(f"{where}: {other or 'the package'} is not below {package}")
+        elif top in OWNERS and package not in OWNERS[top]:
+            wrong.append(f"{where}: only {' and '.join(OWNERS[top])} may")
+        elif without_jax(package) and top in ("jax", "jaxlib", "flax", "optax", "orbax"):
+            wrong.append(f"{where}: {package} works without JAX")
     return wrong
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_module_keeps_to_the_arrows(module: str) -> None:
+def test_a_module_imports_from_lower_layers_alone(module: str) -> None:
     assert faults(module) == []
 
 
-def test_the_top_floor_holds_commands_and_two_nouns() -> None:
-    beside = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
-    assert beside == TOP
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rooms == {room for room in {*ARROWS, *LEAVES} - TOP if "." not in room} | COMMAND_ROOMS
+def test_each_package_has_a_layer() -> None:
+    packages = {package_of(module) for module in MODULES}
+    assert packages - {""} == set(RANK)
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -167,32 +156,24 @@ def test_a_cycle_is_seen() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_rooms_of_the_table_exist() -> None:
-    """A room that moved or was renamed must not leave a row behind that holds nothing."""
-    assert set(ARROWS) | LEAVES <= {room_of(module) for module in MODULES}
-
-
 def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(
-        "import jax\nfrom .. import models\ndef f():\n    import sqlexec_rs\n    from ..types import Reward\n"
+        "import jax\nfrom ... import models\ndef f():\n    import sqlexec_rs\n    from ...types import Reward\n"
     )
-    monkeypatch.setitem(MODULES, "jaxrl_sql.rewards.wrong", path)
-    assert [fault.split(" imports ")[1].split(":")[0] for fault in faults("jaxrl_sql.rewards.wrong")] == [
+    monkeypatch.setitem(MODULES, "jaxrl_sql.text2sql.rewards.wrong", path)
+    assert [fault.split(" imports ")[1].split(":")[0] for fault in faults("jaxrl_sql.text2sql.rewards.wrong")] == [
         "jax",
         "jaxrl_sql.models",
         "sqlexec_rs",
     ]
 
 
-def test_rooms_without_jax_load_without_jax() -> None:
-    chosen = ["jaxrl_sql.recipes"]  # it names functions of rooms that load jax
-    chosen += [
+def test_packages_without_jax_load_without_jax() -> None:
+    chosen = [
         module
         for module in sorted(MODULES)
-        if room_of(module) in WITHOUT_JAX
-        and not module.endswith("__main__")
-        and (module not in OPTIONAL or importlib.util.find_spec(OPTIONAL[module]))
+        if without_jax(package_of(module)) and (module not in OPTIONAL or importlib.util.find_spec(OPTIONAL[module]))
     ]
     program = (
         "import importlib, sys\n"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxrl_sql.ops import masked
+from jaxrl_sql.models.ops import masked
 
 EPSILON = 1e-6
 # TRL's.

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.ops import masked
-from jaxrl_sql.ops.token_distribution import TokenLogprobs
+from jaxrl_sql.models.ops import masked
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 

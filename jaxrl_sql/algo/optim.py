@@ -10,7 +10,7 @@ from typing import Any
 import optax
 
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.ops.stochastic_rounding import in_bfloat16, in_float32
+from jaxrl_sql.models.ops.stochastic_rounding import in_bfloat16, in_float32
 
 
 def make_schedule(cfg: OptimConfig, steps: int) -> optax.Schedule:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.ops.micro_batches import MicroBatches, row_counts
+from jaxrl_sql.models.ops.micro_batches import MicroBatches, row_counts
 from jaxrl_sql.types import InputError
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ import optax
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.parts import Rejoin, by_micro_batches, mapped
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.ops.linear import wide_slots, with_slots
-from jaxrl_sql.ops.micro_batches import MicroBatches
-from jaxrl_sql.ops.stochastic_rounding import apply_updates, widen
-from jaxrl_sql.ops.token_distribution import TokenLogprobs
+from jaxrl_sql.models.ops.linear import wide_slots, with_slots
+from jaxrl_sql.models.ops.micro_batches import MicroBatches
+from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, widen
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 LogprobFn = Callable[[Any, Any, GroupBatch], TokenLogprobs]
 LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]

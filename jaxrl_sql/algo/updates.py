@@ -16,8 +16,8 @@ from jaxrl_sql.algo.advantage import advantages, gae, pay_last
 from jaxrl_sql.algo.step import LogprobFn, Scorer, make_scorer, make_step, slice_prompts
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.ops import masked
-from jaxrl_sql.ops.micro_batches import MicroBatches
+from jaxrl_sql.models.ops import masked
+from jaxrl_sql.models.ops.micro_batches import MicroBatches
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]

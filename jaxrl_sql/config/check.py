@@ -305,7 +305,7 @@ def _dialect_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
             not share or dialect == "sqlite" or bool(places[dialect]),
             (
                 f"data.dialects.{dialect}={share}: executor.databases.{dialect} says where it runs, the --out of "
-                f"`python -m jaxrl_sql.datagen.copy`{', or translated: by SQLite' if dialect == 'mysql' else ''}"
+                f"`jaxrl-sql data copy`{', or translated: by SQLite' if dialect == 'mysql' else ''}"
             ),
         )
 

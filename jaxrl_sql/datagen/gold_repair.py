@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DistillConfig
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.schema.render import ddl
 from jaxrl_sql.datagen.augment import Change
-from jaxrl_sql.rewards.extract import bare_blocks, sql_blocks
 from jaxrl_sql.runtime.budget import BudgetSpentError, Spent
 from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import CUT, Example
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from jaxrl_sql.sqlenv.parse import parse_query, tables_of
+from jaxrl_sql.text2sql.env.parse import parse_query, tables_of
 
 _SET_WORDS = {exp.Union: "or", exp.Intersect: "and also", exp.Except: "but not"}
 _INNER = "that"

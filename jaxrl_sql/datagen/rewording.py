@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.data.filters import is_trivial
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.schema.render import ddl
 from jaxrl_sql.datagen.augment import Change
 from jaxrl_sql.datagen.gold_repair import Correspondence
-from jaxrl_sql.evals.score_predictions import score_predictions
-from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
+from jaxrl_sql.text2sql.question_sets.filters import is_trivial
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.text2sql.schema.render import ddl
 from jaxrl_sql.types import Example
 
 _MAX_CHARS = 400

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxrl_sql.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_slot
+from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_slot
 from jaxrl_sql.parallel.rules import constrain
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {

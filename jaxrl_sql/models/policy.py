@@ -10,11 +10,11 @@ import jax
 from jaxrl_sql.batch import GroupBatch
 from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, IdRanges, TokenLogprobs, token_logprobs
 from jaxrl_sql.models.packed import of_completions, packed_rows, scored_tokens
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.transformer import states_before, unembedding
 from jaxrl_sql.models.value import ActorCritic, policy_part, state_values
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES, IdRanges, TokenLogprobs, token_logprobs
 from jaxrl_sql.parallel.rules import logit_ways
 
 

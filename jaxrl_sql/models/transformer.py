@@ -34,10 +34,10 @@ from jaxrl_sql.config.check import REMAT_NAMES
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
+from jaxrl_sql.models.ops.linear import AnyWeight, Turned, linear, shift
+from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.ops.linear import AnyWeight, Turned, linear, shift
-from jaxrl_sql.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError
 

@@ -153,8 +153,8 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
     return found
 
 
-def run_again(module: str, arguments: Sequence[str]) -> int | None:
-    """Run a command again in a child that compiles for GPUs without one; its exit code, or None in that child itself.
+def run_again(arguments: Sequence[str]) -> int | None:
+    """Run `jaxrl-sql` in a child that compiles for absent GPUs; return its exit code, or None in that child.
 
     The plugin complains where it finds no GPU, unless JAX is told before it starts to look for processors alone; and
     programs for GPUs that are not there do not come back from the persistent compilation cache.
@@ -163,7 +163,7 @@ def run_again(module: str, arguments: Sequence[str]) -> int | None:
     env = os.environ | told
     if env == os.environ:
         return None
-    return subprocess.run([sys.executable, "-m", module, *arguments], env=env, check=False).returncode  # noqa: S603 - this command
+    return subprocess.run([sys.executable, "-m", "jaxrl_sql", *arguments], env=env, check=False).returncode  # noqa: S603 - this command
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from jaxrl_sql.batch import bucket, first_fit, most_rows
 from jaxrl_sql.config import OptimConfig, TrainConfig, changed
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
-from jaxrl_sql.ops.micro_batches import MicroBatches, order_for_parts, row_counts
-from jaxrl_sql.ops.token_distribution import KEPT_BYTES, logit_pieces
+from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
+from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, logit_pieces
 from jaxrl_sql.parallel.rules import logit_ways
 from jaxrl_sql.planning.lengths import Lengths, shuffled
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget

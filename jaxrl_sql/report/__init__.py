@@ -1,4 +1,4 @@
-"""The report room: from the files of a run folder to one page, `python -m jaxrl_sql.report RUN`.
+"""The report room: from the files of a run folder to one page, `jaxrl-sql report RUN`.
 
 It reads only what is on disk, so a run that was killed, or one that goes on, can be looked at like a finished one.
 """

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from jaxrl_sql.evals.interval import share_interval
 from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
+from jaxrl_sql.text2sql.evals.interval import share_interval
 
 MOST_CHANGED = 40
 # Of the last tenth of the steps: shares from which on one should look.

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.evals.row_pairs import pair_rows
 from jaxrl_sql.runtime.rollouts import FOLDER, KINDS, TOKENS, pieces_of, read_piece
+from jaxrl_sql.text2sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.types import Example, InputError
 
 RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"

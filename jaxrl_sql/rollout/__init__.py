@@ -4,7 +4,7 @@ from jaxrl_sql.rollout.engine import Engine
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.replicated import AnyEngine, ReplicatedEngine
 from jaxrl_sql.rollout.sampling import NotFiniteError, Sample, SamplingParams
-from jaxrl_sql.sqlenv.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
+from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Action, Environment, PendingObservation, SqlTurns, Turns
 
 __all__ = [
     "SQL_STOPS",

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.models import ModelConfig, paged, unembed
+from jaxrl_sql.models.ops import rng
+from jaxrl_sql.models.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
 from jaxrl_sql.models.paged import BlockMap, Groups, KVPool, PagedCache, PagedModel, PagedPrefix
-from jaxrl_sql.ops import rng
-from jaxrl_sql.ops.token_distribution import IdRanges, SamplingMetadata, sample_tokens, without_ids
 from jaxrl_sql.parallel.rules import constrain
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import jax
 
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.ops.control_tokens import prompt_ids
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import GenerationRequest, Sample, SamplingParams
 from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary
-from jaxrl_sql.sqlenv.turns import Turns
+from jaxrl_sql.runtime.control_tokens import prompt_ids
+from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt
 
 DEFAULT = EngineConfig()

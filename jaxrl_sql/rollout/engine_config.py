@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.ops import rng
+from jaxrl_sql.models.ops import rng
 from jaxrl_sql.types import InputError
 
 MAX_GROUP = 64

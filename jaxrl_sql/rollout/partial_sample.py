@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.rollout.sampling import ASSISTANT
-from jaxrl_sql.sqlenv.turns import Environment
+from jaxrl_sql.text2sql.env.turns import Environment
 from jaxrl_sql.types import Turn
 
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_sql.batch import bucket, pad_tokens
+from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.paged import BlockMap
-from jaxrl_sql.ops import rng
 from jaxrl_sql.rollout.decode import (
     DecodeRequest,
     PrefillChunk,

@@ -33,7 +33,7 @@ from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
 from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.sqlenv.turns import Turns
+from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Turn
 
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from jaxrl_sql.sqlenv.turns import Turns
+from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Turn
 
 ASSISTANT, ENVIRONMENT = "assistant", "environment"

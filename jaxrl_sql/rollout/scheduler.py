@@ -39,8 +39,8 @@ from jaxrl_sql.rollout.prefill_queue import PrefillQueue
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
-from jaxrl_sql.sqlenv.executor import ExecutorError
-from jaxrl_sql.sqlenv.turns import Action, PendingObservation
+from jaxrl_sql.text2sql.env.executor import ExecutorError
+from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
 from jaxrl_sql.types import Turn
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.ops.control_tokens import ControlTokens
-from jaxrl_sql.ops.token_distribution import IdRanges
-from jaxrl_sql.sqlenv.turns import TAGS
+from jaxrl_sql.models.ops.token_distribution import IdRanges
+from jaxrl_sql.runtime.control_tokens import ControlTokens
+from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.types import InputError
 
 _BYTE = 256

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.evals.side_by_side import side_by_side, write_comparison
+from jaxrl_sql.commands.view import main
 from jaxrl_sql.report.groups import open_source
 from jaxrl_sql.report.html import write_report
-from jaxrl_sql.view.__main__ import main
-from jaxrl_sql.view.folder import View
+from jaxrl_sql.report.view.folder import View
+from jaxrl_sql.text2sql.evals.side_by_side import side_by_side, write_comparison
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -303,7 +303,7 @@ def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp
 
 def test_a_run_that_goes_on_is_served(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
-    command = [sys.executable, "-m", "jaxrl_sql.view", str(run), "--serve", "0", "--judge", "50"]
+    command = [sys.executable, "-m", "jaxrl_sql", "view", str(run), "--serve", "0", "--judge", "50"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

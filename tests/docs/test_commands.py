@@ -17,8 +17,8 @@ import click
 import pytest
 
 from jaxrl_sql.__main__ import commands, main
+from jaxrl_sql.commands.prepare import load_prepare
 from jaxrl_sql.config import load_config
-from jaxrl_sql.datagen.prepare.__main__ import load_prepare
 from sqlexec_rs.cli import main as sqlexec
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,9 @@ For tests that need groups whose answers are rewarded unequally from the first s
 
 from __future__ import annotations
 
-from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.rewards.extract import ParsedResponse
-from jaxrl_sql.sqlenv.ports import ScoreRow
+from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.text2sql.recipes import RECIPES
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
 from jaxrl_sql.types import Reward
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -153,10 +152,3 @@ def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> 
         "assert jx.__version__ == __import__('importlib.metadata').metadata.version('sqlexec-rs')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_modules_of_commands_leave_the_functions_of_their_names(run: jx.Run) -> None:
-    for name in ("train", "evaluate"):
-        module = importlib.import_module(f"jaxrl_sql.{name}")
-        assert callable(getattr(jx, name))
-        assert getattr(jx, name) is not module

@@ -21,13 +21,13 @@ import anyio
 import mcp
 import pytest
 
-from jaxrl_sql.ask import Reply, _reply, main, show
+from jaxrl_sql.commands.ask import Reply, _reply, main, show
+from jaxrl_sql.commands.mcp import Asker, make_server, opened_database
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.evals.records import Answered
-from jaxrl_sql.mcp import Asker, make_server, opened_database
 from jaxrl_sql.models.formats.hf import load_checkpoint
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.types import Example
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -184,7 +184,7 @@ def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         connection.execute("CREATE TABLE customers(id INTEGER, city TEXT)")
     code = (
-        "import sys; from pathlib import Path; from jaxrl_sql.ask import question_reader\n"
+        "import sys; from pathlib import Path; from jaxrl_sql.commands.ask import question_reader\n"
         "read = question_reader(Path('shop.sqlite'))\n"
         "print('read', [read() for _ in range(3)])"
     )
@@ -217,7 +217,7 @@ def test_questions_are_read_until_an_empty_line(
     db, questions = asked
     opened: list[object] = []
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{questions[0]}\n{'why ' * 300}\n{questions[1]}\n\n{questions[2]}\n"))
-    monkeypatch.setattr("jaxrl_sql.run.policy_client.load_checkpoint", _counted(opened))
+    monkeypatch.setattr("jaxrl_sql.inference.policy_client.load_checkpoint", _counted(opened))
     assert main(command(db, "data.max_prompt_tokens=320")) == 0
     shown = capsys.readouterr()
     assert shown.out.count("SELECT") >= 2

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.augment import main
-from jaxrl_sql.data.benchmarks import load_folder
-from jaxrl_sql.data.schema.describe import read_descriptions
+from jaxrl_sql.commands.augment import main
+from jaxrl_sql.text2sql.benchmarks import load_folder
+from jaxrl_sql.text2sql.schema.describe import read_descriptions
 
 SCHOOL = """
 CREATE TABLE student(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, age INT CHECK (age < 200));

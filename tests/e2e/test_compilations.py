@@ -12,14 +12,14 @@ import jax
 import pytest
 
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.prompts import make_prompts
+from jaxrl_sql.commands.evaluate import main as evaluate_main
+from jaxrl_sql.commands.sft import main as sft_main
+from jaxrl_sql.commands.train import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.evaluate import main as evaluate_main
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
-from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.sft import main as sft_main
-from jaxrl_sql.train import main
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.recipes import RECIPES
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     arguments: list[str], tmp_path: Path, compiled: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two parts of unlike prompts; what is answered is the same as with a program for each length."""
-    monkeypatch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 8)
+    monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
     data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
     asked = [
         "--data", f"{data}/dev", "--model", start, "evaluate.max_new_tokens=12", "evaluate.max_num_seqs=8",

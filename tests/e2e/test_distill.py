@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.distill import main
 from jaxrl_sql.config import load_config
-from jaxrl_sql.data.traces import load_traces
-from jaxrl_sql.distill import main
-from jaxrl_sql.recipes import find_recipe
-from jaxrl_sql.run.distillation import judge
-from jaxrl_sql.run.training_set import split_questions
+from jaxrl_sql.inference.distillation import judge
+from jaxrl_sql.inference.training_set import split_questions
 from jaxrl_sql.runtime.endpoint import Answer
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.files.traces import load_traces
+from jaxrl_sql.text2sql.recipes import find_recipe
 
 KEY = "sk-very-secret"
 GOLD = "SELECT x FROM t ORDER BY x"

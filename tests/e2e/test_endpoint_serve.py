@@ -29,12 +29,12 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl_sql.ask import main as ask
 from jaxrl_sql.batch import pad_tokens
-from jaxrl_sql.distill import main as distill
-from jaxrl_sql.evaluate import main as evaluate
+from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.distill import main as distill
+from jaxrl_sql.commands.evaluate import main as evaluate
+from jaxrl_sql.commands.verbal import main as verbal
 from jaxrl_sql.models import forward, load_checkpoint, load_tokenizer, save_checkpoint
-from jaxrl_sql.verbal.__main__ import main as verbal
 
 pytestmark = pytest.mark.nightly
 
@@ -121,7 +121,9 @@ def agent(root: Path, url: str) -> str:
     words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
     words += ["--recipe", "skyrl_sql", "evaluate.turns=3", f"data.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
-        command=sys.executable, args=["-m", "jaxrl_sql.mcp", *words, "evaluate.max_new_tokens=96"], env={**os.environ}
+        command=sys.executable,
+        args=["-m", "jaxrl_sql", "mcp", *words, "evaluate.max_new_tokens=96"],
+        env={**os.environ},
     )
 
     async def ask() -> str:
@@ -220,7 +222,7 @@ UNSURE = 0.2  # a token of less than 82 %
 @contextmanager
 def serving(model: Path) -> Iterator[str]:
     """Run the server and yield its address."""
-    command = [sys.executable, "-m", "jaxrl_sql.serve", "--model", str(model), "--port", "0", "--name", "taught"]
+    command = [sys.executable, "-m", "jaxrl_sql", "serve", "--model", str(model), "--port", "0", "--name", "taught"]
     with subprocess.Popen([*command, "evaluate.max_num_seqs=4"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.config import load_config
-from jaxrl_sql.export import main as export
 from jaxrl_sql.models.formats.hf import stop_tokens
-from jaxrl_sql.run.build import export_model, make_engine, make_params
-from jaxrl_sql.run.session import open_session
+from jaxrl_sql.training.build import export_model, make_engine, make_params
+from jaxrl_sql.training.session import open_session
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart_start"
 

@@ -13,24 +13,24 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jaxrl_sql.ask import main as ask
+from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.copy import main as copy
+from jaxrl_sql.commands.evaluate import main as evaluate
+from jaxrl_sql.commands.synth import main as synth
+from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.data.benchmarks import load_benchmark, plain_record
-from jaxrl_sql.data.dialects import InDialects, taught_sql
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.data.shots import Shots
-from jaxrl_sql.datagen.copy.__main__ import main as copy
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.datagen.synth.__main__ import main as synth
-from jaxrl_sql.evaluate import main as evaluate
-from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.report.groups import chunks, open_source, read_chunk
-from jaxrl_sql.sqlenv.address import open_url
-from jaxrl_sql.sqlenv.executor import make_executor
-from jaxrl_sql.sqlenv.turns import Action
-from jaxrl_sql.train import main as train
+from jaxrl_sql.report.view.judging import Judge, asked_of
+from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
+from jaxrl_sql.text2sql.env.address import open_url
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.env.turns import Action
+from jaxrl_sql.text2sql.prompts.dialects import InDialects, taught_sql
+from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.recipes import RECIPES
+from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example
-from jaxrl_sql.view.judging import Judge, asked_of
 from sqlexec_rs.servers import Server
 
 pytestmark = pytest.mark.servers

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.evaluate import main
 from jaxrl_sql.config import load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.evals.submission import NOTHING
-from jaxrl_sql.evaluate import main
-from jaxrl_sql.run.benchmark_evaluation import answer_settings, judge_settings
-from jaxrl_sql.run.benchmark_sets import open_sets
+from jaxrl_sql.inference.benchmark_evaluation import answer_settings, judge_settings
+from jaxrl_sql.inference.benchmark_sets import open_sets
+from jaxrl_sql.text2sql.evals.submission import NOTHING
 from sqlexec_rs import cli
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -72,7 +72,7 @@ def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], w
     files = ["--predictions", str(write(golds)), "--field", "sql", "--out", str(out)]
     command = ["--data", str(data), "--split", "dev", *files, *LIMITS]
     program = (
-        "import sys\nfrom jaxrl_sql.evaluate import main\ncode = main(sys.argv[1:])\n"
+        "import sys\nfrom jaxrl_sql.commands.evaluate import main\ncode = main(sys.argv[1:])\n"
         "print([name for name in ('jax', 'torch', 'transformers') if name in sys.modules])\nsys.exit(code)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, check=False)

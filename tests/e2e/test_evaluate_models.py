@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.evaluate import configuration, main
 from jaxrl_sql.config import load_config
 from jaxrl_sql.config.load import SYSTEMS
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.evaluate import configuration, main
 from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.recipes import RECIPES, find_recipe
-from jaxrl_sql.run.session import eval_rule
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
+from jaxrl_sql.training.session import eval_rule
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL = CONFIGS / "quickstart_start"
@@ -138,7 +138,7 @@ def answered(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished evaluation in two parts; `shown.txt` next to it has its output."""
     out = tmp_path_factory.mktemp("answered") / "out"
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as shown:
-        patch.setattr("jaxrl_sql.run.benchmark_evaluation._MOST_QUESTIONS", 5)
+        patch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 5)
         assert ask_model(data / "dev", out, *QUICK) == 0
     (out.parent / "shown.txt").write_text(shown.getvalue())
     return out

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.filter_data import main
 from jaxrl_sql.config import DatabasesConfig, DataConfig, load_config
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.filter_data import main
+from jaxrl_sql.inference.policy_client import style_for
+from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
-from jaxrl_sql.ops.rng import Purpose
-from jaxrl_sql.recipes import RECIPES
+from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
-from jaxrl_sql.run.policy_client import style_for
-from jaxrl_sql.run.training_set import training_questions
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.recipes import RECIPES
 
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]

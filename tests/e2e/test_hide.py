@@ -12,15 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from jaxrl_sql.ask import main as ask
+from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.distill import main as distill
+from jaxrl_sql.commands.evaluate import main as evaluate
+from jaxrl_sql.commands.filter_data import main as filter_data
+from jaxrl_sql.commands.mcp import main as serve_agents
+from jaxrl_sql.commands.mcp import opened_database
+from jaxrl_sql.commands.view import executor_settings
 from jaxrl_sql.config import load_config
-from jaxrl_sql.distill import main as distill
-from jaxrl_sql.evaluate import main as evaluate
-from jaxrl_sql.filter_data import main as filter_data
-from jaxrl_sql.mcp import main as serve_agents
-from jaxrl_sql.mcp import opened_database
 from jaxrl_sql.types import JaxrlSqlError
-from jaxrl_sql.view.__main__ import executor_settings
 
 HIDE = "data.hide=[users.password_hash]"
 SECRETS = ("$2b$12$", "password_hash")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.launch import main
+from jaxrl_sql.commands.launch import main
 
 ROOT = Path(__file__).parents[2]
 BASH = shutil.which("bash") or "/bin/bash"

@@ -26,8 +26,8 @@ import psycopg2
 import pymysql
 import pytest
 
+from jaxrl_sql.commands.mcp import cell, main, make_server, opened_database
 from jaxrl_sql.config import load_config
-from jaxrl_sql.mcp import cell, main, make_server, opened_database
 from sqlexec_rs.servers import Server
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
@@ -263,7 +263,7 @@ def talk_over_stdio(work: Work, *arguments: str) -> Any:
 
     async def run() -> Any:
         server = mcp.StdioServerParameters(
-            command=sys.executable, args=["-m", "jaxrl_sql.mcp", *arguments], env={**os.environ}
+            command=sys.executable, args=["-m", "jaxrl_sql", "mcp", *arguments], env={**os.environ}
         )
         async with mcp.Client(server) as client:
             return await work(client)

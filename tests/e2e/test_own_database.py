@@ -20,7 +20,7 @@ SMALL = [
     "validation.max_num_seqs=8",
 ]
 SMALLER = {
-    "datagen.synth": ["--n", "24"],
+    "data synth": ["--n", "24"],
     "evaluate": ["data.schema=compact", "data.max_prompt_tokens=320", "evaluate.max_new_tokens=8"],
     "sft": [*SMALL, "sft.epochs=1"],
     "train": [*SMALL, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8"],
@@ -46,27 +46,26 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands() -> list[list[str]]:
-    """Return the words of the page's commands behind `python -m jaxrl_sql.`, the module first."""
+    """Return the arguments of `jaxrl-sql` in the page's commands."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    start = ".venv/bin/python -m jaxrl_sql."
-    assert all(line.startswith(start) for line in lines)
-    return [shlex.split(line.removeprefix(start)) for line in lines]
+    start, train = ".venv/bin/jaxrl-sql ", ".venv/bin/python -m jaxrl_sql.train "
+    assert all(line.startswith((start, train)) for line in lines)
+    return [shlex.split(line.removeprefix(start).replace(train, "train ")) for line in lines]
 
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = []
-    for module, *words in commands():
-        place = f"jaxrl_sql.{module}" + (".__main__" if module == "datagen.synth" else "")
-        more = [] if "--compare" in words else SMALLER.get(module, [])
-        code = importlib.import_module(place).main([*words, *more])
-        told = capsys.readouterr()
+    for words in commands():
+        name = " ".join(words[: 2 if words[0] == "data" else 1])
+        code = main([*words, *([] if "--compare" in words else SMALLER.get(name, []))])
+        output = capsys.readouterr()
         # The little model need not write SQL that runs.
-        assert code in ((0, 1) if module == "ask" else (0,)), f"{module}: {told.err}"
-        run.append(module)
+        assert code in ((0, 1) if name == "ask" else (0,)), f"{name}: {output.err}"
+        run.append(name)
     assert run == [
-        "audit", "datagen.synth", "audit", "evaluate", "sft", "train", "evaluate", "evaluate", "ask",
+        "data audit", "data synth", "data audit", "evaluate", "sft", "train", "evaluate", "evaluate", "ask",
     ]  # fmt: skip
     audited = json.loads((team / "runs/shop_audit/audit.json").read_text())["sets"]
     assert {name: one["questions"] for name, one in audited.items()} == {"train.csv": 45, "more": 24, "dev.csv": 15}

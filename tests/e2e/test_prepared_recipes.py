@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from jaxrl_sql.commands.prepare import main as prepare
+from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import load_config
-from jaxrl_sql.datagen.prepare.__main__ import main as prepare
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.train import main as train
 
 pytestmark = pytest.mark.nightly
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import load_benchmark
-from jaxrl_sql.datagen.copy.__main__ import main as copy
-from jaxrl_sql.evaluate import main as evaluate
+from jaxrl_sql.commands.copy import main as copy
+from jaxrl_sql.commands.evaluate import main as evaluate
+from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from sqlexec_rs.servers import Server
 
 # As pg_dump and mysqldump write them, with an owner whom only their makers have.

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_sql.ask import main as ask
-from jaxrl_sql.evaluate import main as evaluate
-from jaxrl_sql.export import main as export
+from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.evaluate import main as evaluate
+from jaxrl_sql.commands.export import main as export
+from jaxrl_sql.commands.serve import main as serve
+from jaxrl_sql.commands.sft import main as sft
+from jaxrl_sql.commands.train import main as train
+from jaxrl_sql.commands.view import main as view
 from jaxrl_sql.runtime.rollouts import FOLDER, pieces_of
-from jaxrl_sql.serve.__main__ import main as serve
-from jaxrl_sql.sft import main as sft
-from jaxrl_sql.train import main as train
-from jaxrl_sql.view.__main__ import main as view
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 BROKEN = "nan: the weights are broken: NaN, infinity or numbers beyond 1e+15 in model.norm.weight"

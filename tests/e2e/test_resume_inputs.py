@@ -12,7 +12,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_sql.train import main
+from jaxrl_sql.commands.train import main
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxrl_sql.runtime.checkpoint import UNSUMMED
-from jaxrl_sql.runtime.checksums import write_sums
+from jaxrl_sql.commands.train import main
+from jaxrl_sql.models.formats.checksums import write_sums
 from jaxrl_sql.runtime.folder import saved_steps
-from jaxrl_sql.train import main
+from jaxrl_sql.training.checkpoint import UNSUMMED
 
 Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]
@@ -228,7 +228,7 @@ def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(alone: St
     run = tmp_path / "run"
     limited = (
         "import resource, sys\n"
-        "from jaxrl_sql.train import main\n"
+        "from jaxrl_sql.commands.train import main\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -280,7 +280,7 @@ def test_signals_while_a_stopped_run_is_closed_break_nothing(
     """Stopped in its first step, and told again while the report is written: as schedulers and impatient people do."""
     run = tmp_path / "run"
     program = (
-        "import os, signal, sys\nfrom jaxrl_sql.run import grpo\nfrom jaxrl_sql.train import main\n"
+        "import os, signal, sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
         "whole = grpo.on_mesh\n"
         f"def asked(*given): os.kill(os.getpid(), signal.SIG{first}); return whole(*given)\n"
         "grpo.on_mesh = asked\nsys.exit(main(sys.argv[1:]))\n"
@@ -304,7 +304,8 @@ def test_a_second_ctrl_c_stops_at_once(alone: Start, tmp_path: Path) -> None:
     """A step that never ends is not waited for."""
     run = tmp_path / "run"
     program = (
-        "import sys\nfrom jaxrl_sql.run import grpo\nfrom jaxrl_sql.train import main\nwhole = grpo.on_mesh\n"
+        "import sys\nfrom jaxrl_sql.training import grpo\nfrom jaxrl_sql.commands.train import main\n"
+        "whole = grpo.on_mesh\n"
         "def forever(*given):\n    print('in a step', flush=True)\n    while True:\n        whole(*given)\n"
         "grpo.on_mesh = forever\nsys.exit(main(sys.argv[1:]))\n"
     )

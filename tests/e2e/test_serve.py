@@ -26,12 +26,12 @@ import openai
 import pytest
 import uvicorn
 
+from jaxrl_sql.commands.serve import main
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.lora import Adapters, Pair, init_adapters, load_adapters, policy_params, save_adapters
-from jaxrl_sql.ops.rng import Purpose
+from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
-from jaxrl_sql.serve.__main__ import main
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 MODEL = "quickstart_start"
@@ -42,7 +42,7 @@ IDS = [5, 9, 300, 41, 7, 99]
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
     """Run the command as a process and yield its address."""
-    command = [sys.executable, "-m", "jaxrl_sql.serve", "--model", str(START), "--port", "0", *arguments]
+    command = [sys.executable, "-m", "jaxrl_sql", "serve", "--model", str(START), "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

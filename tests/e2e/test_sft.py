@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxrl_sql.commands.export import main as export
+from jaxrl_sql.commands.sft import main
+from jaxrl_sql.commands.train import main as train_main
 from jaxrl_sql.config import load_config
-from jaxrl_sql.export import main as export
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.run.session import open_session
-from jaxrl_sql.sft import main
-from jaxrl_sql.train import main as train_main
+from jaxrl_sql.training.session import open_session
 
 Start = Callable[..., list[str]]
 Rewind = Callable[[Path, int], None]

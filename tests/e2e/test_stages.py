@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk
-from jaxrl_sql.train import main
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {

@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxrl_sql.commands.train import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
-from jaxrl_sql.train import main
 
 
 @pytest.mark.nightly

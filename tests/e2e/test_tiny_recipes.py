@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.commands.train import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.train import main
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*-tiny.yaml"))

@@ -18,13 +18,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxrl_sql.__main__ import main as jaxrl_sql
+from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk, read_tokens
-from jaxrl_sql.run.grpo import on_mesh
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
-from jaxrl_sql.train import main
+from jaxrl_sql.training.grpo import on_mesh
 
 Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]
@@ -156,7 +156,7 @@ def test_trap_a_run_stopped_by_ctrl_c_resumes_bit_equal(
         return on_mesh(*batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr("jaxrl_sql.run.grpo.on_mesh", interrupt)
+        patch.setattr("jaxrl_sql.training.grpo.on_mesh", interrupt)
         assert main(arguments(run, "run.checkpoint_every=99", "run.resume=true")) == 130
     assert [(row["step"], row["phase"]) for row in lines(run / "metrics.jsonl")][-1] == (4, "grpo")
     assert saved_steps(run) == [1, 2, 3, 4]

@@ -60,8 +60,8 @@ def make_set(folder: Path) -> None:
 
 def show_prompts(data: Path) -> None:
     """Make what prompts of training and evaluation show, in each way, with values and within a budget."""
-    from jaxrl_sql.data.benchmarks import load_split
-    from jaxrl_sql.data.schema import RENDERERS, find_values, link, read_schema
+    from jaxrl_sql.text2sql.benchmarks import load_split
+    from jaxrl_sql.text2sql.schema import RENDERERS, find_values, link, read_schema
 
     for example in load_split(data, "train").examples:
         schema = link(example, read_schema(example.db_path), lambda part: len(part.tables) < 2)
@@ -71,9 +71,9 @@ def show_prompts(data: Path) -> None:
 
 
 def serve_agents(path: str) -> None:
+    from jaxrl_sql.commands.mcp import Database
     from jaxrl_sql.config import ExecutorConfig
-    from jaxrl_sql.mcp import Database
-    from jaxrl_sql.sqlenv.executor import make_executor
+    from jaxrl_sql.text2sql.env.executor import make_executor
 
     with make_executor(ExecutorConfig()) as executor:
         database = Database(path, None, executor, 10)

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.verbal import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.verbal.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"
@@ -254,7 +254,7 @@ def test_a_killed_run_goes_on_and_ends_as_one_that_was_not(
 
     with chat_server.serving(script) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", f"verbal.out={killed}"]
-        run = [sys.executable, "-m", "jaxrl_sql.verbal", *command]
+        run = [sys.executable, "-m", "jaxrl_sql", "verbal", *command]
         process.append(subprocess.Popen(run, stdout=subprocess.DEVNULL, env={**os.environ, "JAX_PLATFORMS": "cpu"}))
         assert process[0].wait() == -signal.SIGKILL
         assert len(seen) == 20

@@ -12,6 +12,7 @@ import numpy as np
 import steps
 
 from jaxrl_sql.models import load_checkpoint, save_checkpoint
+from jaxrl_sql.models.formats.checksums import SUMS
 from jaxrl_sql.parallel import make_mesh, rows_here
 from jaxrl_sql.parallel.processes import (
     exchange,
@@ -21,8 +22,7 @@ from jaxrl_sql.parallel.processes import (
     start_processes,
     wait_for_all,
 )
-from jaxrl_sql.runtime.checkpoint import Checkpoints
-from jaxrl_sql.runtime.checksums import SUMS
+from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import InputError
 
 # The tensors of the second lie over both processes.

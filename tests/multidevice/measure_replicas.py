@@ -19,7 +19,7 @@ from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.parallel.processes import start_processes
 from jaxrl_sql.rollout import EngineConfig, ReplicatedEngine, Sample, SamplingParams
 from jaxrl_sql.rollout.sampling import UNFINISHED
-from jaxrl_sql.sqlenv.turns import Action, Observation
+from jaxrl_sql.text2sql.env.turns import Action, Observation
 
 # Of each grid of replicas the mesh that trains, which is split otherwise, and how answers are sampled.
 GRIDS = {

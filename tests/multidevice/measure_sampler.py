@@ -14,16 +14,16 @@ import numpy as np
 
 from jaxrl_sql.algo.loss import sampler_metrics
 from jaxrl_sql.algo.step import make_scorer
-from jaxrl_sql.data.benchmarks import load_split
-from jaxrl_sql.data.pack import pack_groups
-from jaxrl_sql.data.prompts import make_prompts
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.parallel import make_mesh, shard_batch
-from jaxrl_sql.recipes import RECIPES
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.prompts.prompts import make_prompts
+from jaxrl_sql.text2sql.recipes import RECIPES
+from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.types import Prompt, Trajectory
 
 START = Path(__file__).parents[2] / "configs" / "quickstart_start"

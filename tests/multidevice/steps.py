@@ -18,8 +18,6 @@ from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig, OptimConfig
-from jaxrl_sql.data.pack import pack_groups, pack_rows
-from jaxrl_sql.data.sft_batches import Answer, Row
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
@@ -27,6 +25,8 @@ from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import batch_sharding, rows_here, shard_batch, sharding_of
 from jaxrl_sql.parallel.processes import gathered
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+from jaxrl_sql.training.batching.pack import pack_groups, pack_rows
+from jaxrl_sql.training.batching.sft_batches import Answer, Row
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)

@@ -39,11 +39,11 @@ def _measure(shape: tuple[int, int, int]) -> dict[str, Any]:
     import steps
 
     from jaxrl_sql.algo.loss import sft_loss
-    from jaxrl_sql.data.pack import pack_groups
     from jaxrl_sql.models import shard_params
     from jaxrl_sql.models.policy import make_policy
     from jaxrl_sql.parallel import make_mesh, shard_batch
     from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
+    from jaxrl_sql.training.batching.pack import pack_groups
     from jaxrl_sql.types import Trajectory
 
     class Gaps(steps.Letters):

@@ -20,7 +20,7 @@ from jaxrl_sql.algo.advantage import advantages, gae
 from jaxrl_sql.algo.loss import grpo_loss, importance_weight, ppo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.ops.token_distribution import TokenLogprobs
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 trl = pytest.importorskip("trl.trainer.grpo_trainer", reason="needs trl: install the extra `parity`")

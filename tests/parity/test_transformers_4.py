@@ -17,11 +17,11 @@ import jax
 import pytest
 from tokenizers import Tokenizer
 
-from jaxrl_sql.export import main as export
+from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
-from jaxrl_sql.ops.tokenizer_files import read_tokenizer, save_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 
 pytestmark = pytest.mark.parity
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.sqlenv.adapters.episode import QUERY, SOLUTION, SqlTask
-from jaxrl_sql.sqlenv.adapters.trl import SqlEnvironment, reward_function
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.adapters.episode import QUERY, SOLUTION, SqlTask
+from jaxrl_sql.text2sql.adapters.trl import SqlEnvironment, reward_function
+from jaxrl_sql.text2sql.env.executor import make_executor
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
 trl = pytest.importorskip("trl", reason="needs trl: install the extra `parity`")

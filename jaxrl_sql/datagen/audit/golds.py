@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.datagen.audit.finding import Finding, Set
-from jaxrl_sql.sqlenv.dialect import normal_form
-from jaxrl_sql.sqlenv.executor import SOUND_RULES, score_rows
-from jaxrl_sql.sqlenv.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.text2sql.env.dialect import normal_form
+from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
+from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
+from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 from jaxrl_sql.types import Example
 
 CONSTANTS: Mapping[str, str] = {

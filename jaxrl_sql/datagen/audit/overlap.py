@@ -17,12 +17,12 @@ from sqlglot import exp
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from jaxrl_sql.data.filters import plain_words
-from jaxrl_sql.data.schema.cache import content_of
-from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.audit.finding import Finding, Set
-from jaxrl_sql.sqlenv.dialect import normal_form
-from jaxrl_sql.sqlenv.parse import none_if_it_fails, parse_query
+from jaxrl_sql.text2sql.env.dialect import normal_form
+from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_query
+from jaxrl_sql.text2sql.question_sets.filters import plain_words
+from jaxrl_sql.text2sql.schema.cache import content_of
+from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example
 
 _SHOWN = 5

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.data.benchmarks import load_benchmark
 from jaxrl_sql.datagen.audit.finding import Finding, Set
 from jaxrl_sql.datagen.audit.golds import audit_golds
 from jaxrl_sql.datagen.audit.overlap import shared_databases, shared_questions, shared_sql
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
 

@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import Schema, Table, read_schema
-from jaxrl_sql.data.schema.sqlite_file import readable
 from jaxrl_sql.datagen.augment.change import Change
+from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.text2sql.schema.read import Schema, Table, read_schema
+from jaxrl_sql.text2sql.schema.sqlite_file import readable
 
 
 class Donor(NamedTuple):

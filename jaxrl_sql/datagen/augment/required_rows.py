@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlglot import exp
 
-from jaxrl_sql.data.schema.read import Schema, Table
-from jaxrl_sql.sqlenv.parse import parse_query, tables_of
+from jaxrl_sql.text2sql.env.parse import parse_query, tables_of
+from jaxrl_sql.text2sql.schema.read import Schema, Table
 
 Slot = tuple[int, str]
 """A row of the witness, by its place, and a column of it, in lower case."""

@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import FilterConfig
 from jaxrl_sql.config.prepare import SourceConfig
-from jaxrl_sql.data.benchmarks.detect import located
-from jaxrl_sql.data.benchmarks.gather import Found, Item, example_of, fault_of, with_ids
-from jaxrl_sql.data.filters import by_gold, plain_words
-from jaxrl_sql.data.jsonl import read_ids, records, text
-from jaxrl_sql.data.shares import rank
 from jaxrl_sql.datagen.prepare.script import make_database
-from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.sqlenv.ports import SqlExecutor
+from jaxrl_sql.text2sql.benchmarks.detect import located
+from jaxrl_sql.text2sql.benchmarks.gather import Found, Item, example_of, fault_of, with_ids
+from jaxrl_sql.text2sql.env.ports import SqlExecutor
+from jaxrl_sql.text2sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.files.jsonl import read_ids, records, text
+from jaxrl_sql.text2sql.files.shares import rank
+from jaxrl_sql.text2sql.question_sets.filters import by_gold, plain_words
 from jaxrl_sql.types import Example, InputError
 
 # Golds run so many at a time, and so many more candidates than are wanted are held for those whose gold is no use.

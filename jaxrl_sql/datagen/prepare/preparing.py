@@ -13,19 +13,14 @@ from typing import Any
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.config.prepare import TAKEN, EvalSet, PrepareConfig
-from jaxrl_sql.data.benchmarks import Benchmark, load_split, plain_record, skipped_lines
-from jaxrl_sql.data.jsonl import write_lines
-from jaxrl_sql.data.shares import one_in, rank
-from jaxrl_sql.datagen.copy_database import (
-    copy_database,
-    copy_descriptions,
-    refuse_namesakes,
-    write_natural_names,
-)
+from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
 from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, skipped_lines
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.files.jsonl import write_lines
+from jaxrl_sql.text2sql.files.shares import one_in, rank
 from jaxrl_sql.types import Example, InputError
 
 MANIFEST, SCRATCH = "manifest.json", TAKEN[2]

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from jaxrl_sql.data.benchmarks.files import statements
+from jaxrl_sql.text2sql.benchmarks.files import statements
 
 # What a script may not do: reach other files, settings or modules.
 _DENIED = {sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_CREATE_VTABLE}

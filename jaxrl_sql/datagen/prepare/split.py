@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxrl_sql.config.prepare import ValidationSplit
-from jaxrl_sql.data.shares import rank
+from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.types import Example, InputError
 
 # A sum that is further off than this share of what was asked for is told, and no split is made.

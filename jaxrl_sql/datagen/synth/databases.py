@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.data.schema.quote import RESERVED
 from jaxrl_sql.datagen.synth.english import column_words, plural, spaced
 from jaxrl_sql.datagen.synth.grammar.relations import RELATIONS
 from jaxrl_sql.datagen.synth.pools import AFFIX, DECORATION, ONSETS, RIMES, text_value
@@ -27,6 +26,7 @@ from jaxrl_sql.datagen.synth.spec import (
     TableSpec,
     Value,
 )
+from jaxrl_sql.text2sql.schema.quote import RESERVED
 
 # Names that are not given: those that SQLite reserves, and those that other systems do.
 AVOIDED = RESERVED | frozenset(

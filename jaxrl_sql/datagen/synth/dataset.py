@@ -20,7 +20,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.data.schema.render import compact
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.extra_columns import add_demonstrations
@@ -40,7 +39,8 @@ from jaxrl_sql.datagen.synth.spec import (
 )
 from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
-from jaxrl_sql.ops.tokenizer_files import save_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
+from jaxrl_sql.text2sql.schema.render import compact
 from jaxrl_sql.types import InputError
 
 # How many questions are tokenized at once to measure them.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxrl_sql.data.filters import is_trivial
-from jaxrl_sql.data.schema.read import read_schema
-from jaxrl_sql.datagen.copy.kinds import affinity_of
-from jaxrl_sql.datagen.sample.served import ServedDatabase
-from jaxrl_sql.sqlenv.address import parse_address
-from jaxrl_sql.sqlenv.executor import Executor
-from jaxrl_sql.sqlenv.scopes import EngineColumn, EngineSchema, EngineTable
-from jaxrl_sql.sqlenv.to_engine import to_engine
+from jaxrl_sql.databases.copy.kinds import affinity_of
+from jaxrl_sql.databases.sample.served import ServedDatabase
+from jaxrl_sql.text2sql.env.address import parse_address
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.env.scopes import EngineColumn, EngineSchema, EngineTable
+from jaxrl_sql.text2sql.env.to_engine import to_engine
+from jaxrl_sql.text2sql.question_sets.filters import is_trivial
+from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import InputError
 
 Carry = Callable[[str], dict[str, str] | None]

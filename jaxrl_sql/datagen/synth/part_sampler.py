@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TypeVar
 
-from jaxrl_sql.data.schema.quote import quote_text
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Value, flag_of
+from jaxrl_sql.text2sql.schema.quote import quote_text
 
 T = TypeVar("T")
 MEASURE = ("int", "real")

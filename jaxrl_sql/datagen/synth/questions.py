@@ -10,13 +10,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from jaxrl_sql.data.filters import is_trivial
 from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES, QuestionCandidate, Template
 from jaxrl_sql.datagen.synth.spec import GRADES, Database, Question, RunSql, SynthSpec
-from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.sqlenv.dialect import from_sqlite, normal_form, to_sqlite
+from jaxrl_sql.text2sql.env.dialect import from_sqlite, normal_form, to_sqlite
+from jaxrl_sql.text2sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.question_sets.filters import is_trivial
 
 TRIES = {"templates": 25, "grammar": 80}
 FORMS: Mapping[str, Mapping[str, Sequence[Template | Form]]] = {"templates": TEMPLATES, "grammar": GRAMMAR}

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.data.schema.describe import Description, Descriptions, plain, read_descriptions
-from jaxrl_sql.data.schema.quote import quote_name
-from jaxrl_sql.data.schema.read import Column, ForeignKey, Table, read_schema
 from jaxrl_sql.datagen.synth.english import column_words, plural_of, singular_of, split_words
 from jaxrl_sql.datagen.synth.part_sampler import MEASURE
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database, Reference, RunSql, Value, flag_of
+from jaxrl_sql.text2sql.schema.describe import Description, Descriptions, plain, read_descriptions
+from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Table, read_schema
 
 _MAX_ROWS = 2000
 _MAX_ROWS_OF_ALL = 100_000

@@ -2,7 +2,7 @@
 
 A `Domain` is a space of databases: every role (a table or a column) has several names, of which a database takes one,
 and a database takes a subset of the columns. A `Database` is kept in memory with its rows, so that questions can take
-their values from it. How a database is declared and shown in a prompt is `jaxrl_sql.data.schema`'s.
+their values from it. How a database is declared and shown in a prompt is `jaxrl_sql.text2sql.schema`'s.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # slow to import: a command reads its arguments before
-    from jaxrl_sql.data.schema.read import Schema
+    from jaxrl_sql.text2sql.schema.read import Schema
 
 VERSION = 4
 GRADES = ("easy", "medium", "hard", "extra", "advanced")
@@ -204,7 +204,7 @@ class Database:
     @property
     def schema(self) -> Schema:
         """Return names and foreign keys as a prompt shows them; types are left out."""
-        from jaxrl_sql.data.schema.read import Column, ForeignKey, Schema, Table  # noqa: PLC0415 - slow
+        from jaxrl_sql.text2sql.schema.read import Column, ForeignKey, Schema, Table  # noqa: PLC0415 - slow
 
         return Schema(
             tuple(
@@ -231,6 +231,6 @@ class Question:
     @property
     def difficulty(self) -> str:
         """Return Spider's level of the SQL, or that it is of the grade that uses what the others never do."""
-        from jaxrl_sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
+        from jaxrl_sql.text2sql.evals.hardness import spider_level  # noqa: PLC0415 - slow
 
         return self.grade if self.grade == "advanced" else spider_level(self.sql, self.dialect)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from jaxrl_sql.ops.tokenizer_files import general_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import general_tokenizer
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 KEYWORDS = (

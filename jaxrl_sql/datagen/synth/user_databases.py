@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.datagen.copy_database import copy_database, copy_descriptions, write_natural_names
+from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, write_natural_names
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.on_server import Carry
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota

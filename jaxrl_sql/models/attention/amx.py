@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from jaxrl_sql.models.attention import xla
 from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.ops import cpu
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.ops import cpu
 
 
 def refusal(config: ModelConfig, dtype: Any) -> str | None:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN
-from jaxrl_sql.ops.token_distribution import soft_cap
+from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import RULES, split_of
 
 POOL = ("batch", "kv_heads", "none", "head")

@@ -25,8 +25,8 @@ from jax.experimental.pallas import triton as pltriton
 
 from jaxrl_sql.models.attention.paged import PartialAttention, Score, normalized
 from jaxrl_sql.models.attention.xla import FLOOR, HIDDEN
+from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.ops.token_distribution import soft_cap
 from jaxrl_sql.parallel.rules import split_of
 from jaxrl_sql.types import InputError
 

@@ -19,7 +19,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
-from jaxrl_sql.ops.token_distribution import soft_cap
+from jaxrl_sql.models.ops.token_distribution import soft_cap
 
 # A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
 HIDDEN = -1e30

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.models.formats.gguf_header import read_header
-from jaxrl_sql.ops.tokenizer_files import general_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import general_tokenizer
 from jaxrl_sql.types import InputError
 
 # Of tokenizer.ggml.token_type.

@@ -30,7 +30,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
 )
 from jaxrl_sql.models.rope import rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
-from jaxrl_sql.ops.tokenizer_files import cut_alike
+from jaxrl_sql.runtime.tokenizer_files import cut_alike
 from jaxrl_sql.types import InputError
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}

@@ -35,9 +35,9 @@ from jaxrl_sql.models.formats.tensor_files import (
     write_safetensors,
 )
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
-from jaxrl_sql.ops.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
 from jaxrl_sql.types import InputError
 
 CONFIG_FILE = "config.json"

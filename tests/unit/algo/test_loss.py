@@ -19,7 +19,7 @@ from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import compared
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.ops.token_distribution import TokenLogprobs, penalize, truncate
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(tis_clip_max=0.0)
 # One program per shape: operation by operation each would be a program of its own. Arrays are NumPy's therefore.

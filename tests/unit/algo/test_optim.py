@@ -14,8 +14,8 @@ import pytest
 from jaxrl_sql.algo.optim import make_optimizer, make_schedule
 from jaxrl_sql.config import OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models.ops.stochastic_rounding import in_bfloat16
 from jaxrl_sql.models.spec import decayed
-from jaxrl_sql.ops.stochastic_rounding import in_bfloat16
 
 GEMMA = ModelConfig(
     "gemma3_text", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, False, True, True, 128, norms_from_one=True, post_norms=True

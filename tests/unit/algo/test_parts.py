@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.algo.parts import cut_answers, cut_prompts, cut_rows
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.data.pack import with_packed_rows, with_schemas_once
+from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 
 B, G, P, T = 4, 5, 6, 8
 

@@ -19,7 +19,7 @@ from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
 from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.ops.token_distribution import TokenLogprobs, score
+from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
 PLAIN = GrpoConfig(tis_clip_max=0.0)

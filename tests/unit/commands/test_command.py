@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.__main__ import commands, main
+from jaxrl_sql.commands.doctor import OPTIONAL
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.config.settings import sections
-from jaxrl_sql.doctor import OPTIONAL
 
 ROOT = Path(__file__).parents[3]
 Told = pytest.CaptureFixture[str]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.recipes import RECIPES
-from jaxrl_sql.run.distillation import judge
+from jaxrl_sql.inference.distillation import judge
 from jaxrl_sql.runtime.endpoint import Answer
-from jaxrl_sql.sqlenv.executor import Executor, make_executor
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.types import Example
 
 SQL = "SELECT x FROM t ORDER BY x"

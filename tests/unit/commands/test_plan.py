@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql import plan
+from jaxrl_sql.commands import plan
 
 SEVEN = [
     "--config",
@@ -116,7 +116,7 @@ def test_a_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
         "rollout.max_num_seqs=8", "sampling.max_new_tokens=32", "data.max_prompt_tokens=64",
         "validation.max_num_seqs=4",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "jaxrl_sql.plan", "--topology", "v5e:2x2", "--mesh", "1x4x1", "--json", *small]
+    command = [sys.executable, "-m", "jaxrl_sql", "plan", "--topology", "v5e:2x2", "--mesh", "1x4x1", "--json", *small]
     env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr[-3000:]

@@ -10,7 +10,7 @@ import pytest
 from jaxrl_sql.config import CHOICES, TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.config.prepare import load_prepare
-from jaxrl_sql.sqlenv.executor import make_executor
+from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
 

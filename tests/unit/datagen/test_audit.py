@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.audit import main
-from jaxrl_sql.data.benchmarks import load_benchmark
+from jaxrl_sql.commands.audit import main
 from jaxrl_sql.datagen.audit import Set, audit_golds, shared_databases
 from jaxrl_sql.datagen.audit.overlap import mask
-from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.env.executor import Executor
 
 SCHEMA = "CREATE TABLE hero(id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT, score REAL)"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, fill, fill_by
 from jaxrl_sql.datagen.augment.required_rows import value_for
-from jaxrl_sql.datagen.augment.ties import is_tied
+from jaxrl_sql.text2sql.evals.gold_ties import is_tied
+from jaxrl_sql.text2sql.schema.read import read_schema
 
 TABLES = """
 CREATE TABLE city(id INTEGER PRIMARY KEY, name TEXT NOT NULL, country TEXT DEFAULT 'x', founded DATE);

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.schema.read import read_schema
 from jaxrl_sql.datagen.augment import Change, fill
 from jaxrl_sql.datagen.augment.column_kind import date_form, is_alike, next_value, value_within
+from jaxrl_sql.text2sql.schema.read import read_schema
 
 TABLES = """
 CREATE TABLE player(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.sqlenv.executor import Executor
+from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.text2sql.env.executor import Executor
 
 
 def write_text() -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.commands.prepare import main
 from jaxrl_sql.config import load_config
 from jaxrl_sql.config.prepare import PrepareConfig, load_prepare
-from jaxrl_sql.data.benchmarks import load_benchmark, load_split
-from jaxrl_sql.data.schema.describe import read_descriptions
-from jaxrl_sql.datagen.prepare.__main__ import main
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.datagen.prepare.split import pick
+from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
+from jaxrl_sql.text2sql.schema.describe import read_descriptions
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs/data").glob("*.yaml"))

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import load_folder
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.datagen.synth.extra_columns import add_column
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS, parse_domains
 from jaxrl_sql.datagen.synth.question_template import TEMPLATES
 from jaxrl_sql.datagen.synth.questions import grade_quota
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS
-from jaxrl_sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.benchmarks import load_folder
+from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
 
 SPEC = SynthSpec(seed=3, train_dbs=10, dev_dbs=3, unseen_dbs=3, train_questions=40, dev_questions=20, vocab_size=700)
@@ -60,7 +60,7 @@ def test_the_same_seed_makes_the_same_data_in_another_process(tmp_path: Path) ->
     generate(here, SynthSpec(3, 2, 1, 1, 8, 6, vocab_size=400))
     numbers = {"seed": 3, "train-dbs": 2, "dev-dbs": 1, "unseen-dbs": 1, "train-questions": 8, "dev-questions": 6}
     options = [part for name, value in numbers.items() for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "jaxrl_sql.datagen.synth", "--out", str(there), *options, "--vocab-size", "400"]
+    command = [sys.executable, "-m", "jaxrl_sql", "data", "synth", "--out", str(there), *options, "--vocab-size", "400"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for split in SPLITS:

@@ -16,8 +16,8 @@ from types import ModuleType
 
 import pytest
 
+from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.datagen.synth.__main__ import main
 from jaxrl_sql.datagen.synth.databases import generate_database
 from jaxrl_sql.datagen.synth.grammar.naming import rename
 from jaxrl_sql.datagen.synth.grammar.natures import event_of, nature_of, place_word, said_names
@@ -27,8 +27,8 @@ from jaxrl_sql.datagen.synth.grammar.table import GRAMMAR, Form
 from jaxrl_sql.datagen.synth.notation import SEEN_DOMAINS, UNSEEN_DOMAINS
 from jaxrl_sql.datagen.synth.part_sampler import NoFit
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
-from jaxrl_sql.evals.features import features_of
-from jaxrl_sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.evals.features import features_of
+from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.types import InputError
 
 DOMAINS = (*SEEN_DOMAINS, *UNSEEN_DOMAINS)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.datagen.synth.__main__ import main
+from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth.read_database import read_database
 
 SHOP = """

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.data.benchmarks import load_folder
-from jaxrl_sql.data.schema.describe import read_descriptions
+from jaxrl_sql.commands.synth import main
 from jaxrl_sql.datagen.synth import read_database
-from jaxrl_sql.datagen.synth.__main__ import main
 from jaxrl_sql.datagen.synth.english import plural_of, singular_of, split_words
 from jaxrl_sql.datagen.synth.part_sampler import NoFit, rounded
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn
-from jaxrl_sql.evals.hardness import spider_level
-from jaxrl_sql.sqlenv.dialect import normal_form
+from jaxrl_sql.text2sql.benchmarks import load_folder
+from jaxrl_sql.text2sql.env.dialect import normal_form
+from jaxrl_sql.text2sql.evals.hardness import spider_level
+from jaxrl_sql.text2sql.schema.describe import read_descriptions
 
 SHOP = """
 CREATE TABLE "Order Details"(orderID INTEGER PRIMARY KEY, "select" TEXT, unitPrice REAL, orderedOn TEXT,

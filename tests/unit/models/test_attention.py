@@ -20,9 +20,9 @@ from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, for_platform, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
+from jaxrl_sql.models.ops import cpu
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
-from jaxrl_sql.ops import cpu
 from jaxrl_sql.types import InputError
 
 CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 
-from jaxrl_sql.export import main as export
+from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import SPLITS, WHOLE

@@ -10,8 +10,8 @@ import pytest
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
+from jaxrl_sql.models.ops.micro_batches import row_counts
 from jaxrl_sql.models.shapes import published_shape
-from jaxrl_sql.ops.micro_batches import row_counts
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, params_here

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.report.__main__ import main
+from jaxrl_sql.commands.report import main
 from jaxrl_sql.report.charts import chart_data, charts, smooth, thinned
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results

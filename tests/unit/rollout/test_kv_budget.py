@@ -12,7 +12,7 @@ from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Action, Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
 from jaxrl_sql.rollout.engine_config import KVBudget, fit_budget
-from jaxrl_sql.sqlenv.turns import Observation, PendingObservation
+from jaxrl_sql.text2sql.env.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)

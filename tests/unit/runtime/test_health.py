@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_sql.config import HealthConfig
-from jaxrl_sql.runtime.finite_check import refuse_broken
 from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.training.finite_check import refuse_broken
 
 WELL = {"policy/loss": 0.1, "optim/grad_norm": 1.0, "policy/entropy": 0.5, "reward/zero_variance": 0.5}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.ask import Reply, show, talk
-from jaxrl_sql.datagen.command import exit_code
-from jaxrl_sql.datagen.synth.__main__ import main as synth
-from jaxrl_sql.run.command import report_errors
+from jaxrl_sql.commands.ask import Reply, show, talk
+from jaxrl_sql.commands.command import report_errors
+from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.tables import show_counts, show_table
@@ -26,8 +26,8 @@ EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 # Where standard output gets a file's content, or lines that hold no data.
 WRITES = {
-    "jaxrl_sql/launch.py", "jaxrl_sql/parallel/watch.py", "jaxrl_sql/run/command.py", "jaxrl_sql/run/distillation.py",
-    "jaxrl_sql/run/filtering.py", "jaxrl_sql/run/plans.py", "jaxrl_sql/view/__main__.py",
+    "jaxrl_sql/commands/launch.py", "jaxrl_sql/parallel/watch.py", "jaxrl_sql/commands/command.py", "jaxrl_sql/inference/distillation.py",
+    "jaxrl_sql/inference/filtering.py", "jaxrl_sql/training/plans.py", "jaxrl_sql/commands/view.py",
     "sqlexec_rs/python/sqlexec_rs/bench.py", "sqlexec_rs/python/sqlexec_rs/cli.py",
     "sqlexec_rs/python/sqlexec_rs/running.py", "sqlexec_rs/python/sqlexec_rs/scoring.py",
     "sqlexec_rs/python/sqlexec_rs/servers/__main__.py",

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from jaxrl_sql.data.schema.read import Column, Schema, Table
+from jaxrl_sql.text2sql.schema.read import Column, Schema, Table
 
 ROOT = Path(__file__).parents[3]
 

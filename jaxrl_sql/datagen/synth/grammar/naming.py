@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from jaxrl_sql.data.schema.quote import RESERVED
 from jaxrl_sql.datagen.synth.spec import AnnotatedColumn, AnnotatedTable, Database
+from jaxrl_sql.text2sql.schema.quote import RESERVED
 
 _SHORT = {
     "department": "dept", "customer": "cust", "employee": "emp", "number": "num", "quantity": "qty", "amount": "amt",

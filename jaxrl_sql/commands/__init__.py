@@ -1,0 +1,1 @@
+"""The commands: each reads its arguments, builds its configuration, calls the package and prints."""

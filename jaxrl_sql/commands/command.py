@@ -1,0 +1,162 @@
+"""The command line of all commands: where a run's numbers come from, and what errors look like."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config.settings import settings_help
+from jaxrl_sql.planning import gpus
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
+from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
+from jaxrl_sql.runtime.memory import keep_freed_memory
+from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.executor import ExecutorError
+from jaxrl_sql.types import InputError, JaxrlSqlError
+
+EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 something broke, as when a disk is full;
+2 an input that cannot be used; 3 the run's own health stopped it; 130 stopped by Ctrl-C with a checkpoint"""
+
+
+ALL = ("", "data", "model", "executor", "run")
+"""The sections that every command reads."""
+TRAINED = (*ALL, "sft", "sampling", "validation", "mesh", "health")
+"""Those of a run that trains."""
+
+
+def add_config(parser: argparse.ArgumentParser, sections: Collection[str], epilog: str = EXIT_CODES) -> None:
+    """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `sections`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"{settings_help(sections)}\n\n{epilog}"
+    words = "YAML file, see configs/; may be repeated, and each lies over those before it"
+    parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=words)
+    parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")
+
+
+def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
+    """Add `--endpoint URL`, which is short for what a section says of an endpoint (`endpoint_values`)."""
+    words = (
+        f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url; names, values "
+        "and rows of the database are sent to it, except the columns of data.hide"
+    )
+    parser.add_argument("--endpoint", metavar="URL", help=words)
+
+
+def endpoint_values(section: str, url: str | None) -> list[str]:
+    """Return `--endpoint` as values of a section; no key is sent where the usual variable holds none."""
+    if not url:
+        return []
+    values = [f"{section}.base_url={url}"]
+    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
+
+
+def run_command(
+    command: Callable[[TrainConfig], int],
+    description: str,
+    arguments: Sequence[str] | None = None,
+    sections: Collection[str] = ALL,
+    rehearse: Callable[[TrainConfig], int] | None = None,
+    asks: str = "",
+) -> int:
+    """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code.
+
+    `sections` are those that it reads; `rehearse` is what `--dry-run` does, `asks` the one that
+    `--endpoint` is for. Given nothing at all it runs nothing: it
+    says how to begin, with exit code 2.
+    """
+    parser = Parser(description=description)
+    add_config(parser, sections)
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="FOLDER",
+        help="go on with the run in FOLDER (else run.dir); without --config with the numbers that it began with",
+    )  # fmt: skip
+    if rehearse is not None:
+        parser.add_argument("--dry-run", action="store_true", help="go as far as the first compilation, in no folder")
+    if asks:
+        add_endpoint(parser, asks)
+    parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
+    given = parser.parse_intermixed_args(arguments)
+    if asks:
+        given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
+    if not (given.config or given.resume is not None or given.overrides):
+        begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        asked = f"nothing is asked for: {begin}, or go on with --resume FOLDER ({parser.prog} --help)"
+        return _tell(InputError(asked), 2)
+    prepare_process()
+    work = rehearse if rehearse is not None and given.dry_run else command
+    return report_errors(lambda: run_or_print(work, _config(given.config, given.resume, given.overrides), given))
+
+
+def run_or_print(
+    command: Callable[[TrainConfig], int], config: TrainConfig, given: argparse.Namespace, with_weights: bool = True
+) -> int:
+    """Run a command, its model fetched first where it is the hub's; with `--print-config` print the configuration."""
+    if not given.print_config:
+        return command(fetched(config, with_weights))
+    sys.stdout.write(to_yaml(config))
+    return 0
+
+
+def prepare_process() -> None:
+    """Set what holds for a whole process, before anything is computed."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
+        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
+    keep_freed_memory()
+
+
+def report_errors(work: Callable[[], int]) -> int:
+    """Do a command's work and return its exit code; an error is one line on standard error."""
+    try:
+        return work()
+    except (JaxrlSqlError, ExecutorError) as error:
+        return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
+    except BrokenPipeError:
+        drop_output()
+        return 1
+    except (FileExistsError, NotADirectoryError) as error:
+        return _tell(no_folder(error), 2)
+    except OSError as error:
+        return _tell(file_error(error), 1)
+    except RuntimeError as error:  # JAX's own, which needs JAX to be named
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        reason = str(error).splitlines()[0].partition(": ")[2]
+        return _tell(JaxrlSqlError(f"memory: {reason}: `jaxrl-sql plan` says what a run takes, and what less of it"), 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) -> TrainConfig:
+    if resume is None:
+        return load_config(files, overrides)
+    if "=" in resume:  # `--resume key=value`: the folder was left out
+        resume, overrides = "", [resume, *overrides]
+    folder = Path(resume or load_config(files, overrides).run.dir)
+    if files is None:
+        return resumed_config(folder, overrides)
+    if resume and not (folder / CONFIG).is_file():
+        raise InputError(f"--resume {folder}: no run is there; run.dir={folder} run.resume=true begins one, or goes on")
+    return load_config(files, [*overrides, f"run.dir={folder}", "run.resume=true"])
+
+
+def _tell(error: Exception, code: int) -> int:
+    """Write an error and return the exit code; of several processes end at once.
+
+    On its way out JAX would wait for the others, which wait for this one or are gone.
+    """
+    print_text(f"error: {error}", sys.stderr)
+    jax = sys.modules.get("jax")  # a command that has not loaded it has joined nobody
+    if jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

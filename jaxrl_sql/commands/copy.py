@@ -1,0 +1,126 @@
+"""Copy SQLite databases to another engine: `jaxrl-sql data copy --from FOLDER --to URL --out DIR`.
+
+Each file becomes a database of the server (or a file of DuckDB's), with types that hold its values, keys, indexes and
+comments. Its rows are read back and compared. DIR gets manifest.json, which a copy that was broken off goes on from.
+With --questions their golds are translated and run, and DIR gets questions.jsonl, with those whose results are
+SQLite's, and left_out.jsonl, with the others. `--from URL --help` and `--from FILE.sql --help` tell of the other ways:
+a sample out of a server, and a published dump.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.databases.copy.dump import ENDING, load_dump
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
+from jaxrl_sql.text2sql.env.executor import Executor, Limits
+from jaxrl_sql.types import InputError
+
+_MOST_ROWS = 100_000
+# A session is of one database, and a server takes a hundred by default.
+_MOST_SESSIONS = 16
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--from", dest="source", required=True, help="folder of SQLite files, or one file")
+    parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
+    parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="databases to copy; default all")
+    parser.add_argument("--prefix", default="", help="before each database's name")
+    parser.add_argument("--reader", default="", help="user who may read the copies, or its URL, by which golds run")
+    parser.add_argument(
+        "--leave-out", nargs="+", action="extend", default=[], metavar="TABLE.COLUMN", help="columns not to be copied"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="replace what the engine's texts and numbers cannot hold"
+    )
+    golds = parser.add_argument_group("questions")
+    golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
+    golds.add_argument("--split", default="", help="of the set; default the usual one")
+    golds.add_argument("--timeout-ms", type=int, default=30_000, help="for each gold, default 30,000")
+    return parser
+
+
+def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Return (table, column) in lower case of the columns to leave out."""
+    found = set()
+    for name in names:
+        table, dot, column = name.lower().partition(".")
+        if not (table and dot and column):
+            raise InputError(f"--leave-out {name}: give TABLE.COLUMN")
+        found.add((table, column))
+    return frozenset(found)
+
+
+def _copy_in(options: argparse.Namespace) -> None:
+    address = parse_address(options.to).single
+    reader = parse_address(options.reader) if is_address(options.reader) else None
+    _check(options, address, reader)
+    from jaxrl_sql.databases.copy.copying import CopyOptions, copy_files
+    from jaxrl_sql.databases.copy.engines import open_target
+    from jaxrl_sql.databases.copy.golds import check_golds, summary_lines, write_golds
+    from jaxrl_sql.databases.copy.manifest import open_manifest
+    from jaxrl_sql.databases.copy.source import find_files
+    from jaxrl_sql.text2sql.benchmarks import load_benchmark
+
+    copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
+    examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
+    files = find_files(Path(options.source))
+    if options.only:
+        known = {file.db_id for file in files}
+        if unknown := [db_id for db_id in options.only if db_id not in known]:
+            raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
+        files = [file for file in files if file.db_id in options.only]
+    target = open_target(address)
+    manifest = open_manifest(options.out, address, target.version)
+    copy_files(files, target, manifest, copying, print_text)
+    print_text(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
+    if options.questions:
+        limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
+        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
+            golds = check_golds(executor, examples, manifest, reader or address)
+        write_golds(options.out, golds, reader or address)
+        print_text("\n".join(summary_lines(golds, target.version)))
+
+
+def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
+    """Raise InputError for options that do not go together."""
+    if options.reader and address.engine == "duckdb":
+        raise InputError("--reader: a file has no users: leave it out with duckdb:")
+    if reader and (reader.engine, reader.host, reader.port) != (address.engine, address.host, address.port):
+        raise InputError(f"--reader: {reader.shown} is not the server of --to, {address.shown}")
+    if options.questions and address.engine != "duckdb" and not reader:
+        url = f"{address.engine}://NAME:PASSWORD@{address.host}:{address.port}"
+        raise InputError(f"--questions: golds run as who can only read: give --reader {url}")
+    if options.timeout_ms < 1:
+        raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
+
+
+def _work_of(arguments: Sequence[str]) -> Callable[[], None]:
+    """Return what --from asks for: a server's sample and a dump have options of their own."""
+    parser = Parser(add_help=False)
+    parser.add_argument("--from", dest="source", default="")
+    source = parser.parse_known_args(arguments)[0].source
+    if is_address(source):
+        from jaxrl_sql.databases.sample.sample import copy_out
+
+        return lambda: copy_out(arguments)
+    if source.endswith(ENDING):
+        return lambda: load_dump(arguments)
+    return lambda: _copy_in(_parser().parse_args(arguments))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Copy databases and print what was copied; return the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return exit_code(_work_of(given))

@@ -1,0 +1,28 @@
+"""Collect a teacher's reasoning: `jaxrl-sql distill --config FILE key.sub=value …` (section `distill`).
+
+Each training question is put to a chat endpoint in the recipe's words; answers whose SQL is right, by BIRD's
+comparison, are kept. The folder `distill.out` gets `traces.jsonl`, which `data.traces` takes, `rejected.jsonl` with
+reasons, and `counts.json`. All answers are recorded in `answers.jsonl`, from which a second run resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.types import InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, do the work, and return the exit code."""
+    return run_command(_distill, __doc__ or "", arguments, (*ALL, "distill"), asks="distill")
+
+
+def _distill(config: TrainConfig) -> int:
+    for name in ("base_url", "model"):
+        if not getattr(config.distill, name):
+            raise InputError(f"distill.{name} is empty: it says which teacher to ask")
+    from jaxrl_sql.inference.distillation import distill
+
+    return distill(config)

@@ -1,0 +1,133 @@
+"""Say what this machine has for jaxrl_sql, and what each lacking piece would bring: `jaxrl-sql doctor`.
+
+Nothing is changed. The exit code is 1 where what every run needs does not work: jax, or the executor.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from jaxrl_sql.commands.command import prepare_process
+from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.tables import show_table
+
+OPTIONAL = (
+    ("duckdb", "duckdb", "databases of DuckDB"),
+    ("psycopg2-binary", "postgresql", "copies to PostgreSQL, and samples out of it"),
+    ("pymysql", "mysql", "copies to MariaDB and MySQL, and samples out of them"),
+    ("openai", "endpoint", "models behind an endpoint: distill, augment, verbal"),
+    ("starlette", "serve", "a model served as OpenAI's chat and completions: jaxrl-sql serve"),
+    ("mcp", "mcp", "a database that agents read: jaxrl-sql mcp"),
+    ("gguf", "gguf", "weights in GGUF files"),
+    ("pyarrow", "parquet", "questions in Parquet files"),
+    ("wandb", "wandb", "numbers sent to Weights & Biases: run.trackers"),
+    ("trackio", "trackio", "numbers and traces kept by Trackio: run.trackers"),
+    ("libtpu", "tpu-plan", "plans compiled for TPUs, which need not be here"),
+)
+"""Packages that not every run needs: by name, the extra that installs each, and what it is for."""
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, what is there, and what to do or what it would bring; `works` where runs can."""
+
+    what: str
+    found: str
+    advice: str = ""
+    works: bool = True
+
+
+def findings() -> Iterator[Finding]:
+    """Yield what is here, what every run needs first."""
+    yield Finding("jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}")
+    yield _tried("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
+    yield (jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without"))
+    yield _driver()
+    if jax.works:
+        yield _processor()
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield Finding("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
+    disk = shutil.disk_usage(Path.cwd())
+    yield Finding("disk", f"{in_bytes(disk.free)} free of {in_bytes(disk.total)} here", "checkpoints go to run.dir")
+    for package, extra, brings in OPTIONAL:
+        found = _version(package)
+        yield Finding(package, found or "not there", brings if found else f"pip install 'jaxrl-sql[{extra}]': {brings}")
+
+
+def _executor() -> str:
+    from sqlexec_rs import Executor, sqlite_version
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "one.sqlite")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE t(x)")
+        with Executor(threads=1, isolation="process") as executor:
+            outcome = executor.execute(path, "SELECT 1")
+        if outcome.status != "ok":
+            raise RuntimeError(f"SELECT 1: {outcome.status} {outcome.error or ''}")
+    return f"sqlexec-rs {_version('sqlexec-rs')} with SQLite {sqlite_version()}; a worker process ran SELECT 1"
+
+
+def _devices() -> str:
+    import jax
+
+    devices = jax.devices()
+    memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
+    each = f" of {in_bytes(memory)}" if memory else ""
+    return f"{jax.__version__} with {len(devices)} x {devices[0].device_kind}{each} ({jax.default_backend()})"
+
+
+def _driver() -> Finding:
+    path = Path("/proc/driver/nvidia/version")
+    if not path.is_file():
+        advice = "trains on this processor; on a machine with a GPU: pip install 'jaxrl-sql[cuda]' (or cuda12, tpu)"
+        return Finding("GPU driver", "none of NVIDIA's", advice)
+    plugins = [name for name in ("jax-cuda12-plugin", "jax-cuda13-plugin") if _version(name)]
+    advice = "" if plugins else "pip install 'jaxrl-sql[cuda]' (CUDA 13; cuda12) trains on it"
+    return Finding(
+        "GPU driver", path.read_text(encoding="utf-8").splitlines()[0].removeprefix("NVRM version: "), advice
+    )
+
+
+def _processor() -> Finding:
+    from jaxrl_sql.models.ops.cpu import has_bfloat16_products
+
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    has = has_bfloat16_products()
+    advice = "model.compute_dtype=bfloat16 is faster on it" if has else "model.compute_dtype=bfloat16 is slower on it"
+    unit = f"{'with' if has else 'without'} AMX or AMD's AVX512_BF16 for bfloat16"
+    return Finding("processor", f"{count} cores, {unit}", advice)
+
+
+def _tried(what: str, look: Callable[[], str], advice: str) -> Finding:
+    try:
+        return Finding(what, look())
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it is what was found
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Finding(what, f"does not work: {reason}", advice, works=False)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what was found as a table, and return the exit code."""
+    Parser(description=__doc__).parse_args(arguments)
+    prepare_process()
+    found = list(findings())
+    show_table(sys.stdout, "", ("", "here", ""), [one[:3] for one in found], words=(0, 1, 2))
+    return 0 if all(one.works for one in found) else 1

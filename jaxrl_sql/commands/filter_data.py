@@ -1,0 +1,25 @@
+"""Choose what to train on: `jaxrl-sql data filter --config FILE key.sub=value …` (section `filter`).
+
+Filters run from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
+a subsample of the rest. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+`dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`, from
+which a second run resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.config import TrainConfig
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, do the work, and return the exit code."""
+    return run_command(_filter, __doc__ or "", arguments, (*ALL, "filter", "sampling", "rollout", "mesh"))
+
+
+def _filter(config: TrainConfig) -> int:
+    from jaxrl_sql.inference.filtering import filter_data
+
+    return filter_data(config)

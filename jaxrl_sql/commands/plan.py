@@ -1,0 +1,71 @@
+"""Find out whether a run fits a TPU pod, GPUs, or other chips, and how fast it can be, before paying for it.
+
+The programs that the run would run are compiled ahead of time for the topology, on this machine, which needs none of
+its chips: `pip install 'jaxrl_sql[tpu-plan]'` brings the compiler for TPUs, and in an environment of its own
+`jaxrl_sql[gpu-plan]` the one for NVIDIA's GPUs. Nothing of the model is allocated. With `--compile
+none`, and where there is nothing to compile for, all is by formula.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from jaxrl_sql.commands.command import TRAINED, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.planning.gpus import is_elsewhere, run_again
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.types import InputError
+
+PROGRAMS = ("update", "score", "prefill", "decode")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, print the plan, and return the exit code: 0, also where nothing fits; 2 for bad input."""
+    parser = Parser(description=__doc__)
+    add_config(parser, (*TRAINED, "rollout", "grpo"), "exit codes: 0, also where nothing fits; 2 for bad input")
+    parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
+    parser.add_argument(
+        "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
+    )
+    for name in ("answer", "prompt"):
+        words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
+        parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
+    words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
+    parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)
+    parser.add_argument(
+        "--compile", default="all", metavar="WHICH", help=f"all, none, or some of {','.join(PROGRAMS)}; minutes each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
+    given = parser.parse_intermixed_args(arguments)
+    # Overrides that follow `--mesh` are read as meshes.
+    overrides = [*given.overrides, *(word for word in given.mesh or () if "=" in word)]
+
+    def work() -> int:
+        config, programs = load_config(given.config, overrides), _wanted(given.compile)
+        if programs and is_elsewhere(given.topology):
+            code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
+            if code is not None:
+                return code
+        prepare_process()
+        return run_or_print(lambda fetched: _plan(fetched, given, programs), config, given, with_weights=False)
+
+    return report_errors(work)
+
+
+def _plan(config: TrainConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
+    from jaxrl_sql.training.plans import plan
+
+    return plan(config, options, programs)
+
+
+def _wanted(text: str) -> tuple[str, ...]:
+    """Read `--compile`."""
+    if text in {"all", "none"}:
+        return PROGRAMS if text == "all" else ()
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in PROGRAMS]:
+        raise InputError(f"--compile {text}: {unknown[0]!r} is none of all, none, {', '.join(PROGRAMS)}")
+    return names

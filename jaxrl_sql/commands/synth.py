@@ -1,0 +1,149 @@
+"""Generate data: `jaxrl-sql data synth --out DIR --seed N`, or for your own databases `--db FILE …`.
+
+Without `--db` databases and questions are generated, in splits. With it `--n` questions are generated for each file,
+from templates over its tables and rows, and DIR becomes one folder with questions.jsonl and databases/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.databases.sample.options import add_leave_out, is_served, refuse_leave_out
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
+from jaxrl_sql.types import InputError
+
+if TYPE_CHECKING:
+    from jaxrl_sql.datagen.synth.user_databases import FileQuestions
+
+# Counting the rows of a large table takes longer than a gold may.
+_READ_MS = 60_000
+_STEPS = 300_000_000  # some 3 s: what a table of millions of rows takes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    default = SynthSpec()
+    for name in ("seed", "train_dbs", "dev_dbs", "unseen_dbs", "train_questions", "dev_questions", "vocab_size"):
+        value = getattr(default, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=f"default {value}")
+    parser.add_argument(
+        "--decorated-share", type=float, default=default.decorated_share, help="of training databases (templates)"
+    )
+    parser.add_argument(
+        "--extra-columns-share", type=float, default=0.0, help="of demonstrations that show a column too many"
+    )
+    parser.add_argument("--splits", nargs="+", default=default.splits, help=f"some of {', '.join(SPLITS)}; default all")
+    parser.add_argument("--rows", type=int, default=0, help="mean rows per table; default 1,000 to 3,000 per database")
+    for grade in GRADES:
+        shares = (SynthSpec(style=style).shares[GRADES.index(grade)] for style in STYLES)
+        told = ", ".join(f"{share:g} ({style})" for share, style in zip(shares, STYLES, strict=True))
+        parser.add_argument(f"--{grade}", type=float, help=f"share of questions, default {told}")
+    parser.add_argument("--style", choices=STYLES, default=STYLES[0], help="where questions come from")
+    parser.add_argument("--mysql-share", type=float, default=0.0, help="of questions that ask for MySQL")
+    own = parser.add_argument_group("your own databases")
+    own.add_argument("--db", nargs="+", metavar="FILE|URL", help="SQLite files, or servers' databases, to ask about")
+    add_leave_out(parser)
+    own.add_argument("--n", type=int, default=200, help="questions per file, default 200")
+    own.add_argument("--link", action="store_true", help="link to the files instead of copying them")
+    return parser
+
+
+def _print(out: Path, report: SynthReport) -> None:
+    state = "already there, nothing done" if report.was_present else "written"
+    lines = [f"{out}: {state} (seed {report.spec.seed})"]
+    for split, count in report.questions.items():
+        tokens = ", ".join(f"{name} {value:g}" for name, value in report.tokens.get(split, {}).items())
+        line = f"{split}: {count} questions on {report.databases[split]} databases"
+        lines.append(f"{line}; tokens: {tokens}" if tokens else line)
+    lines.append("grades: " + ", ".join(f"{grade} {count}" for grade, count in report.grades.items()))
+    print_text("\n".join(lines))
+
+
+def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None:
+    lines = [f"{out}: written"]
+    for one in files:
+        counts = Counter(question.grade for question in one.questions)
+        grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
+        short = "" if len(one.questions) >= wanted else f" of {wanted} that were wanted"
+        lines.append(f"{one.db_id}: {len(one.questions)} questions{short}; {grades}")
+        lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in one.rejected.most_common()]
+        reasons: dict[str, list[str]] = {}
+        for name, reason in one.left_out:
+            reasons.setdefault(reason, []).append(name)
+        lines += [
+            f"  not asked about: {len(names):>6}  {reason}, such as {names[0]}" for reason, names in reasons.items()
+        ]
+    print_text("\n".join(lines))
+
+
+def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
+    if options.n < 1:
+        raise InputError(f"synth: n must be at least 1, not {options.n}")
+    from jaxrl_sql.databases.sample.served import open_served
+    from jaxrl_sql.datagen.synth.dataset import check_spec
+    from jaxrl_sql.datagen.synth.on_server import carry_to
+    from jaxrl_sql.datagen.synth.user_databases import Runners, generate_for_files
+
+    check_spec(spec)
+    for db in options.db:
+        if not is_served(db):
+            refuse_leave_out(options.leave_out, db)
+    served = [open_served(db, None, options.leave_out, _tell) if is_served(db) else None for db in options.db]
+    paths = [database.shown_by if database else Path(db) for db, database in zip(options.db, served, strict=True)]
+    with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
+        limits = Limits(timeout_ms=_READ_MS)
+        runners = {
+            path: Runners(
+                _run_on(executor, path, limits),
+                _run_on(executor, path),
+                carry_to(executor, database) if database else None,
+            )
+            for path, database in zip(paths, served, strict=True)
+        }
+        files = generate_for_files(paths, options.out, runners, options.n, spec, is_linked=options.link)
+    _print_files(options.out, files, options.n)
+
+
+def _tell(line: str) -> None:
+    print_text(line, sys.stderr)
+
+
+def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:
+    def run(sql: str) -> Sequence[tuple[object, ...]] | None:
+        outcome = executor.execute(path, sql, limits=limits)
+        return outcome.rows if outcome.status == "ok" else None
+
+    return run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Generate data and print what was generated; return the exit code."""
+    options = _parser().parse_args(arguments)
+    values = {name: value for name, value in vars(options).items() if name in SynthSpec.__dataclass_fields__}
+    spec = SynthSpec(**values | {"splits": tuple(options.splits)})
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would complain that torch is not there
+
+    def work() -> None:
+        if options.db:
+            _generate_for_files(options, spec)
+        else:
+            from jaxrl_sql.datagen.synth.dataset import generate
+
+            _print(options.out, generate(options.out, spec))
+
+    return exit_code(work)

@@ -1,0 +1,29 @@
+"""Train by GRPO or PPO: `jaxrl-sql train --config configs/quickstart.yaml`.
+
+Before the first step there may be a supervised cold start (section `sft`), and after the last a second stage that
+begins again from the best checkpoint of the first. `training/grpo.py` is the main path: the step on one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxrl_sql.commands.command import TRAINED, run_command
+from jaxrl_sql.config import TrainConfig
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, train, and return the exit code."""
+    return run_command(_train, __doc__ or "", arguments, (*TRAINED, "rollout", "grpo", "second_stage"), _rehearse)
+
+
+def _train(config: TrainConfig) -> int:
+    from jaxrl_sql.training.grpo import train
+
+    return train(config)
+
+
+def _rehearse(config: TrainConfig) -> int:
+    from jaxrl_sql.training.lifecycle import dry_run
+
+    return dry_run(config)

@@ -1,0 +1,31 @@
+"""Verbal RL: `jaxrl-sql verbal --config FILE key.sub=value …` (section `verbal`); no weight is changed.
+
+For each question of `data.evals` a model, that of `model.checkpoint` (a run's folder will do) or one behind
+`verbal.base_url`, writes candidates and chooses among them in words (PaVeRL-SQL). The folder `verbal.out` gets
+`predictions.jsonl`, `records.jsonl` with all candidates and their scores, and `metrics.json`: the accuracy of the
+choice beside the first candidate, a vote and the best candidate. All answers are recorded in `answers.jsonl`, from
+which a second run resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.types import InputError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, do the work, and return the exit code."""
+    return run_command(
+        _verbal, __doc__ or "", arguments, (*ALL, "verbal", "sampling", "rollout", "mesh"), asks="verbal"
+    )
+
+
+def _verbal(config: TrainConfig) -> int:
+    if not (config.verbal.base_url or config.model.checkpoint):
+        raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
+    from jaxrl_sql.training.verbal.choosing import verbal
+
+    return verbal(config)

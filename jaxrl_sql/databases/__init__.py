@@ -1,0 +1,1 @@
+"""Databases: copies between engines, and samples of a server."""

@@ -1,0 +1,207 @@
+"""Copy SQLite files to an engine: all are looked at first, then each is written, read back and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jaxrl_sql.databases.copy.digest import TableDigest
+from jaxrl_sql.databases.copy.kinds import Cell, Converter, to_real, to_text
+from jaxrl_sql.databases.copy.manifest import Entry, Manifest, make_entry
+from jaxrl_sql.databases.copy.plan import make_plan
+from jaxrl_sql.databases.copy.planned import Plan, PlannedTable, Rules
+from jaxrl_sql.databases.copy.source import Rows, Source, SourceFile, open_source
+from jaxrl_sql.databases.copy.stand_in import stand_in, write_stand_in
+from jaxrl_sql.databases.copy.target import Session, Target
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.types import InputError, JaxrlSqlError
+
+Tell = Callable[[str], object]
+
+_LARGEST = 1.7976931348623157e308
+
+
+class CopyError(JaxrlSqlError):
+    """A copy that does not hold the rows of its source."""
+
+
+class CopyOptions(NamedTuple):
+    """How databases are copied.
+
+    `prefix` comes before each name, `readers` may read the copies, `left_out` are (table, column) in lower case, and
+    with `replaces` what an engine's texts and floats cannot hold is replaced.
+    """
+
+    prefix: str = ""
+    readers: tuple[str, ...] = ()
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    replaces: bool = False
+
+    def name(self, db_id: str) -> str:
+        """Return what a database is called at its target."""
+        return self.prefix + db_id
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the rows that are written."""
+        return {"left_out": sorted(".".join(pair) for pair in self.left_out), "replace": self.replaces}
+
+
+def copy_files(
+    files: Sequence[SourceFile], target: Target, manifest: Manifest, options: CopyOptions, tell: Tell
+) -> list[Entry]:
+    """Copy files, but those that are there already; return an entry for each.
+
+    Nothing is written before all files were looked at. Raises InputError for a database that is there and not ours,
+    or holds what the engine cannot, and CopyError where the rows that are read back are others.
+    """
+    _refuse_unknown_columns(files, options)
+    waiting = [file for file in files if not _is_done(file, target, manifest, options)]
+    _refuse_others(waiting, target, manifest, options)
+    plans: list[Plan] = []
+    for file in waiting:
+        with open_source(file) as source:
+            plans.append(make_plan(source, target.rules, options.left_out, replaces=options.replaces))
+    for file in files:
+        if file not in waiting:
+            manifest.locate(file)
+            _let_read(target, options, file)
+            tell(f"{file.db_id}: already there, {_counted(manifest.databases[file.db_id])}")
+            continue
+        entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
+        tell(f"{file.db_id}: copied to {entry['target']}, {_counted(entry)}, digests equal")
+        for line in entry["told"]:
+            tell(f"  {line}")
+    return [manifest.databases[file.db_id] for file in files]
+
+
+def _counted(entry: Entry) -> str:
+    tables = entry["tables"].values()
+    return f"{len(tables)} tables, {sum(table['rows'] for table in tables)} rows"
+
+
+def _is_done(file: SourceFile, target: Target, manifest: Manifest, options: CopyOptions) -> bool:
+    """Return whether a file is at its target as it is now, by the manifest, and the database is still there."""
+    entry = manifest.databases.get(file.db_id)
+    if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
+        return False
+    if not stand_in(manifest.path.parent, file.db_id).is_file():
+        return False
+    return entry["source"]["digest"] == file.digest and target.state(entry["name"]) == "full"
+
+
+def _refuse_others(files: Sequence[SourceFile], target: Target, manifest: Manifest, options: CopyOptions) -> None:
+    names = [options.name(file.db_id) for file in files]
+    longest = target.rules.names.length
+    for name in names:
+        if longest and len(name.encode()) > longest:
+            raise InputError(
+                f"{name}: longer than the {longest} bytes that a database's name may have: "
+                "rename the file, or give a shorter --prefix"
+            )
+        if "/" in name or "\0" in name:
+            raise InputError(f"{name}: no name of a database: leave / out of --prefix")
+    there = [name for name in names if not manifest.is_ours(name) and target.state(name) == "full"]
+    if there:
+        more = f" and {len(there) - 1} more" if there[1:] else ""
+        raise InputError(
+            f"{target.address.named(there[0])}{more}: already holds something, which {manifest.path} says nothing of: "
+            "remove it, or give --prefix"
+        )
+
+
+def _refuse_unknown_columns(files: Sequence[SourceFile], options: CopyOptions) -> None:
+    unknown = set(options.left_out)
+    for file in files if unknown else ():
+        for table in read_schema(file.path).tables:
+            unknown -= {(table.name.lower(), column.name.lower()) for column in table.columns}
+    if unknown:
+        raise InputError(f"--leave-out {'.'.join(min(unknown))}: no database has this column")
+
+
+def _copy_file(file: SourceFile, plan: Plan, target: Target, manifest: Manifest, options: CopyOptions) -> Entry:
+    name = options.name(file.db_id)
+    is_ours = manifest.is_ours(name)
+    manifest.begin(file.db_id, name)
+    if is_ours:
+        target.drop(name)
+    # The source is left first: where it has changed, nothing stays.
+    with target.open(name) as session, open_source(file) as source:
+        session.create(plan.tables)
+        digests = {}
+        for table in plan.tables:
+            written = _Written(source, table, target.rules)
+            session.load(table, written.rows())
+            digests[table.name] = written.digest
+        told = session.finish(plan.tables)
+        for table in plan.tables:
+            _compare(file, session, table, digests[table.name])
+        path = stand_in(manifest.path.parent, file.db_id)
+        rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
+        write_stand_in(path, plan.tables, target.rules, rows, file.path)
+    _let_read(target, options, file)
+    plan = plan._replace(told=(*plan.told, *told))
+    entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
+    manifest.finish(file.db_id, entry)
+    return entry
+
+
+def _let_read(target: Target, options: CopyOptions, file: SourceFile) -> None:
+    if options.readers:
+        target.let_read(options.name(file.db_id), options.readers)
+
+
+def _compare(file: SourceFile, session: Session, table: PlannedTable, wanted: TableDigest) -> None:
+    found = TableDigest()
+    for rows in session.read(table):
+        found = found.plus(rows)
+    if found != wanted:
+        raise CopyError(
+            f"{file.db_id}: the table {table.source.name} is not what was copied: {wanted.rows} rows of digest "
+            f"{wanted.digest:016x} there, {found.rows} of {found.digest:016x} here"
+        )
+
+
+class _Written:
+    """A table's rows on their way, as the engine's columns hold them, and the digest of those that passed."""
+
+    def __init__(self, source: Source, table: PlannedTable, rules: Rules) -> None:
+        self.source = source
+        self.table = table
+        self.rules = rules
+        self.digest = TableDigest()
+
+    def rows(self) -> Iterator[Rows]:
+        """Yield the rows that the engine gets."""
+        changes = [self._change(place) for place in range(len(self.table.columns))]
+        for chunk in self.source.rows(self.table.source.table):
+            rows = _changed(chunk, changes) if any(changes) else chunk
+            self.digest = self.digest.plus(rows)
+            yield rows
+
+    def _change(self, place: int) -> Converter | None:
+        """Return what is done to each value of a column, or None for nothing."""
+        kind, seen = self.table.columns[place].kind, self.table.source.seen[place]
+        if kind == "text" and (seen.odd or (seen.nul and not self.rules.holds_nul)):
+            return self._replaced_text
+        if kind == "real":
+            if seen.infinite and not self.rules.holds_infinity:
+                return _finite
+            return to_real if seen.integers else None
+        return to_text if seen.is_mixed else None
+
+    def _replaced_text(self, value: Cell) -> Cell:
+        text = to_text(value)
+        if not isinstance(text, str):
+            return text
+        clean = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return clean if self.rules.holds_nul else clean.replace("\0", "\ufffd")
+
+
+def _changed(rows: Rows, changes: Sequence[Converter | None]) -> Rows:
+    columns = zip(zip(*rows, strict=True), changes, strict=True)
+    return list(zip(*(column if change is None else map(change, column) for column, change in columns), strict=True))
+
+
+def _finite(value: Cell) -> Cell:
+    return max(-_LARGEST, min(_LARGEST, float(value))) if isinstance(value, int | float) else value

@@ -1,0 +1,141 @@
+"""Choose what a sample holds: tables and columns by name, their names in SQLite, and the keys that remain."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Table, TablePath
+from jaxrl_sql.types import InputError
+
+
+def choose(catalog: Catalog, leave_out: Sequence[str] = ()) -> Catalog:
+    """Return the catalog without some tables and columns, and without the keys that those belong to.
+
+    A name is `table`, `table.column`, or either after the schema. Types that SQLite cannot hold and views next to
+    tables are left out and noted. Raises InputError for an unknown or ambiguous name, and for names that are equal to
+    SQLite.
+    """
+    known = _names(catalog.tables)
+    named = {_resolve(name, known) for name in leave_out}
+    unfit, notes = _unfit(catalog.tables, named)
+    notes = [*catalog.notes, *notes]
+    dropped = named | unfit
+    tables = []
+    for table in _name_tables([table for table in catalog.tables if (table.path, None) not in dropped]):
+        chosen = tuple(column for column in table.columns if (table.path, column.name) not in dropped)
+        names = {column.name for column in chosen}
+        primary_key = table.primary_key
+        if not names.issuperset(primary_key):
+            notes.append(
+                f"{table.title}: no primary key ({', '.join(primary_key)}) in the sample: a column is left out"
+            )
+            primary_key = ()
+        unique = tuple(key for key in table.unique if names.issuperset(key))
+        tables.append(replace(table, columns=chosen, primary_key=primary_key, unique=unique))
+    _check_columns(tables)
+    present = {(table.path, name) for table in tables for name in table.names}
+    foreign_keys = []
+    for key in catalog.foreign_keys:
+        sides = [(key.child, name) for name in key.columns] + [(key.parent, name) for name in key.targets]
+        if present.issuperset(sides):
+            foreign_keys.append(key)
+        elif (key.child, None) not in dropped:
+            parent = ".".join(key.parent)
+            notes.append(f"{key.title}: no foreign key to {parent} in the sample: a part of it is left out")
+    return Catalog(tuple(tables), tuple(foreign_keys), tuple(notes))
+
+
+def _unfit(
+    tables: Sequence[Table], named: Collection[tuple[TablePath, str | None]]
+) -> tuple[set[tuple[TablePath, str | None]], list[str]]:
+    """Return the parts that a sample does not hold, without those that are `named`, and a line for each."""
+    unfit: set[tuple[TablePath, str | None]] = set()
+    notes = []
+    held = []
+    for table in tables:
+        chosen = [column for column in table.columns if (table.path, column.name) not in named]
+        strange = [column for column in chosen if not column.kind]
+        if (table.path, None) in named or (table.columns and not chosen):
+            continue
+        if len(strange) == len(chosen):
+            unfit.add((table.path, None))
+            notes.append(f"{table.title} is left out: it has no column of a type that SQLite can hold")
+            continue
+        held.append(table)
+        for column in strange:
+            unfit.add((table.path, column.name))
+            notes.append(f"{table.title}.{column.name} is left out: SQLite cannot hold its type ({column.type})")
+    views = [table for table in held if table.is_view]
+    if len(views) < len(held):
+        unfit |= {(view.path, None) for view in views}
+        notes += [f"{view.title} is left out: it is a view, or a foreign table, next to tables" for view in views]
+    return unfit, notes
+
+
+def _names(tables: Sequence[Table]) -> dict[str, list[tuple[TablePath, str | None]]]:
+    """Return the meanings of each name: tables, or their columns."""
+    known: dict[str, list[tuple[TablePath, str | None]]] = defaultdict(list)
+    for table in tables:
+        for name in {table.path[-1], table.title}:
+            known[name].append((table.path, None))
+            for column in table.columns:
+                known[f"{name}.{column.name}"].append((table.path, column.name))
+    return known
+
+
+def _resolve(name: str, known: Mapping[str, list[tuple[TablePath, str | None]]]) -> tuple[TablePath, str | None]:
+    meanings = known.get(name, [])
+    if len(meanings) > 1:
+        choices = ", ".join(".".join([*path, *([column] if column else [])]) for path, column in meanings)
+        raise InputError(f"--leave-out {name} may mean {choices}: write the schema before it")
+    if not meanings:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        hint = f"; the nearest is {near[0]}" if near else ""
+        raise InputError(f"--leave-out {name}: there is no such table or column{hint}")
+    return meanings[0]
+
+
+def _name_tables(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables with their names in SQLite: with the schema's name if two schemas have one table name."""
+    counts = Counter(table.path[-1].casefold() for table in tables)
+    owner: dict[str, Table] = {}
+    named = []
+    for table in tables:
+        name = table.path[-1]
+        if counts[name.casefold()] > 1 and table.path[0] != "public":
+            name = "_".join(table.path)
+        other = owner.setdefault(name.casefold(), table)
+        if other is not table:
+            raise InputError(f"{other.title} and {table.title} have one name in SQLite: --leave-out one of them")
+        if name.casefold().startswith("sqlite_"):
+            raise InputError(f"{table.title}: SQLite reserves names that begin with sqlite_: --leave-out the table")
+        named.append(replace(table, name=name))
+    return named
+
+
+def _check_columns(tables: Sequence[Table]) -> None:
+    """Refuse tables without columns, and columns of one name in SQLite."""
+    for table in tables:
+        seen: dict[str, str] = {}
+        for column in table.columns:
+            other = seen.setdefault(column.name.casefold(), column.name)
+            if other != column.name:
+                raise InputError(
+                    f"{table.title}: the columns {other} and {column.name} have one name in SQLite: --leave-out one"
+                )
+        if not seen:
+            raise InputError(f"{table.title} has no columns: --leave-out {table.title}")
+
+
+def unique_keys(table: Table, foreign_keys: Sequence[ForeignKey]) -> list[tuple[str, ...]]:
+    """Return the unique keys of a table besides its primary key, with those that foreign keys reference."""
+    seen = {frozenset(table.primary_key)}
+    keys = []
+    for key in [*table.unique, *(key.targets for key in foreign_keys if key.parent == table.path)]:
+        if frozenset(key) not in seen:
+            seen.add(frozenset(key))
+            keys.append(key)
+    return keys

@@ -1,0 +1,101 @@
+"""Write a sample: a SQLite file with declared keys, and the comments of its columns as descriptions."""
+
+from __future__ import annotations
+
+import csv
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Table
+from jaxrl_sql.databases.sample.choose import unique_keys
+from jaxrl_sql.databases.sample.values import KINDS
+from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.types import Cell, InputError
+
+# The columns of a file of descriptions, as BIRD has them and `jaxrl_sql.text2sql.schema.describe` reads them.
+_DESCRIBED = ("original_column_name", "column_name", "column_description", "data_format", "value_description")
+
+
+class SampleFile:
+    """The SQLite file of a sample while it is written."""
+
+    def __init__(self, path: Path, catalog: Catalog) -> None:
+        # Nobody reads the file before it is complete, and an incomplete one is deleted: it needs no journal.
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = OFF")
+        self._connection.execute("PRAGMA synchronous = OFF")
+        names = {table.path: table.name for table in catalog.tables}
+        for table in catalog.tables:
+            keys = [(key, names[key.parent]) for key in catalog.foreign_keys if key.child == table.path]
+            self._connection.execute(_create_table(table, unique_keys(table, catalog.foreign_keys), keys))
+        self._connection.execute("BEGIN")
+
+    def insert(self, table: Table, rows: Iterable[tuple[Cell, ...]]) -> None:
+        """Insert rows of all columns; raises InputError for rows that SQLite cannot hold."""
+        places = ", ".join("?" * len(table.columns))
+        try:
+            self._connection.executemany(f"INSERT INTO {quote_name(table.name, always=True)} VALUES ({places})", rows)
+        except sqlite3.IntegrityError as error:
+            raise InputError(
+                f"{table.title}: {error}: --leave-out the column (SQLite has no NaN, and rounds numbers), "
+                "or run it again if another session changes the table"
+            ) from None
+        except (sqlite3.DataError, OverflowError) as error:
+            raise InputError(f"{table.title}: a value that SQLite cannot hold ({error})") from None
+
+    def count_dangling(self) -> Counter[tuple[str, str]]:
+        """Return the number of rows without their parent, by table and parent table."""
+        return Counter((table, parent) for table, _, parent, _ in self._connection.execute("PRAGMA foreign_key_check"))
+
+    def commit(self) -> None:
+        """Write the inserted rows."""
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def _create_table(
+    table: Table, unique: Sequence[tuple[str, ...]], foreign_keys: Sequence[tuple[ForeignKey, str]]
+) -> str:
+    """Return the statement that creates a table, with the keys that the server declares."""
+    primary = table.primary_key
+    lines = []
+    for column in table.columns:
+        line = f"{quote_name(column.name)} {KINDS[column.kind].declared}"
+        if column.not_null or column.name in primary:
+            line += " NOT NULL"
+        lines.append(line + (" PRIMARY KEY" if primary == (column.name,) else ""))
+    if len(primary) > 1:
+        lines.append(f"PRIMARY KEY ({_listed(primary)})")
+    lines += [f"UNIQUE ({_listed(names)})" for names in unique]
+    lines += [
+        f"FOREIGN KEY ({_listed(key.columns)}) REFERENCES {quote_name(parent)} ({_listed(key.targets)})"
+        for key, parent in foreign_keys
+    ]
+    inside = ",\n    ".join(lines)
+    return f"CREATE TABLE {quote_name(table.name)} (\n    {inside}\n)"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(quote_name, names))
+
+
+def write_descriptions(folder: Path, tables: Iterable[Table]) -> list[str]:
+    """Write the comments of columns, one file per table that has any; return a line for each table that cannot."""
+    notes = []
+    for table in tables:
+        if not any(column.comment for column in table.columns):
+            continue
+        if "/" in table.name or "\0" in table.name:
+            notes.append(f"{table.title}: no file can have its name, so its comments are left out")
+            continue
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{table.name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(_DESCRIBED)
+            writer.writerows((column.name, "", column.comment, column.type, "") for column in table.columns)
+    return notes

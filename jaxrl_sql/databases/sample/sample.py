@@ -1,0 +1,225 @@
+"""Sample a database: the first rows of each table, then the rows that they reference, level by level.
+
+Each read is a transaction of its own, so a sample of a database that changes may hold rows of several moments. A row
+whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Key, Record, Table, TablePath
+from jaxrl_sql.databases.sample.choose import choose
+from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
+from jaxrl_sql.databases.sample.mysql import MysqlSource
+from jaxrl_sql.databases.sample.options import add_leave_out
+from jaxrl_sql.databases.sample.postgresql import PostgresqlSource
+from jaxrl_sql.databases.sample.source import Source
+from jaxrl_sql.databases.sample.values import KINDS, to_cell
+from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.address import Address, parse_address
+from jaxrl_sql.types import InputError
+
+ROWS = 200
+"""Rows per table by default, without the parents that other rows reference."""
+
+LEVELS = 8
+"""How many levels of parents are read."""
+
+_KEYS_PER_READ = 500
+_SOURCES: Mapping[str, Callable[[Address], Source]] = {"postgresql": PostgresqlSource, "mysql": MysqlSource}
+_WITH_NAN = ("REAL", "NUMERIC")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReport:
+    """The path of a sample, the number of rows by table, and a line for each difference from the server."""
+
+    path: Path
+    rows: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def copy_out(arguments: Sequence[str]) -> None:
+    """Sample a server's database as `--from URL --to FOLDER` and further options say, and print the result."""
+    parser = Parser(
+        prog="jaxrl-sql data copy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
+    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
+    add_leave_out(parser)
+    options = parser.parse_args(arguments)
+    report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
+    lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
+    print_text("\n".join(lines))
+
+
+def _print_progress(line: str) -> None:
+    print_text(line, sys.stderr)
+    sys.stderr.flush()
+
+
+def sample(
+    url: str,
+    folder: Path,
+    rows: int = ROWS,
+    leave_out: Sequence[str] = (),
+    report: Callable[[str], object] = lambda _: None,
+) -> SampleReport:
+    """Write the first `rows` rows of each table, and the rows that they reference, to FOLDER/ID/ID.sqlite.
+
+    The comments of columns are in database_description/ next to it. `report` is called with a line per read table,
+    while no table is locked. Raises InputError and leaves no file behind.
+    """
+    if rows < 1:
+        raise InputError(f"--rows {rows}: at least 1")
+    address = parse_address(url).single
+    target = folder / sample_id(address)
+    if target.exists():
+        raise InputError(f"{target} already exists: remove it, or give another folder")
+    source = _SOURCES[address.engine](address)
+    scratch = folder / f".{target.name}.{os.getpid()}.partial"
+    try:
+        chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
+        if not chosen.tables:
+            why = f" ({'; '.join(chosen.notes[:3])})" if chosen.notes else ""
+            raise InputError(f"{address.named(address.database)}: there is no table that the role can read{why}")
+        scratch.mkdir(parents=True)
+        file = SampleFile(scratch / f"{target.name}.sqlite", chosen)
+        try:
+            sampler = _Sampler(source, chosen, file)
+            sampler.take_all(rows, report)
+            file.commit()
+            dangling = sorted(file.count_dangling().items())
+        finally:
+            file.close()
+        notes = [*chosen.notes, *sampler.nan_notes()]
+        notes += [f"{table}: the sample lacks the parent in {parent} of {n} rows" for (table, parent), n in dangling]
+        notes += write_descriptions(scratch / "database_description", chosen.tables)
+        scratch.rename(target)
+    finally:
+        source.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
+
+
+def _with_readable_views(source: Source, catalog: Catalog) -> Catalog:
+    """Return a catalog without the views of which no row can be read, as they call a refused function, say."""
+    tables, notes = [], list(catalog.notes)
+    for table in catalog.tables:
+        try:
+            if table.is_view:
+                source.first_rows(table, 1)
+        except InputError as error:
+            notes.append(f"{table.title} is left out: {error}")
+        else:
+            tables.append(table)
+    return catalog._replace(tables=tuple(tables), notes=tuple(notes))
+
+
+def sample_id(address: Address) -> str:
+    """Return the name of a database's sample; raises InputError for an address that cannot be sampled."""
+    if address.engine not in _SOURCES:
+        raise InputError(f"{address.shown}: only {' and '.join(f'{name}://' for name in _SOURCES)} can be sampled")
+    if not address.database:
+        raise InputError(
+            f"{address.shown}: the URL names no database: {address.engine}://USER:PASSWORD@HOST:PORT/DATABASE"
+        )
+    return re.sub(r"[^\w-]+", "_", address.database)
+
+
+class _Sampler:
+    """Reads rows into a file; `counts` are the rows by table.
+
+    A row is identified by its primary key, or by all its values. Two rows of equal values and no key are both
+    first rows, because a row that is referenced has a key.
+    """
+
+    def __init__(self, source: Source, chosen: Catalog, file: SampleFile) -> None:
+        self._source, self._chosen, self._file = source, chosen, file
+        self._tables = {table.path: table for table in chosen.tables}
+        self._seen: dict[TablePath, set[Record]] = defaultdict(set)
+        self._known: dict[ForeignKey, set[Key]] = defaultdict(set)
+        self._complete: set[TablePath] = set()
+        self._nan: Counter[str] = Counter()
+        self.counts = {table.name: 0 for table in chosen.tables}
+
+    def take_all(self, rows: int, report: Callable[[str], object]) -> None:
+        """Read the first rows of all tables, and their parents."""
+        new: dict[TablePath, list[Record]] = {}
+        for table in self._chosen.tables:
+            records = self._source.first_rows(table, rows)
+            if len(records) < rows:
+                self._complete.add(table.path)
+            new[table.path] = self._add(table, records, is_first=True)
+            report(f"{table.title}: {len(records)} rows")
+        for _ in range(LEVELS):
+            new = self._take_parents(new)
+            if not any(new.values()):
+                break
+
+    def nan_notes(self) -> list[str]:
+        """Return a line for each column in which NaN became NULL."""
+        return [f"{column}: NaN became NULL {count} times" for column, count in self._nan.items()]
+
+    def _take_parents(self, new: Mapping[TablePath, Sequence[Record]]) -> dict[TablePath, list[Record]]:
+        """Read the rows that new rows reference, and return those that were not read before."""
+        parents: dict[TablePath, list[Record]] = defaultdict(list)
+        for foreign_key in self._chosen.foreign_keys:
+            if foreign_key.parent in self._complete:
+                continue
+            parent = self._tables[foreign_key.parent]
+            keys = list(self._new_keys(foreign_key, new.get(foreign_key.child, ())))
+            for start in range(0, len(keys), _KEYS_PER_READ):
+                records = self._source.parents(parent, foreign_key, keys[start : start + _KEYS_PER_READ])
+                parents[parent.path] += self._add(parent, records, is_first=False)
+        return parents
+
+    def _new_keys(self, foreign_key: ForeignKey, records: Sequence[Record]) -> dict[Key, None]:
+        """Return the keys that were neither looked up nor read with a parent; a key with a NULL references nothing."""
+        keys = dict.fromkeys(_keys(self._tables[foreign_key.child], foreign_key.columns, records))
+        new = {key: None for key in keys if key not in self._known[foreign_key]}
+        self._known[foreign_key].update(new)
+        return new
+
+    def _add(self, table: Table, records: Iterable[Record], *, is_first: bool) -> list[Record]:
+        """Insert the rows that were not read before, and return them."""
+        places = [table.names.index(name) for name in table.primary_key]
+        seen = self._seen[table.path]
+        new = []
+        for record in records:
+            identity = tuple(record[place] for place in places) or record
+            if identity not in seen or (is_first and not places):
+                new.append(record)
+            seen.add(identity)
+        for foreign_key in self._chosen.foreign_keys:
+            if foreign_key.parent == table.path:
+                self._known[foreign_key].update(_keys(table, foreign_key.targets, new))
+        kinds = [column.kind for column in table.columns]
+        for column, place in ((column, place) for place, column in enumerate(table.columns)):
+            if KINDS[column.kind].declared in _WITH_NAN and (count := sum(row[place] == "NaN" for row in new)):
+                self._nan[f"{table.title}.{column.name}"] += count
+        self._file.insert(table, (tuple(map(to_cell, kinds, record)) for record in new))
+        self.counts[table.name] += len(new)
+        return new
+
+
+def _keys(table: Table, names: Sequence[str], records: Iterable[Record]) -> Iterable[Key]:
+    """Yield the values of some columns in the rows that have all of them."""
+    places = [table.names.index(name) for name in names]
+    for record in records:
+        key = tuple(value for place in places if (value := record[place]) is not None)
+        if len(key) == len(places):
+            yield key

@@ -1,0 +1,268 @@
+"""An augmented set: corrected golds, reworded questions, inserted rows and tables of other databases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import AugmentConfig, TrainConfig
+from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
+from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
+from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
+from jaxrl_sql.datagen.rewording import reword
+from jaxrl_sql.inference.fingerprint import TEACHER, fingerprint, keys_of, set_digest
+from jaxrl_sql.inference.training_set import sqlite_questions
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tables import show_counts
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.benchmarks import plain_record
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.env.verdicts import execute_all
+from jaxrl_sql.text2sql.files.jsonl import write_lines
+from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.types import Example, InputError
+
+_CHUNK = 64
+
+
+class _Work(NamedTuple):
+    """What the steps on one database share."""
+
+    config: TrainConfig
+    executor: Executor
+    talk: Correspondence | None
+    donors: Sequence[Donor]
+
+
+def augment(config: TrainConfig) -> int:
+    """Make the folder, and show what was changed and left out; return the exit code."""
+    cfg, data, out = config.augment, config.data, Path(config.augment.out)
+    _refuse_strange_folder(out)
+    loaded = sqlite_questions(data, config.executor.databases)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    if foreign := next((one for one in loaded.examples if one.engine_url), None):
+        raise InputError(
+            f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
+        )
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
+    dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
+    examples = [one for one in loaded.examples if one.gold_sql]
+    refuse_namesakes(data.dir, examples)
+    with (
+        Journal(out / "work.jsonl", answer_settings(config, loaded.examples)) as journal,
+        make_executor(config.executor, config.data.hide) as executor,
+        correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
+    ):
+        examples, changes, failed = correct(talk, executor, examples, cfg.correct)
+        tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
+        examples, reworded = reword(talk, executor, examples, cfg.reword)
+        changes += reworded
+        groups: dict[str, list[Example]] = {}
+        for one in examples:
+            groups.setdefault(one.db_id, []).append(one)
+        donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
+        work = _Work(config, executor, talk, donors)
+        done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
+        for donor in donors:
+            record = done.get(donor.db_id)
+            if record is None or not _target(out, donor.db_id).is_file():
+                record = one_database(work, donor, groups[donor.db_id])
+                # What an exhausted endpoint was not asked is asked when the work goes on.
+                if not (talk and talk.spent and record["left"]):
+                    journal.add(record)
+            changes += [Change(one.pop("step"), one.pop("id"), one) for one in map(dict, record["changes"])]
+            tried |= {one["id"]: f"{one['step']}: {one['reason']}" for one in record["left"]}
+        write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
+        moved = [dataclasses.replace(one, db_path=str(_target(out, one.db_id)), suite=()) for one in examples]
+        kept, others = by_text(moved, config.filter)
+        dropped += others
+        kept, others = by_gold(executor, kept, config.filter)
+        dropped += others
+        if config.filter.repeats:
+            kept, others = without_repeats(kept)
+            dropped += others
+    counts = write(out, kept, dropped, changes, tried)
+    show_counts(sys.stdout, counts)
+    print_text(str(out))
+    if talk and talk.spent:
+        print_text(f"distill.{talk.endpoint.budget.limit} is reached; a larger number continues")
+    return 0
+
+
+def answer_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:
+    """Return what the copies and the endpoint's answers depend on."""
+    cfg = config.augment
+    keys = ["seed", "data.include_ids", "data.limit_train"]
+    keys += keys_of(config, "augment", but=("out",))
+    keys += TEACHER if _asks(cfg) else []
+    return fingerprint(config, {"questions": set_digest(examples)}, keys, "")
+
+
+def _asks(cfg: AugmentConfig) -> bool:
+    """Return whether any step asks the endpoint."""
+    return bool(cfg.correct or cfg.reword or cfg.fill_tries)
+
+
+def _refuse_strange_folder(out: Path) -> None:
+    """Write to no folder that holds something else, such as the set itself."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"augment.out: {out} is no folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / "work.jsonl").exists():
+        raise InputError(f"augment.out: {out} is not empty and holds no work.jsonl; name another folder")
+
+
+def _target(out: Path, db_id: str) -> Path:
+    return out / "databases" / db_id / f"{db_id}.sqlite"
+
+
+def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> dict[str, Any]:
+    """Make the copy of one database; return what was changed, and what could not be, as a record."""
+    cfg = work.config.augment
+    target = _target(Path(cfg.out), donor.db_id)
+    scratch = target.with_suffix(".part")
+    copy_database(Path(donor.path), scratch)
+    rng = random.Random(f"{work.config.seed}/{donor.db_id}")
+    changes: list[Change] = []
+    left: list[dict[str, str]] = []
+    if cfg.fill != "none":
+        changes += _filled(work, scratch, examples, rng, left)
+    if cfg.distractors:
+        changes += _distracted(work, scratch, donor, examples, rng, left)
+    copy_descriptions(Path(donor.path), target)
+    scratch.replace(target)
+    return {"step": "database", "id": donor.db_id, "changes": [one.record() for one in changes], "left": left}
+
+
+def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return (status, columns, rows) of queries; a failure's message is no part of its result."""
+    found: list[tuple[Any, ...]] = []
+    for start in range(0, len(sqls), _CHUNK):
+        outcomes = execute_all(executor, [(str(path), sql) for sql in sqls[start : start + _CHUNK]])
+        found += [
+            (one.status, one.columns, one.rows) if one.status == "ok" else (one.status, [], []) for one in outcomes
+        ]
+    return found
+
+
+def _filled(
+    work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
+) -> list[Change]:
+    """Insert rows for golds that return none; all of them are taken back if a gold comes out empty in the end."""
+    cfg = work.config.augment
+
+    def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
+        return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
+
+    results = _results(work.executor, path, [example.gold_sql for example in examples])
+    wanting = [
+        one for one, (status, _, rows) in zip(examples, results, strict=True) if status == "ok" and not is_enough(rows)
+    ]
+    good = [one.gold_sql for one, (status, _, rows) in zip(examples, results, strict=True) if status == "ok" and rows]
+    if not wanting:
+        return []
+    before = path.with_suffix(".before")
+    shutil.copyfile(path, before)
+    changes: list[Change] = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+        connection.execute("PRAGMA synchronous = OFF")
+        schema = read_schema(path)
+        for example in wanting:
+            others = [sql for sql in good if sql != example.gold_sql]
+            change = fill(connection, schema, example.uid, example.gold_sql, others, rng, is_enough)
+            for number in range(cfg.fill_tries if work.talk else 0):
+                if isinstance(change, Change):
+                    break
+                assert work.talk is not None
+                asked = [(example.uid, rows_asked(example, change if number else ""))]
+                for uid, script, error in work.talk.ask("fill", number, asked):
+                    change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
+            if isinstance(change, Change):
+                changes.append(change)
+                good.append(example.gold_sql)
+            else:
+                left.append({"step": "fill", "id": example.uid, "reason": change})
+    after = _results(work.executor, path, list(dict.fromkeys(good)))
+    if not all(status == "ok" and rows for status, _, rows in after):
+        before.replace(path)
+        left += [{"step": "fill", "id": one.id, "reason": "a gold came out empty with the rows"} for one in changes]
+        return []
+    before.unlink()
+    return changes
+
+
+def _distracted(
+    work: _Work, path: Path, donor: Donor, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
+) -> list[Change]:
+    """Add tables; they are taken back if any gold then gives anything else."""
+    cfg = work.config.augment
+    sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
+    results = _results(work.executor, path, sqls)
+    before = path.with_suffix(".before")
+    shutil.copyfile(path, before)
+    with closing(sqlite3.connect(path, uri=True)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        changes = add_tables(
+            connection, donor.db_id, read_schema(path), work.donors, cfg.distractors, cfg.distractor_rows, rng,
+            is_alike=cfg.distractors_from == "alike",
+        )  # fmt: skip
+    if _results(work.executor, path, sqls) != results:
+        before.replace(path)
+        left.append({"step": "distract", "id": donor.db_id, "reason": "a gold gave something else with the tables"})
+        return []
+    before.unlink()
+    return changes
+
+
+def write(
+    out: Path,
+    kept: Sequence[Example],
+    dropped: Sequence[Dropped],
+    changes: Sequence[Change],
+    tried: Mapping[str, str],
+) -> dict[str, int]:
+    """Write the questions and the files about them; return the counts that are shown."""
+    corrected = {change.id: change.details["was"] for change in changes if change.step == "correct"}
+    write_lines(out / "questions.jsonl", [_line(example, corrected) for example in kept])
+    write_lines(out / "changes.jsonl", [change.record() for change in changes])
+    write_lines(
+        out / "dropped.jsonl",
+        [
+            {"id": one.uid, "reason": one.reason, **one.numbers}
+            | ({"tried": tried[one.uid]} if one.uid in tried else {})
+            for one in dropped
+        ],
+    )
+    by_step = Counter(change.step for change in changes)
+    rows = sum(len(change.details["inserted"]) for change in changes if change.step == "fill")
+    counts = {
+        "questions": len(kept) + len(dropped),
+        "golds corrected": by_step["correct"],
+        "questions in other words": by_step["reword"],
+        "golds that rows were inserted for": by_step["fill"],
+        "rows inserted": rows,
+        "tables added": by_step["distract"],
+        "databases with tables added": len({change.id for change in changes if change.step == "distract"}),
+        **{f"left out: {reason}": count for reason, count in Counter(one.reason for one in dropped).items()},
+        "kept": len(kept),
+    }
+    (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return counts
+
+
+def _line(example: Example, corrected: Mapping[str, str]) -> dict[str, Any]:
+    return plain_record(example) | ({"was": corrected[example.uid]} if corrected.get(example.uid) else {})

@@ -1,0 +1,319 @@
+"""An evaluation on benchmarks: answer or read predictions part by part, judge them, write the files and tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import EndpointConfig, EvaluateConfig, TrainConfig, to_yaml
+from jaxrl_sql.inference.benchmark_sets import Set, all_ids, open_sets
+from jaxrl_sql.inference.fingerprint import fingerprint, keys_of, set_digest
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import with_date
+from jaxrl_sql.runtime.speed import Speed
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
+from jaxrl_sql.text2sql.env.verdicts import is_verdict
+from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
+from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
+from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
+from jaxrl_sql.text2sql.evals.records import Answered, Judging, Record
+from jaxrl_sql.text2sql.evals.side_by_side import (
+    METRICS,
+    RECORDS,
+    changed_table,
+    compare_table,
+    questions_table,
+    side_by_side,
+    write_comparison,
+)
+from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
+from jaxrl_sql.text2sql.evals.tables import Table, overview, tables
+from jaxrl_sql.types import Example, InputError
+
+JOURNAL, SPEED = "journal.jsonl", "speed.json"
+# So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
+_ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
+_CHANGED_SHOWN, _TICKS = 30, 8
+# What other commands keep in their folders, beside files of the names that this one writes.
+_OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
+
+
+class Part(NamedTuple):
+    """A part of the work that is kept as a whole: some questions of a set in one of its runs, and the part's number."""
+
+    at: int
+    run: int
+    number: int
+    examples: tuple[Example, ...]
+
+
+# Answers a part's questions, and tells how many of how many answers are there.
+Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
+
+
+def evaluate(config: TrainConfig) -> int:
+    """Judge, write the files, show the tables, and return the exit code."""
+    cfg, out = config.evaluate, Path(config.evaluate.out)
+    config = with_date(config, out / JOURNAL)
+    speed = Speed()
+    notes: list[str] = []
+    who, folders = config.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
+    with ExitStack() as opened:
+        display = opened.enter_context(make_display(config.run.display, 0, f"{who} on {folders}", unit="question"))
+        with display.work(f"reading {folders}"):
+            sets = open_sets(config, notes)
+        display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
+        _make_folder(out, cfg.predictions)
+        executor = opened.enter_context(make_executor(config.executor, config.data.hide))
+        journal = opened.enter_context(Journal(out / JOURNAL, judge_settings(config, sets)))
+        (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+        for note in notes:
+            display.note(note)
+        timer = timing_executor(executor) if any({*SPEED_RULES} & {*one.rules} for one in sets) else None
+        with timer or nullcontext():
+            records = gather(config, sets, executor, timer, journal, display, speed)
+        written: list[Path] = []
+        for at, one in enumerate(sets):
+            written += write_predictions(out, executor, sets, one, records[at, 0])
+    made = [
+        judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts)
+        for at, one in enumerate(sets)
+    ]
+    write(out, sets, records, together(made))
+    show(made, together(made))
+    warn_of_incomplete(config.evaluate, [record for run in records.values() for record in run])
+    written += write_speed(out, speed) if speed.tokens else []
+    print_text("\n".join(map(str, (*written, out / RECORDS, out / METRICS))))
+    return 0
+
+
+def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
+    """Return what the work is begun with: another question to the same folder is refused."""
+    free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
+    free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
+    about = {
+        "sets": {one.name: set_digest(one.examples, one.sqls) for one in sets},
+        "rules": {one.name: one.rules for one in sets},
+    }
+    keys = ["seed", "data.max_prompt_tokens", *keys_of(config, "evaluate", but=free)]
+    return fingerprint(
+        config, about, keys, "checkpoint" if config.model.checkpoint else "endpoint" if config.evaluate.base_url else ""
+    )
+
+
+def judge_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
+    """Return what records are made with: of several answers each is judged by the benchmark's own rule alone."""
+    own = {"own": {one.name: one.own for one in sets}} if config.evaluate.samples > 1 else {}
+    return answer_settings(config, sets) | own
+
+
+def gather(
+    config: TrainConfig,
+    sets: Sequence[Set],
+    executor: Executor,
+    timer: Executor | None,
+    journal: Journal,
+    display: Display,
+    speed: Speed,
+) -> dict[tuple[int, int], list[Record]]:
+    """Return the records of each (set, run) in the order of its examples.
+
+    Records of the journal are reused, except those without a verdict.
+    """
+    judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
+    known = {(record["set"], record["run"], record["id"]): record for record in judged}
+    parts = [*parts_of(config, sets)]
+    names = [one.name for one in sets]
+    left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]
+    if known:
+        display.note(f"going on: {len(known)} answers are judged already")
+    total, doing = sum(len(part.examples) for part in parts), "judging" if config.evaluate.predictions else "answering"
+    with (
+        _answers(config, sets, executor, display) if left else nullcontext() as answer,
+        display.work(doing, total, "questions") if left else nullcontext(),
+    ):
+        for part in left:
+            one = sets[part.at]
+            answered = _answered(answer, one, part, len(known), display, speed) if answer else []
+            with display.work("judging", len(answered), "questions", is_told=False):
+                records = _judging(config, executor, one, timer).records(part.examples, answered)
+            for record in records:
+                key = (one.name, part.run, record["id"])
+                if key not in known:
+                    known[key] = {"set": one.name, "run": part.run, **record}
+                    journal.add(known[key])
+            pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
+            display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
+    runs = range(config.evaluate.runs)
+    return {
+        (at, run): [{**known[one.name, run, example.uid], "own": one.own} for example in one.examples]
+        for at, one in enumerate(sets)
+        for run in runs
+    }
+
+
+def _answered(answer: Answer, one: Set, part: Part, before: int, display: Display, speed: Speed) -> list[Answered]:
+    """Answer a part's questions; show how far that is, `before` questions being answered already."""
+    size, began = len(part.examples), time.perf_counter()
+    with display.work(f"part {part.number + 1} of {one.name}", size, "questions", is_told=False) as at:
+
+        def tick(answers: int, of: int) -> None:
+            at(answers * size // of)
+            if answers % -(-of // _TICKS) == 0:
+                display.update(before + answers * size // of, {"phase": "answering"})
+
+        answered = answer(one, part, tick)
+    speed.add(len(answered), sum(said.tokens for said in answered), time.perf_counter() - began)
+    return answered
+
+
+def _judging(config: TrainConfig, executor: Executor, one: Set, timer: Executor | None) -> Judging:
+    """Return how a set's answers are judged."""
+    cfg = config.evaluate
+    options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
+    return Judging(executor, one.rules, one.own, cfg.vote, timer, one.benchmark.prepare, options)
+
+
+def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
+    """Yield the parts of the work, in order; they do not depend on what is done already.
+
+    A set's parts are of one size but for a question: a small one at the end would be compiled for by itself.
+    """
+    most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // config.evaluate.samples))
+    for at, one in enumerate(sets):
+        count, size = -(-len(one.examples) // most), len(one.examples)
+        for run in range(config.evaluate.runs):
+            for i in range(count):
+                yield Part(at, run, i, one.examples[size * i // count : size * (i + 1) // count])
+
+
+def _so_far(sets: Sequence[Set], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
+    own, found = {one.name: one.own for one in sets}, dict[str, list[float]]()
+    for (name, _, _), record in known.items():
+        found.setdefault(name, []).append(record["scores"].get(own[name], 0.0))
+    return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in found.items()}
+
+
+@contextmanager
+def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, display: Display) -> Iterator[Answer]:
+    """Yield what answers questions: the predictions, or the model, which is opened first."""
+    if config.evaluate.predictions:
+        yield lambda one, part, _tick: [Answered((one.sqls[example.uid],)) for example in part.examples]
+        return
+    if config.evaluate.base_url:
+        from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions ask nobody)
+
+        with endpoint_answers(config, executor, answer_settings(config, sets), display.note) as ask:
+            yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
+        return
+    from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
+
+    with model_answers(config, executor, {one.name: one.examples for one in sets}, display) as ask:
+        yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
+
+
+def _make_folder(out: Path, predictions: Sequence[str]) -> None:
+    """Make the folder to write, unless that would write over another command's files or what is to be judged."""
+    others = [name for name in _OTHERS if (out / name).exists()]
+    if others:
+        raise InputError(f"--out {out} holds {others[0]}, so it is another command's folder: name one of its own")
+    if not (out / JOURNAL).exists() and any(out.resolve() == Path(one).resolve().parent for one in predictions):
+        raise InputError(f"--out {out} is where the predictions are, and they could be written over: name another")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{METRICS}.tmp").touch()
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+
+
+def write_predictions(
+    out: Path, executor: Executor, sets: Sequence[Set], one: Set, records: Sequence[Record]
+) -> list[Path]:
+    """Write the predictions of a run in a benchmark's own form; return the files."""
+    folder = out / one.name if len(sets) > 1 else out
+    folder.mkdir(exist_ok=True)
+    databases = {example.uid: example.db_id for example in one.benchmark.examples}
+    sqls = {record["id"]: record["sql"] for record in records}
+    asked = [(uid, databases.get(uid, "")) for uid in all_ids(one.benchmark)]
+    written = write_submission(one.benchmark.submission, folder, asked, sqls)
+    if one.benchmark.submission == "spider2":
+        written.append(write_results(executor, folder, one.examples, sqls))
+    return written
+
+
+def write(
+    out: Path, sets: Sequence[Set], records: Mapping[tuple[int, int], list[Record]], numbers: Mapping[str, float]
+) -> None:
+    """Write records and, last of all, the numbers."""
+    runs = 1 + max(run for _, run in records)
+    lines = []
+    for (at, run), found in records.items():
+        more = ({"set": sets[at].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
+        lines += [more | {key: value for key, value in one.items() if key not in ("set", "run")} for one in found]
+    text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in lines)
+    (out / RECORDS).write_text(text, encoding="utf-8")
+    scratch = out / f"{METRICS}.tmp"
+    scratch.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(out / METRICS)
+
+
+def write_speed(out: Path, speed: Speed) -> list[Path]:
+    """Write and show how fast the model answered; return the file. metrics.json has no time: it can be made again."""
+    numbers = speed.metrics()
+    (out / SPEED).write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    rows = (
+        ("questions", f"{speed.questions:,}"),
+        ("tokens written", f"{speed.tokens:,}"),
+        ("tokens/s", f"{speed.tokens_per_s:,.0f}"),
+        ("seconds answering", f"{speed.answering:,.1f}"),
+        ("seconds in all", f"{numbers['time/total']:,.1f}"),
+        ("peak memory, GiB", f"{numbers['memory/peak'] / (1 << 30):.2f}"),
+    )
+    show_table(sys.stdout, "answering, in this call", ("", ""), rows)
+    return [out / SPEED]
+
+
+def show(made: Sequence[Judged], numbers: Mapping[str, float]) -> None:
+    """Show the tables of each benchmark, and of all together where there are several."""
+    found = [table for one in made for table in tables(one)]
+    for table in [*found, overview(made, numbers)] if len(made) > 1 else found:
+        _show(table)
+
+
+def warn_of_incomplete(cfg: EvaluateConfig, records: Sequence[Record]) -> None:
+    """Print the share of answers that are incomplete, a line per reason, with the setting to raise."""
+    counts = finish_reasons(records)
+    for reason, count in counts.items():
+        if why := why_incomplete(reason, cfg):
+            print_text(incomplete_warning(count, counts.total(), why))
+
+
+def _show(table: Table) -> None:
+    show_table(sys.stdout, table.title, table.columns, table.rows, table.words)
+
+
+def compare(first: Path, second: Path, out: Path) -> int:
+    """Show two finished evaluations side by side, write compare.md and compare.json, and return the exit code."""
+    made = side_by_side(first, second)
+    try:
+        written = write_comparison(made, out)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    for note in made.notes:
+        print_text(note)
+    _show(compare_table(made))
+    _show(questions_table(made))
+    changed = changed_table(made)
+    _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
+    print_text("\n".join(map(str, written)))
+    return 0

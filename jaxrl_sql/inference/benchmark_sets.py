@@ -1,0 +1,109 @@
+"""The benchmarks that an evaluation is on: their questions, which of them are asked, and how answers are judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxrl_sql.config import EvaluateConfig, TrainConfig
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.evals.numbers import Counts
+from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.text2sql.evals.score_predictions import check_rules
+from jaxrl_sql.text2sql.prompts.dialects import placed, refuse_translated
+from jaxrl_sql.text2sql.question_sets.filters import keep_only
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmark
+from jaxrl_sql.types import Example, InputError
+
+_RULES = ("bird", "refined", "test_suite")
+
+
+class Set(NamedTuple):
+    """A benchmark to be judged on: what it is called here, its examples, and how they are compared and counted."""
+
+    name: str
+    benchmark: Benchmark
+    examples: tuple[Example, ...]
+    own: str
+    rules: tuple[str, ...]
+    counts: Counts
+    sqls: Mapping[str, str | None]
+
+
+def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
+    """Load the benchmarks, and the predictions where they are given; what is to be told goes to `notes`."""
+    cfg = config.evaluate
+    if cfg.predictions and len(cfg.predictions) != len(cfg.data):
+        raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
+    if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
+        raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
+    sets: list[Set] = []
+    for at, folder in enumerate(cfg.data):
+        # Predictions are paired with all questions first, and a model is asked the first ones alone.
+        chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
+        benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
+        servers = dataclasses.asdict(config.executor.databases)
+        benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
+        benchmark = hide_in_benchmark(benchmark, config.data.hide)
+        refuse_translated(benchmark.examples, config.executor.sqlite_version)
+        name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
+        notes += [f"{name}: {note}" for note in benchmark.notes]
+        notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
+        sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
+    check_hide(config.data.hide, (example.db_path for one in sets for example in one.benchmark.examples))
+    return sets
+
+
+def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str]) -> str:
+    name = folder.resolve().name if benchmark.name == "plain" else benchmark.name
+    name = f"{name}_{split}" if split else name
+    return unused_name(name, taken)
+
+
+def _set(config: TrainConfig, name: str, benchmark: Benchmark, predictions: str, notes: list[str]) -> Set:
+    cfg, examples = config.evaluate, benchmark.examples
+    counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
+    asked = chosen(examples, cfg, name, notes)
+    if predictions:
+        order, may_miss = all_ids(benchmark), cfg.allow_missing or len(asked) < len(examples)
+        paired = pair(read_predictions(predictions, cfg.sql_field), examples, order, may_miss, cfg.allow_extra)
+        notes += paired.notes
+        sqls = paired.sqls
+        missing = [one.uid for one in asked if one.uid not in sqls]
+        if missing and not cfg.allow_missing:
+            raise InputError(
+                f"{predictions}: {len(missing)} of the {len(asked)} questions that are asked for have no prediction, "
+                f"such as {missing[0]}: --allow-missing leaves them out"
+            )
+        asked = tuple(one for one in asked if one.uid in sqls)
+        counts = counts._replace(missing=len(missing), extra=paired.extra)
+        if not asked:
+            raise InputError(f"{predictions}: none of the first {len(missing)} questions has a prediction")
+    examples = asked
+    has_suite = any(one.suite for one in examples)
+    if has_suite:  # a database without variants is its own suite
+        examples = tuple(dataclasses.replace(one, suite=one.suite or (one.database,)) for one in examples)
+    own = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
+    rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), own)))
+    check_rules(rules)
+    return Set(name, benchmark, examples, own, rules, counts, sqls)
+
+
+def chosen(examples: Sequence[Example], cfg: EvaluateConfig, name: str, notes: list[str]) -> tuple[Example, ...]:
+    """Return the questions that are asked: those with an answer, of a list of ids, the first ones, as it is wanted."""
+    found = [one for one in examples if one.answerable or not cfg.answerable_only]
+    if cfg.include_ids:
+        found = keep_only(found, cfg.include_ids)
+    if not found:
+        raise InputError(f"{name}: no question is left by evaluate.answerable_only")
+    if len(found) < len(examples):
+        by = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
+        notes.append(f"{name}: {len(found)} of {len(examples)} questions are asked (evaluate.{', evaluate.'.join(by)})")
+    return tuple(found[: cfg.limit] if cfg.limit else found)
+
+
+def all_ids(benchmark: Benchmark) -> list[str]:
+    """Return the ids of all questions, in the order of the benchmark's file."""
+    return [*(benchmark.order or (one.uid for one in benchmark.examples))]

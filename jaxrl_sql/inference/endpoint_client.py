@@ -1,0 +1,184 @@
+"""A client of a model behind an endpoint: a question is a chat, which a recipe of several turns goes on in.
+
+It answers as `policy_client.model_answers` does. What a turn wrote ends behind the recipe's first stop string, which is
+looked for here: reasoning models' servers take none. Every dialogue that ended stands in `endpoint.jsonl`, from which
+the same command goes on without asking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import EvaluateConfig, TrainConfig
+from jaxrl_sql.runtime.budget import Spent
+from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.text2sql.env.tags import with_opened_thought
+from jaxrl_sql.text2sql.env.turns import Action, Environment
+from jaxrl_sql.text2sql.evals.records import Answered
+from jaxrl_sql.text2sql.prompts.chat import chat_messages
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
+from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
+from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, JaxrlSqlError
+
+DIALOGUES = "endpoint.jsonl"
+
+AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[Answered]]
+"""What answers questions, as `run.policy_client.AskPolicy`: set, questions, run, number of the rollout, a tick."""
+
+_Key = tuple[str, int, str, int]
+
+
+@dataclass
+class _Dialogue:
+    """An answer on its way: its key (set, run, id, sample), what is sent, who said what, and what it cost.
+
+    `finish_reason` is the last turn's as the server has it: `stop` behind a stop string, OUT_OF_TURNS after the last.
+    """
+
+    key: _Key
+    messages: list[dict[str, str]]
+    environment: Environment | None
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+    error: str = ""
+    finish_reason: str = ""
+
+    def take(self, answer: Answer, stops: Sequence[str]) -> bool:
+        """Add what the model wrote and what the environment answers; return whether the dialogue goes on."""
+        self.spent = self.spent.plus(answer.spent)
+        if answer.error:
+            self.error = answer.error
+            return False
+        text, reason = _cut(answer.text, stops)
+        self.turns.append(("assistant", with_opened_thought(text)))
+        self.finish_reason = reason or answer.finish_reason
+        action = Action(text, "length" if self.finish_reason == "length" else "stop")
+        observation = self.environment.next(action) if self.environment else None
+        if observation is None:
+            if self.environment and self.environment.is_out_of_turns:
+                self.finish_reason = OUT_OF_TURNS
+            return False
+        seen = observation.result()
+        self.turns.append(("environment", seen))
+        self.messages += [{"role": "assistant", "content": text}, {"role": "user", "content": seen.strip()}]
+        return True
+
+    def record(self) -> dict[str, Any]:
+        """Return what a journal keeps of it."""
+        answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
+        result = {"fault": self.error} if self.error else answer
+        return {"key": list(self.key), **result, **self.spent._asdict()}
+
+
+def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:
+    """Return a text up to and with its first stop string, and `stop` where there is one."""
+    ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return (text[: min(ends)], "stop") if ends else (text, "")
+
+
+@dataclass
+class _Client:
+    """An endpoint, how it is asked, and the dialogues that are known."""
+
+    endpoint: Endpoint
+    recipe: Recipe
+    style: PromptStyle
+    executor: Any
+    journal: Journal
+    config: EvaluateConfig
+    known: dict[_Key, Mapping[str, Any]]
+
+    def ask(self, name: str, examples: Sequence[Example], run: int, tick: Callable[[int, int], None]) -> list[Answered]:
+        """Hold the dialogues of some questions, all side by side, a turn of each at a time.
+
+        Raises JaxrlSqlError where the server did not answer some of them: they are asked when the command is repeated.
+        """
+        cfg = self.config
+        keys = {(one.uid, n): (name, run, one.uid, n) for one in examples for n in range(cfg.samples)}
+        asked = {one.uid: "".join(message_texts(one, self.style)) for one in examples}
+        prompts = {uid: chat_messages(self.style.system, text) for uid, text in asked.items()}
+        left = [
+            _Dialogue(keys[one.uid, n], [*prompts[one.uid]], self._environment(one))
+            for one in examples
+            for n in range(cfg.samples)
+            if keys[one.uid, n] not in self.known
+        ]
+        begun, unreached = left, ""
+        try:
+            while left:
+                going = []
+                for dialogue, answer in self.endpoint.ask_all(((one, one.messages) for one in left), **self._options()):
+                    if dialogue.take(answer, self.recipe.stops):
+                        going.append(dialogue)
+                    elif answer.error and not answer.refused:
+                        unreached = answer.error
+                    else:
+                        self.known[dialogue.key] = dialogue.record()
+                        self.journal.add(self.known[dialogue.key])
+                        tick(sum(key in self.known for key in keys.values()), len(keys))
+                left = going
+        finally:
+            for one in begun:  # what was asked counts, whatever came of it
+                if one.spent.requests and one.key not in self.known:
+                    self.journal.add({"unfinished": list(one.key), **one.spent._asdict()})
+        if unreached:
+            raise JaxrlSqlError(f"{self.endpoint.base_url}: {unreached}; given again, the command goes on")
+        records = {uid: [self.known[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
+        return [self._answered(prompts[one.uid], records[one.uid]) for one in examples]
+
+    def _environment(self, example: Example) -> Environment | None:
+        make = self.recipe.turns
+        return make(self.executor, example, self.config.turns) if make and self.config.turns > 1 else None
+
+    def _options(self) -> dict[str, Any]:
+        """Return what the server is told; not every one knows all of it, and what changes nothing is left out."""
+        cfg, usual = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        told = {name: value for name in usual if (value := getattr(cfg, name)) != usual[name]}
+        told |= {"temperature": cfg.temperature} if cfg.send_temperature else {}
+        return {cfg.token_limit: cfg.max_new_tokens, **told}
+
+    def _answered(self, asked: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
+        prompt = "\n\n".join(one["content"] for one in asked)
+        if fault := next((one["fault"] for one in records if "fault" in one), ""):
+            return Answered((), prompt=prompt, fault=fault)
+        responses = tuple(tuple((role, text) for role, text in one["turns"]) for one in records)
+        sqls = tuple(self.recipe.reading(one, self.style).sql for one in responses)
+        tokens = sum(Spent.of(record).completion_tokens for record in records)
+        reasons = tuple(record["finish_reason"] for record in records)
+        return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)
+
+
+@contextmanager
+def endpoint_answers(
+    config: TrainConfig, executor: Any, settings: Mapping[str, Any], tell: Callable[[str], None]
+) -> Iterator[AskEndpoint]:
+    """Open the endpoint of the section `evaluate` and yield what asks it; dialogues are kept in `evaluate.out`.
+
+    Raises InputError for an address, model or key that is missing, for several turns of a recipe that has one, and for
+    dialogues that were begun with other `settings`.
+    """
+    cfg, recipe = config.evaluate, find_recipe(config.recipe)
+    if cfg.turns > 1 and recipe.turns is None:
+        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.turns must be 1, not {cfg.turns}")
+    if config.data.shots:
+        raise InputError(f"data.shots={config.data.shots}: examples are not shown to an endpoint: it must be 0")
+    with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
+        budget = budget_of(cfg, Spent.total(journal.records))
+        with open_endpoint(cfg, budget) as endpoint:
+            known: dict[_Key, Mapping[str, Any]] = {_key(one["key"]): one for one in journal.records if "key" in one}
+            style = recipe.endpoint_style(config.data)
+            client = _Client(endpoint, recipe, style, executor, journal, cfg, known)
+            try:
+                yield lambda name, examples, run, _number, tick: client.ask(name, examples, run, tick)
+            finally:
+                tell(budget.words())
+
+
+def _key(values: Sequence[Any]) -> _Key:
+    name, run, uid, sample = values
+    return str(name), int(run), str(uid), int(sample)

@@ -1,0 +1,36 @@
+"""Where answers end: the union of what a model's files declare, and the token that training teaches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxrl_sql.config import DataConfig, TrainConfig
+from jaxrl_sql.models.formats.hf import stop_tokens
+from jaxrl_sql.rollout.stop_strings import end_tokens
+from jaxrl_sql.text2sql.prompts.chat import turn_end
+from jaxrl_sql.types import InputError
+
+
+def ends_of_generation(config: TrainConfig, tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that end an answer: the last one is taught, the others only end generation.
+
+    They are the union of what the checkpoint's files, the tokenizer and its chat template declare. Taught is
+    `data.eos_token`, else in a chat the end of the template's turn, elsewhere the tokenizer's `eos_token`. Raises
+    InputError where there is no end, for a name that is no token, and as `stop_tokens` does.
+    """
+    declared = stop_tokens(config.model.checkpoint) if config.model.checkpoint else []
+    of_turn = turn_end(tokenizer)
+    taught = _taught(config.data, tokenizer, of_turn)
+    ends = end_tokens(tokenizer, [*declared, *(token for token in (of_turn, taught) if token is not None)])
+    taught = ends[-1] if taught is None else taught
+    return (*(token for token in ends if token != taught), taught)
+
+
+def _taught(data: DataConfig, tokenizer: Any, of_turn: int | None) -> int | None:
+    vocabulary = tokenizer.get_vocab()
+    if data.eos_token and data.eos_token not in vocabulary:
+        raise InputError(f"data.eos_token={data.eos_token!r} is no token of the tokenizer")
+    if data.prompt == "chat" and not data.eos_token and of_turn is not None:
+        return of_turn
+    taught: int | None = vocabulary.get(data.eos_token or tokenizer.eos_token)
+    return taught

@@ -1,0 +1,196 @@
+"""A choice of training questions: cheap filters first, then golds, prompts, repeats, sampled answers, a subsample."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.inference.compiling import show_compiling
+from jaxrl_sql.inference.fingerprint import as_asked, changed_since, digests, fingerprint, keys_of
+from jaxrl_sql.inference.policy_client import (
+    PolicyClient,
+    answers,
+    longest_of,
+    open_policy_client,
+    sampling_by,
+    style_for,
+)
+from jaxrl_sql.inference.training_set import training_questions
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import with_date
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
+from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
+from jaxrl_sql.text2sql.files.jsonl import write_lines
+from jaxrl_sql.text2sql.files.shares import one_in
+from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
+from jaxrl_sql.text2sql.question_sets.filters import (
+    Dropped,
+    Filtered,
+    by_choice,
+    by_gold,
+    by_prompt,
+    by_rate,
+    by_text,
+    without_repeats,
+)
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide
+from jaxrl_sql.types import Example, InputError
+
+RATES = "rates.jsonl"
+# So many questions are answered at once; a run that is killed loses no more.
+_CHUNK = 128
+
+
+def filter_data(config: TrainConfig) -> int:
+    """Choose questions, write the files and show the table; return the exit code."""
+    cfg, out = config.filter, Path(config.filter.out)
+    config = with_date(config, out / RATES)
+    loaded = training_questions(config.data, config.executor.databases)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    refuse_translated(loaded.examples, config.executor.sqlite_version)
+    out.mkdir(parents=True, exist_ok=True)
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
+    rates: list[dict[str, Any]] = []
+
+    def left(filtered: Filtered) -> list[Example]:
+        kept, others = filtered
+        dropped.extend(others)
+        return kept
+
+    with make_executor(config.executor, config.data.hide) as executor:
+        kept = left(by_text(loaded.examples, cfg))
+        kept = left(by_gold(executor, kept, cfg))
+        if cfg.repeats:
+            kept = left(without_repeats(kept))
+        if cfg.long_prompts or cfg.samples:
+            questions = ask(config, kept)
+            kept = left(by_prompt(questions, config.data.max_prompt_tokens))
+            if cfg.samples and kept:
+                rates = sample_rates(config, executor, chosen_of(questions, kept))
+                kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
+        kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
+    write(out, kept, dropped, rates)
+    total = len(loaded.examples) + len(loaded.skipped)
+    show(config.data.train, total, kept, dropped)
+    if truncated := sum(rate["truncated"] for rate in rates):
+        why = cut_at(f"sampling.max_new_tokens={config.sampling.max_new_tokens}")
+        print_text(incomplete_warning(truncated, len(rates) * cfg.samples, why))
+    print_text(str(out / "kept.jsonl"))
+    return 0
+
+
+def ask(config: TrainConfig, examples: Sequence[Example]) -> PromptSet:
+    """Make the prompts of questions, however long, as training would ask them."""
+    data = config.data
+    source = data.tokenizer or config.model.checkpoint
+    if not source:
+        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer or model.checkpoint")
+    tokenizer = load_tokenizer(source)
+    pruning = Pruning(data.max_prompt_tokens, config.seed) if data.prune else None
+    return make_prompts(examples, style_for(config, tokenizer), tokenizer, sys.maxsize, pruning)
+
+
+def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
+    """Return the part of a set of prompts whose examples were kept."""
+    ids = {example.uid for example in kept}
+    pairs = [pair for pair in zip(questions.examples, questions.prompts, strict=True) if pair[0].uid in ids]
+    return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
+
+
+def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> list[dict[str, Any]]:
+    """Sample `filter.samples` answers a question from `model.checkpoint`; return how many are right, a record each.
+
+    Rates in the file of an earlier run are reused, except those of questions whose database failed for some answers.
+    An answer is right by BIRD's comparison, and `truncated` where it is cut at the token limit.
+    """
+    asked = digests(questions.examples)
+    with Journal(Path(config.filter.out) / RATES, answer_settings(config)) as journal:
+        sys.stderr.write(changed_since(journal.records, asked))
+        records = as_asked(journal.records, asked)
+        known = {record["id"] for record in records if record["of"] == config.filter.samples}
+        starts = [
+            start
+            for start in range(0, len(questions.examples), _CHUNK)
+            if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
+        ]
+        if starts:
+            with (
+                show_compiling(lambda line: print(line, flush=True)),
+                open_policy_client(
+                    config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
+                ) as client,
+            ):
+                for start in starts:
+                    for record in _rates_of(config, client, questions, start):
+                        if record["id"] not in known:
+                            journal.add({**record, "asked": asked[record["id"]]})
+                    print_text(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
+        return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return what the answers and their verdicts depend on."""
+    data = config.data
+    keys = ["seed", "filter.samples", *keys_of(config, "sampling"), *keys_of(config, "data.dialects"), "data.prune"]
+    keys += ["data.max_prompt_tokens"] if data.prune else []
+    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "checkpoint")
+
+
+def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
+    """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
+    cfg = config.sampling
+    examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
+    sampling = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
+    asked = list(zip(examples, prompts, strict=True))
+    answered = answers(client, asked, sampling, start // _CHUNK, cfg.turns)
+    for fault in (said.fault for said in answered if said.fault):
+        raise InputError(f"sampling: {fault}")
+    found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]
+    verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
+    right = Counter(one.uid for one in verdicts if one.is_right("bird"))
+    judged = Counter(verdict.uid for verdict in verdicts if verdict.is_judged)
+    return [
+        {
+            "id": example.uid,
+            "right": right[example.uid],
+            "of": judged[example.uid],
+            "truncated": answer.finish_reasons.count("length"),
+        }
+        for example, answer in zip(examples, answered, strict=True)
+    ]
+
+
+def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Mapping[str, Any]]) -> None:
+    """Write the three files of a choice."""
+    write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
+    write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])
+    right = Counter(f"{rate['right']}/{rate['of']}" for rate in rates)
+    counts = {
+        "questions": len(kept) + len(dropped),
+        "kept": len(kept),
+        "dropped": dict(Counter(one.reason for one in dropped)),
+        "right": dict(sorted(right.items(), key=lambda pair: int(pair[0].partition("/")[0]))),
+        "truncated": sum(rate["truncated"] for rate in rates),
+    }
+    (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def show(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> None:
+    """Show how many questions were left out for each reason, in the order in which they were."""
+    rows = [(f"{name}: questions", total), *Counter(one.reason for one in dropped).items(), ("kept", len(kept))]
+    shown = [(word, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for word, count in rows]
+    show_table(sys.stdout, "", ("", "count", "share"), shown)

@@ -1,0 +1,225 @@
+"""What a run begins from: questions, prompts, tokenizer and the model's shape, by its configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
+from jaxrl_sql.inference.training_set import split_questions, streamed_questions, training_questions
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
+from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
+from jaxrl_sql.text2sql.question_sets.filters import usable_golds
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide
+from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed, stream_prompts
+from jaxrl_sql.text2sql.rewards.extract import said
+from jaxrl_sql.types import DIALECTS, Example, InputError
+
+
+def load_questions(
+    config: TrainConfig, executor: Executor, display: Display
+) -> tuple[Sequence[Example], dict[str, Benchmark]]:
+    """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
+
+    A huge training set is opened to be read as its questions are asked. A set to evaluate on goes by
+    the last part of its path, as `evaluate` has it.
+    """
+    data = config.data
+    if data.source == "synth":
+        with display.work(f"generating databases and questions in {data.dir}"):
+            report = generate(Path(data.dir), SynthSpec(seed=data.seed))
+        display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
+    with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
+        loaded, streamed = _read_splits(config)
+    check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
+    for found in loaded.values():
+        refuse_translated(found.examples, config.executor.sqlite_version)
+    if streamed is None:
+        _tell_dialects(display.note, loaded[data.train].examples)
+    _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
+    for name, found in loaded.items():
+        for note in found.notes:
+            display.note(f"{name}: {note}")
+    evals: dict[str, Benchmark] = {}
+    for split in dict.fromkeys(data.evals):
+        evals[unused_name(Path(split).name or split, evals)] = loaded[split]
+    if data.limit_eval:  # of a split that is trained on, too
+        evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
+    if streamed is not None:
+        return _ready(config, streamed, executor, display), evals
+    golds = loaded[data.train].examples
+    with display.work("running the golds", len(golds), "questions") as tick:
+        train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
+    _tell_skipped(display.note, {data.train: dropped})
+    if not train:
+        raise InputError(
+            f"{data.dir}/{data.train}: no question is left whose gold runs within executor.vm_steps and returns rows"
+        )
+    return train, evals
+
+
+def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:
+    """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
+    data, places = config.data, config.executor.databases
+    loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
+    streamed = streamed_questions(data, places, config.executor.sqlite_version)
+    if streamed is None:
+        loaded[data.train] = training_questions(data, places)
+    elif data.train in data.evals:
+        loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
+    return loaded, streamed
+
+
+def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -> None:
+    counts = Counter(
+        f"{DIALECTS[one.dialect]}{'' if one.engine_url else ', translated'}"
+        for one in examples
+        if one.dialect != "sqlite"
+    )
+    if counts:
+        asked = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))
+        tell(f"data: of {len(examples):,} training questions {asked}; the others in SQLite's dialect")
+
+
+def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
+    """Let the golds of a huge set run as they are read; raises InputError where the supervised phase would take it."""
+    data = config.data
+    if config.sft.steps or config.sft.epochs:
+        raise InputError(
+            f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
+            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or "
+            f"data.include_ids"
+        )
+    display.note(
+        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are asked: one that cannot "
+        "teach gives its place to the next"
+    )
+
+    def fault_of_gold(example: Example) -> str:
+        return next((reason for _, reason in usable_golds(executor, [example], data.drop_empty_gold)[1]), "")
+
+    streamed.check = fault_of_gold
+    streamed.tell = lambda told: display.note(f"{data.train}: {told}")
+    return streamed
+
+
+def prompts_of(
+    name: str,
+    examples: Sequence[Example],
+    style: PromptStyle,
+    tokenizer: Any,
+    config: TrainConfig,
+    display: Display,
+    *,
+    is_training: bool = False,
+) -> PromptSet:
+    """Make a split's prompts, and show which were left out for length; a huge set's are made when they are asked for.
+
+    Only those to train on are pruned.
+    """
+    longest, tell = config.data.max_prompt_tokens, display.note
+    pruning = Pruning(longest, config.seed) if is_training and config.data.prune else None
+    if isinstance(examples, Streamed):
+        return stream_prompts(examples, style, tokenizer, longest, pruning)
+    with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
+        made = make_prompts(examples, style, tokenizer, longest, pruning, tick)
+    _tell_skipped(tell, {name: made.skipped})
+    if made.pruned:
+        tell(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")
+    if made.faults:
+        tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
+    if not made.prompts:
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
+    return made
+
+
+def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    for name, found in skipped.items():
+        for line in skipped_lines(found):
+            tell(f"{name}: {line}")
+
+
+def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], style: PromptStyle) -> Any:
+    """Take the tokenizer of the config, the checkpoint or the synthetic data, or train one on the training split."""
+    data = config.data
+    synthetic = Path(data.dir) / "tokenizer"
+    if config.model.checkpoint or data.tokenizer:
+        return load_tokenizer(data.tokenizer or config.model.checkpoint)
+    if data.source == "synth":
+        return load_tokenizer(synthetic)
+    saved = folder / "tokenizer"
+    if not saved.exists():
+        shown = train.sample() if isinstance(train, Streamed) else train
+        texts = ["".join((*prompt_texts(example, style, None), said(style.answer(example)))) for example in shown]
+        save_tokenizer(train_tokenizer(texts, data.vocab_size), saved)
+    return load_tokenizer(saved)
+
+
+def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
+    """Return the shape of the checkpoint's model, or of one that is made from scratch.
+
+    Raises InputError for both at once, and as `check_rows` does.
+    """
+    model = config.model
+    if model.checkpoint and model.shape:
+        raise InputError(
+            f"model.shape={model.shape} is for a new model or a plan: model.checkpoint has a shape already"
+        )
+    if model.checkpoint:
+        found, named = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
+    elif model.shape:
+        found, named = published_shape(model.shape), f"model.shape={model.shape}"
+    else:
+        return new_shape(config, _last_token(tokenizer) + 1)
+    check_rows(tokenizer, found, named)
+    return found
+
+
+def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
+    """Raise InputError for a tokenizer with a token that the model `named` has no row for.
+
+    A token for pictures may lack one, as that of Gemma 3's text models does: no prompt holds it.
+    """
+    tokens = _last_token(tokenizer, but=getattr(tokenizer, "image_token", None)) + 1
+    if tokens > shape.vocab_size:
+        raise InputError(
+            f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer"
+        )
+
+
+def _last_token(tokenizer: Any, but: str | None = None) -> int:
+    """Return the greatest id of a token: one whose ids have gaps has fewer tokens than that."""
+    return max(i for text, i in tokenizer.get_vocab().items() if text != but)
+
+
+def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:
+    """Return the shape of a model that the configuration describes number by number."""
+    model, family = config.model, FAMILIES[config.model.family]
+    return ModelConfig(
+        family=model.family,
+        vocab_size=vocab_size,
+        d_model=model.d_model,
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        d_ff=model.d_ff,
+        rope_theta=model.rope_theta,
+        norm_eps=1e-6,
+        tie_embeddings=model.tie_embeddings,
+        max_positions=model.max_positions,
+        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
+        **family.switches,
+    )

@@ -1,0 +1,128 @@
+"""The training questions that a configuration names, as they are asked: nothing is left out for its gold yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxrl_sql.config import DatabasesConfig, DataConfig
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_folder, load_split
+from jaxrl_sql.text2sql.prompts.dialects import InDialects, placed, refuse_translated
+from jaxrl_sql.text2sql.prompts.shots import Shots
+from jaxrl_sql.text2sql.question_sets.filters import keep_only
+from jaxrl_sql.text2sql.question_sets.hiding import hide_in_benchmark, refuse_hide
+from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream
+from jaxrl_sql.types import Example, InputError
+
+TRANSLATED = "translated"
+"""In place of a folder of copies: SQLite runs the questions' own database."""
+
+
+def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
+    """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
+
+    Some ask for other dialects, by `data.dialects`, of copies that `databases` names. Raises InputError as `load_split`
+    does, and for ids that are not there.
+    """
+    found = sqlite_questions(data, databases)
+    change = _in_dialects(data, databases)
+    return found._replace(examples=tuple(map(change, found.examples))) if change else found
+
+
+def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
+    """Return what lets a question ask for its dialect; None where all ask for SQLite's."""
+    shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
+    others = {dialect: places[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
+    if data.hide and (engine := next((dialect for dialect, place in others.items() if place != TRANSLATED), "")):
+        refuse_hide(data.hide, f"data.dialects.{engine} needs another engine")
+    copies = {dialect: _copied(dialect, place) for dialect, place in others.items() if place != TRANSLATED}
+    return InDialects(shares, copies) if others else None
+
+
+def _copied(dialect: str, place: str) -> tuple[Example, ...]:
+    """Load the questions on an engine's copies; raises InputError where the folder is of another engine, or of none."""
+    key = f"executor.databases.{dialect}={place}"
+    if not (Path(place) / "questions.jsonl").is_file():
+        raise InputError(f"{key}: no questions.jsonl there: name the --out of `datagen.copy … --questions SET`")
+    examples = load_folder(place).examples
+    if strange := next((one for one in examples if one.dialect != dialect or not one.engine_url), None):
+        raise InputError(f"{key}: {strange.uid} asks for {strange.dialect}: name the copies that are on {dialect}")
+    return examples
+
+
+def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+    """Load a split as `load_split` does; what servers have to run knows which of `databases` does (None: not yet)."""
+    found = load_split(data.dir, split, limit)
+    if databases is not None:
+        found = found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
+    return hide_in_benchmark(found, data.hide)
+
+
+def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
+    """Load the training questions as they stand, without a change of dialect."""
+    if data.source == "synth":
+        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    if data.include_ids and (streamed := _huge(data)):
+        kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
+        found = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
+    else:
+        found = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
+        if data.include_ids:
+            found = found._replace(examples=tuple(keep_only(found.examples, data.include_ids, data.limit_train)))
+    return found
+
+
+def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
+    """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
+
+    None where they are fewer, and where `data.include_ids` chooses among them: those are loaded. The first opening
+    looks the file through, which takes a minute for ten gigabytes. With `sqlite_version`, a question whose answers are
+    translated is refused when it is read.
+    """
+    streamed = _huge(data) if _is_streamed(data) else None
+    if streamed is not None and data.hide:
+        raise InputError(
+            f"data.hide=[{', '.join(data.hide)}] looks at every gold, and {data.dir}/{data.train} is read as it is "
+            "asked: choose by data.limit_train or data.include_ids, or set data.stream_above=0"
+        )
+    change = _in_dialects(data, databases)
+
+    def checked(example: Example) -> Example:
+        example = change(example) if change else example
+        refuse_translated([example], sqlite_version)
+        return example
+
+    return None if streamed is None else streamed.changed(checked if sqlite_version else change, data.limit_train)
+
+
+def _is_streamed(data: DataConfig) -> bool:
+    return not data.include_ids and not 0 < data.limit_train <= data.stream_above
+
+
+def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | None:
+    """Return what chooses `data.shots` examples for a question among the training questions; None for none.
+
+    They are those of `data.train` down to `data.include_ids` and `data.limit_train`, the same for every command, and no
+    gold is run for it. Raises InputError where they are not there, or too many to be held in memory.
+    """
+    if not data.shots:
+        return None
+    if not Path(data.dir).exists():
+        raise InputError(
+            f"data.shots={data.shots} shows questions of the training set, and {data.dir} is not there: name "
+            "data.source, data.dir and data.train"
+        )
+    if _is_streamed(data) and _huge(data) is not None:
+        raise InputError(
+            f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
+            f"data.stream_above={data.stream_above}: choose by data.limit_train or data.include_ids"
+        )
+    return Shots(sqlite_questions(data, None).examples, data.shots).choose
+
+
+def _huge(data: DataConfig) -> Streamed | None:
+    if data.source == "synth" or not data.stream_above or not Path(data.dir).exists():
+        return None
+    return open_stream(data.dir, data.train, data.stream_above)

@@ -1,0 +1,300 @@
+"""Tokenizers of Hugging Face folders: `tokenizer.json` says how a text is cut, whatever class the folder names.
+
+The classes of transformers cut a text by rules of their own, which differ between versions: LlamaTokenizerFast, named
+in the folder of a byte-level tokenizer, loses each blank. So the general class wraps `tokenizer.json`, and of the other
+files counts what it cannot say: the roles of special tokens, further tokens with their ids, and the chat template. The
+same files are written, so that transformers 4 and 5 read ids alike. Both need transformers, which is imported on the
+first call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.runtime.control_tokens import is_tag
+from jaxrl_sql.types import InputError
+
+TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+ADDED_FILE = "added_tokens.json"
+_VOCABULARIES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json")
+# Files of other tokenizers, which transformers would read together with those that are written.
+_OTHER_FILES = (ROLES_FILE, ADDED_FILE, TEMPLATE_FILE)
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_DEFAULT_ROLES = ("bos_token", "eos_token", "unk_token")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_KEPT = ("model_max_length", "padding_side", "truncation_side")
+_LONGEST = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
+_SQL = "SELECT a FROM b WHERE c = 1"
+# Beginnings, blanks, case, accents in one character and two, digits, other scripts and signs.
+_TEXTS = (
+    "SELECT name, COUNT(*) FROM singer WHERE age >= 42 GROUP BY name;",
+    " It's  a   leading SPACE,\ttabs and trailing ones  ",
+    "\n\nLines\r\nand more\n\n  of them\n",
+    "Z\u00fcrich caf\u00e9 Zu\u0308rich cafe\u0301 \u1e9b\u0323 \ufb01",
+    "12 1234567 3.14159 1e-5 \u0663 \u00b2",
+    "\u6771\u4eac \u041c\u043e\u0441\u043a\u0432\u0430 \u05e9\u05dc\u05d5\u05dd \u2265 \u2581x",
+    "\U0001f600 \U0001f469\u200d\U0001f52c",
+)
+
+
+def general_tokenizer(raw: Any, **fields: Any) -> Any:
+    """Wrap a tokenizer of the package tokenizers, which is used up, in transformers' general class.
+
+    Texts keep the ids that it gives them, and decoding leaves spaces as they are.
+    """
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    raw.no_padding()
+    raw.no_truncation()
+    # transformers copies its argument, which takes a second for a large vocabulary; nobody else has this one.
+    raw.__deepcopy__ = lambda _memo: raw
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, clean_up_tokenization_spaces=False, **fields)
+    del raw.__deepcopy__
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Read the tokenizer of a folder, from disk only; decoding never changes spaces.
+
+    Texts have the ids that the folder's `tokenizer.json` gives them. A folder without one is read by the class that it
+    names. Raises InputError when there is none, or none that is understood.
+    """
+    if not folder.is_dir():
+        raise InputError(f"tokenizer: {folder} is no folder")
+    names = (*_VOCABULARIES, FIELDS_FILE)
+    if not any((folder / name).is_file() for name in names):
+        raise InputError(f"tokenizer: {folder} holds no {' or '.join(names)}: name data.tokenizer")
+    try:
+        return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises whatever the files provoke
+        if not any((folder / name).is_file() for name in _VOCABULARIES):
+            raise InputError(
+                f"tokenizer: {folder} holds no tokenizer.json: copy it from where the model is, or name data.tokenizer"
+            ) from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"tokenizer: {folder} cannot be loaded ({reason or repr(error)})") from error
+
+
+def _as_written(folder: Path) -> Any:
+    """Wrap a folder's tokenizer.json; tokens that only other files name are left out if no file states their ids."""
+    from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    raw, fields = Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
+    fields |= _default_roles(fields)
+    _add_stated(raw, folder, fields)
+    added = _added(raw)
+    roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
+    # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
+    whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
+    listed = (text for text in _listed(fields) if raw.token_to_id(text) is not None)
+    limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
+    tokenizer = general_tokenizer(
+        raw,
+        extra_special_tokens=[text for text in listed if text in added or is_tag(text)],
+        chat_template=_chat_template(folder, fields),
+        **limits,
+        **whole,
+    )
+    for name in roles.keys() & set(_ROLES) - whole.keys():
+        setattr(tokenizer, name, roles[name])
+    return tokenizer
+
+
+def _add_stated(raw: Any, folder: Path, fields: Mapping[str, Any]) -> None:
+    """Add the tokens whose ids other files than tokenizer.json state, and take control tokens of its model for whole.
+
+    Tokens that it has added keep their flags. Raises InputError for an id that it gives another token, or cannot give.
+    """
+    stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
+    present = _added(raw)
+    new: dict[str, Any] = {}
+    for number, token, _ in stated:
+        text = token.content
+        is_control = raw.token_to_id(text) == number and (token.special or is_tag(text))
+        if text not in present and (raw.token_to_id(text) is None or is_control):
+            new.setdefault(text, token)
+    raw.add_tokens([*new.values()])
+    for number, token, file in stated:
+        if (actual := raw.token_to_id(token.content)) != number:
+            raise InputError(
+                f"tokenizer: {folder / file} gives {token.content!r} the id {number}, and {TOKENIZER_FILE} the id "
+                f"{actual}: copy both files from where the model is, or name data.tokenizer"
+            )
+
+
+def _stated(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any, str]]:
+    """Yield the id of each token that another file than tokenizer.json states, the token, and the file's name."""
+    from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    for number, token in (fields.get("added_tokens_decoder") or {}).items():
+        if text := _text(token):
+            yield int(number), AddedToken(text, **{flag: token[flag] for flag in _FLAGS if flag in token}), FIELDS_FILE
+    special = {*_listed(fields), *(text for _, text in _roles(fields))}
+    for text, number in _read(folder / ADDED_FILE).items():
+        yield number, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
+
+
+def _added(raw: Any) -> set[str]:
+    return {token.content for token in raw.get_added_tokens_decoder().values()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not isinstance(fields, dict):
+        raise InputError(f"tokenizer: {path}: a JSON object is expected")
+    return fields
+
+
+def _fields(folder: Path) -> dict[str, Any]:
+    """Return a tokenizer's fields; of two files transformers takes the newer form's, which lists the added tokens."""
+    fields, roles = _read(folder / FIELDS_FILE), _read(folder / ROLES_FILE)
+    return {**roles, **fields} if "added_tokens_decoder" in fields else {**fields, **roles}
+
+
+def _text(token: Any) -> str | None:
+    """Return a token's text, of itself or of its fields; None for what is no token, such as `add_bos_token`."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _roles(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each role and the text of its token: those of all models, and a model's own."""
+    extra = fields.get("extra_special_tokens")
+    named = {**fields, **(extra if isinstance(extra, Mapping) else {})}
+    yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
+
+
+def _listed(fields: Mapping[str, Any]) -> list[str]:
+    """Return the texts of special tokens without roles."""
+    lists = (fields.get(name) for name in ("extra_special_tokens", "additional_special_tokens"))
+    texts = (_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
+    return [*dict.fromkeys(text for text in texts if text)]
+
+
+def _default_roles(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tokens that the class which a folder names gives the roles that no file mentions."""
+    import transformers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    absent = [name for name in _DEFAULT_ROLES if name not in fields]
+    named = getattr(transformers, str(fields.get("tokenizer_class")), None) if absent else None
+    if not isinstance(named, type):
+        return {}
+    parameters = inspect.signature(named).parameters
+    defaults = {name: parameters[name].default for name in absent if name in parameters}
+    texts = {name: getattr(token, "content", token) for name, token in defaults.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
+    """Return a chat template, or several by their names: files come before the field."""
+    files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
+    if (folder / TEMPLATE_FILE).is_file():
+        files["default"] = folder / TEMPLATE_FILE
+    templates = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    if not templates:
+        field = fields.get("chat_template")
+        return {each["name"]: each["template"] for each in field} if isinstance(field, list) else field
+    return templates["default"] if templates.keys() == {"default"} else templates
+
+
+def _by_class(folder: Path) -> Any:
+    """Read a folder without tokenizer.json by the class of transformers that it names, unless that loses blanks."""
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    tokenizer.clean_up_tokenization_spaces = False
+    again = tokenizer.decode(tokenizer.encode(_SQL, add_special_tokens=False))
+    if again.count(" ") < _SQL.count(" "):
+        raise InputError(
+            f"tokenizer: {folder} holds no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
+            f"of {_SQL!r}: copy {TOKENIZER_FILE} from where the model is, or name data.tokenizer"
+        )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer so that transformers 4 and 5 read it, and give texts the ids that it gives them.
+
+    The class is the general one, by the name that both versions know. An earlier tokenizer in the folder is replaced.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _OTHER_FILES:
+        (folder / name).unlink(missing_ok=True)
+    for path in (folder / MORE_TEMPLATES).glob("*.jinja"):
+        path.unlink()
+    if backend is None:  # tokenizers written in Python have no tokenizer.json
+        tokenizer.save_pretrained(str(folder))
+        return
+    backend.no_padding()
+    backend.no_truncation()
+    backend.save(str(folder / TOKENIZER_FILE))
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):
+        template = [{"name": name, "template": text} for name, text in template.items()]
+    elif template:  # of the versions some read the file, some the field
+        (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8")
+    fields = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": template or None,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        **{name: getattr(tokenizer, name) for name in _KEPT},
+        **_special_fields(tokenizer, _added(backend)),
+        **_prefix_field(backend),
+    }
+    fields["model_max_length"] = fields["model_max_length"] if fields["model_max_length"] < _LONGEST else None
+    written = {name: value for name, value in fields.items() if value is not None}
+    text = json.dumps(written, indent=2, sort_keys=True, ensure_ascii=False)
+    (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _special_fields(tokenizer: Any, added: Collection[str]) -> dict[str, Any]:
+    """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there.
+
+    Other roles than those of the first and the last token are left out where their tokens are ordinary ones.
+    """
+    named = {name: text for name, token in tokenizer.special_tokens_map.items() if (text := _text_of(token))}
+    named = {name: text for name, text in named.items() if text in added or name in ("bos_token", "eos_token")}
+    own = {name: text for name, text in named.items() if name not in _ROLES}
+    listed = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
+    roles: dict[str, Any] = {name: text for name, text in named.items() if name in _ROLES}
+    return roles | {"extra_special_tokens": own or None, "additional_special_tokens": listed or None}
+
+
+def _text_of(token: Any) -> str | None:
+    return None if token is None or isinstance(token, list) else str(token)
+
+
+def _prefix_field(backend: Any) -> dict[str, bool]:
+    """Return whether a text begins with a space; transformers 4 changes what tokenizer.json says of it to the field."""
+    cut = backend.pre_tokenizer
+    begins = json.loads(cut.__getstate__()).get("add_prefix_space") if cut is not None else None
+    return {} if begins is None else {"add_prefix_space": begins}
+
+
+def cut_alike(first: Any, second: Any) -> bool:
+    """Return whether two tokenizers of one vocabulary cut texts alike, and so each token's text and added tokens."""
+    added = [str(token) for token in second.added_tokens_decoder.values()]
+    texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
+    texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
+    ids, wanted = (each(texts, add_special_tokens=False)["input_ids"] for each in (first, second))
+    return bool(ids == wanted)
+
+
+def misreading_class(folder: Path, tokenizer: Any) -> str:
+    """Return the class by which AutoTokenizer reads a folder otherwise than what was saved there; empty for none.
+
+    For some families, such as qwen2, transformers 5 takes their class whatever class the folder names.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    return "" if cut_alike(theirs, tokenizer) else type(theirs).__name__

@@ -1,0 +1,196 @@
+"""The routes of the server: chat and completions, whole or streamed, the models, and its health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxrl_sql.rollout import Engine, NotFiniteError, Sample
+from jaxrl_sql.runtime.loopback import names_loopback
+from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
+from jaxrl_sql.serving.parameters import RefusedError, check_query
+from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, Request, Writer, read
+from jaxrl_sql.types import InputError
+
+LARGEST = 16 << 20
+"""The bytes of a largest request."""
+
+
+class _Waiting:
+    """A job and what came of it, in a client's event loop."""
+
+    def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
+        engine = _engine(batcher, request.model)
+        prompts = request.prompts(engine, dates.get(request.model, ""))
+        self.writer = Writer(request, prompts, engine)
+        self.events: asyncio.Queue[Sample | Exception] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Sample | Exception) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self.events.put_nowait, event)
+
+        sampling = request.sampling(engine, prompts, most)
+        self.job = Job(request.model, prompts, sampling, emit, request.stream)
+        batcher.submit(self.job)
+
+    async def samples(self) -> AsyncIterator[Sample]:
+        """Yield what comes until all samples are finished; whoever stops listening cancels the job."""
+        left = self.job.rows
+        try:
+            while left:
+                event = await self.events.get()
+                if isinstance(event, NotFiniteError):
+                    raise RefusedError(str(event), "model_not_finite", status=503)
+                if isinstance(event, Exception):
+                    raise RefusedError("the engine failed; the server's log says why", status=500)
+                if event.error:
+                    raise RefusedError(event.error)
+                left -= bool(event.finish_reason)
+                yield event
+        finally:
+            self.job.cancelled = bool(left)
+
+    async def whole(self) -> dict[str, Any]:
+        """Wait for all samples and return the answer."""
+        return self.writer.whole([sample async for sample in self.samples()])
+
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield the answer as server-sent events."""
+        try:
+            async for sample in self.samples():
+                if event := self.writer.event(sample):
+                    yield f"data: {json.dumps(event)}\n\n"
+            options = self.writer.request.stream_options
+            if options and options.include_usage:
+                yield f"data: {json.dumps(self.writer.usage_event())}\n\n"
+        except RefusedError as error:
+            yield f"data: {json.dumps(error.body())}\n\n"
+        yield "data: [DONE]\n\n"
+
+
+def _engine(batcher: Batcher, model: str) -> Engine:
+    """Return the engine of a model; raises RefusedError for a name that is not served."""
+    if model not in batcher.engines:
+        names = ", ".join(batcher.engines)
+        raise RefusedError(f"model {model!r} is not served: {names}", "model_not_found", "model", 404)
+    return batcher.engines[model]
+
+
+def _about(model: str) -> dict[str, Any]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": "jaxrl_sql"}
+
+
+class _LoopbackOnly:
+    """Answers those alone who know the server by a name of loopback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        app = self.app
+        if not names_loopback(host):
+            message = f"Host {host!r} is not this machine's loopback: ask localhost, or serve with --host ADDRESS"
+            app = JSONResponse(RefusedError(message).body(), 403)
+        await app(scope, receive, send)
+
+
+def make_app(
+    batcher: Batcher,
+    most_tokens: int,
+    on_loopback: bool = True,
+    dates: Mapping[str, str] = MappingProxyType({}),
+) -> Starlette:
+    """Return the application; a completion has at most `most_tokens` tokens.
+
+    `dates` are the days that the chats of some models have, by name; those of others have that of the request.
+    `on_loopback`, where it listens there, it refuses requests for another host: a page elsewhere sends such.
+    """
+
+    def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
+        async def answer(http: HttpRequest) -> Response:
+            check_query(http.query_params)
+            waiting = _Waiting(read(kind, await _body(http)), batcher, most_tokens, dates)
+            if waiting.job.is_streamed:
+                return StreamingResponse(waiting.stream(), media_type="text/event-stream")
+            return await _whole(http, waiting)
+
+        return answer
+
+    async def models(http: HttpRequest) -> Response:
+        check_query(http.query_params)
+        return JSONResponse({"object": "list", "data": [_about(name) for name in batcher.engines]})
+
+    async def model(http: HttpRequest) -> Response:
+        check_query(http.query_params)
+        name = http.path_params["name"]
+        _engine(batcher, name)
+        return JSONResponse(_about(name))
+
+    async def health(_http: HttpRequest) -> Response:
+        status = "ok" if batcher.is_alive else "stopped"
+        return JSONResponse({"status": status, **batcher.counts}, 200 if batcher.is_alive else 503)
+
+    routes = [
+        Route("/v1/chat/completions", answering(ChatRequest), methods=["POST"]),
+        Route("/v1/completions", answering(CompletionRequest), methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/health", health),
+    ]
+    errors = (RefusedError, QueueFullError, InputError, HTTPException)
+    around = [Middleware(_LoopbackOnly)] if on_loopback else []
+    return Starlette(routes=routes, middleware=around, exception_handlers=dict.fromkeys(errors, _refuse))
+
+
+async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
+    """Wait for an answer, and for the client to go away; what is asked in vain is cancelled."""
+    answer = asyncio.ensure_future(waiting.whole())
+    gone = asyncio.ensure_future(_gone(http))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        return JSONResponse(answer.result()) if answer.done() else Response(status_code=499)
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def _gone(http: HttpRequest) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(http: HttpRequest) -> bytes:
+    """Return a request's body; raises RefusedError for one that is too large or encoded."""
+    if (encoding := http.headers.get("content-encoding", "identity")) != "identity":
+        raise RefusedError(f"Content-Encoding {encoding} is not supported by this server", status=415)
+    found = bytearray()
+    async for piece in http.stream():
+        found += piece
+        if len(found) > LARGEST:
+            raise RefusedError(f"the request has over {LARGEST} bytes", status=413)
+    return bytes(found)
+
+
+async def _refuse(_http: HttpRequest, error: Exception) -> Response:
+    """Answer with OpenAI's error object."""
+    if isinstance(error, QueueFullError):
+        refused = RefusedError(str(error), "queue_full", status=429)
+        return JSONResponse(refused.body(), 429, {"Retry-After": str(error.seconds)})
+    if isinstance(error, HTTPException):
+        error = RefusedError(error.detail, status=error.status_code)
+    refused = error if isinstance(error, RefusedError) else RefusedError(str(error))
+    return JSONResponse(refused.body(), refused.status)

@@ -1,0 +1,358 @@
+"""OpenAI's chat and completions as data: what is asked, what is refused, and the form of what is answered."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END
+from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, prompt_ids
+from jaxrl_sql.runtime.plain import plain
+from jaxrl_sql.serving.parameters import (
+    IGNORED,
+    IGNORED_IN_CONTENT,
+    REFUSED,
+    REFUSED_IN,
+    Refused,
+    RefusedError,
+    check_names,
+    check_parameters,
+)
+from jaxrl_sql.text2sql.env.turns import TAGS
+from jaxrl_sql.text2sql.prompts.chat import render_chat
+from jaxrl_sql.types import Prompt
+
+MOST = 128
+"""The most samples, and the most prompts, of a request."""
+_SENTINEL = "a7c1f04e2b"
+MOST_STOPS, STOP_BYTES = 16, 256
+"""The most stop strings of a request, and their bytes together: each has a row as long as the vocabulary."""
+
+
+class _Fields(BaseModel):
+    """Fields that are read; null is an absent one, 1.0 is 1, and further names are kept for `check_parameters`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        known = {name: cls.model_fields[name].annotation for name in fields if name in cls.model_fields}
+        read = {name: value for name, value in fields.items() if value is not None or name not in known}
+        # JSON has one type of number, and some clients write whole ones as 1.0.
+        whole = {
+            name: int(value)
+            for name, value in read.items()
+            if known.get(name) in (int, int | None) and isinstance(value, float) and value.is_integer()
+        }
+        return read | whole
+
+    def check(self, refused: Refused, ignored: Collection[str] = (), where: str = "") -> None:
+        """Raise RefusedError as `check_parameters` does for the names that are not read."""
+        check_parameters(self.model_extra or {}, type(self).model_fields, refused, ignored, where)
+
+
+class StreamOptions(_Fields):
+    """Which events a stream has after its pieces."""
+
+    include_usage: bool = False
+
+
+class TemplateOptions(_Fields):
+    """Options of the chat template."""
+
+    enable_thinking: bool | None = None
+
+
+class Request(_Fields):
+    """What both forms of request have. Numbers not named are the engine's: a whole distribution, temperature 1."""
+
+    usual_tokens: ClassVar[int]
+    """How many tokens a completion may have where no number is named."""
+
+    model: str
+    n: int = Field(1, ge=1, le=MOST)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    logprobs: bool | int | None = None
+    return_token_ids: bool = False
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Return the stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        self.check({**REFUSED, "best_of": (self.n,)}, IGNORED)
+        if self.stream_options:
+            self.stream_options.check(REFUSED_IN["stream_options"], where="stream_options.")
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            message = f"max_tokens is {self.max_tokens}, max_completion_tokens {self.max_completion_tokens}: send one"
+            raise RefusedError(message, param="max_tokens")
+
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
+        """Return the prompts as tokens; `date` is the day that a chat template knows, empty for that of the request."""
+        raise NotImplementedError
+
+    def sampling(self, engine: Engine, prompts: Sequence[Prompt], most: int) -> SamplingParams:
+        """Return how to sample; `most` tokens are the server's own bound.
+
+        Raises RefusedError for a prompt that is too long and for stop strings beyond their bounds, InputError for a
+        number outside its range.
+        """
+        longest, positions = max(len(one.token_ids) for one in prompts), engine.model.max_positions
+        room, limit = positions - longest, self.max_completion_tokens or self.max_tokens
+        if room < (limit or 1):
+            wanted = f" and {limit} of its completion" if limit else ""
+            message = f"the model has {positions} positions: {longest} tokens of the prompt{wanted} do not fit"
+            raise RefusedError(message, "context_length_exceeded")
+        if limit and limit > most:
+            raise RefusedError(f"max_tokens is at most {most} here, not {limit}", param="max_tokens")
+        if len(self.stops) > MOST_STOPS or len("".join(self.stops).encode(errors="replace")) > STOP_BYTES:
+            message = f"stop: at most {MOST_STOPS} strings of at most {STOP_BYTES} bytes together"
+            raise RefusedError(message, param="stop")
+        if STATEMENT_END in self.stops:
+            raise RefusedError("stop: a zero byte before a semicolon is not supported by this server", param="stop")
+        given = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        told = {name: value for name in given if (value := getattr(self, name)) is not None}
+        if told.get("top_k") == -1:
+            told["top_k"] = 0  # -1 means all, where vLLM is asked
+        seed = secrets.randbits(31) if self.seed is None else self.seed % 2**31
+        tokens = min(limit or self.usual_tokens, most, room)
+        return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **told)
+
+
+class ContentPart(_Fields):
+    """A part of a message; only texts are read."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(_Fields):
+    """A message of a conversation."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+    def check_all(self, where: str) -> None:
+        """Raise RefusedError for members that are not read, and for a part of the content that is no text."""
+        self.check(REFUSED_IN["messages"], where=where)
+        if self.content is None and self.role != "assistant":
+            raise RefusedError(f"{where}content: is missing", param="messages")
+        for i, part in enumerate(self.content if isinstance(self.content, list) else ()):
+            if part.type != "text":
+                raise RefusedError(f"{where}content.{i} is of type {part.type!r}: only text is read", param="messages")
+            if part.text is None:
+                raise RefusedError(f"{where}content.{i}.text is missing", param="messages")
+            part.check(REFUSED_IN["content"], IGNORED_IN_CONTENT, f"{where}content.{i}.")
+
+    def plain(self) -> dict[str, str]:
+        """Return role and text."""
+        parts = self.content or ""
+        return {"role": self.role, "content": parts if isinstance(parts, str) else "".join(p.text or "" for p in parts)}
+
+    def shielded(self, control: ControlTokens) -> dict[str, str]:
+        """Return role and text with marks in the names of control tokens.
+
+        A message may be a prompt of ours, so a dialogue's tags stay tokens; an assistant may have written any tag.
+        """
+        but = TAGS | control.tags if self.role == "assistant" else TAGS
+        return {key: control.shield(text, but) for key, text in self.plain().items()}
+
+
+class ChatRequest(Request):
+    """A conversation to go on with; an answer may have all tokens that fit."""
+
+    usual_tokens = 1 << 31
+    messages: list[Message] = Field(min_length=1)
+    logprobs: bool = False
+    chat_template_kwargs: TemplateOptions = TemplateOptions()
+
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        super().check_all()
+        self.chat_template_kwargs.check(REFUSED_IN["chat_template_kwargs"], where="chat_template_kwargs.")
+        for i, message in enumerate(self.messages):
+            message.check_all(f"messages.{i}.")
+
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
+        """Return the conversation as tokens, by the tokenizer's chat template.
+
+        Raises RefusedError where the template leaves out a message, as some do with a role that they do not know.
+        """
+        control = engine.vocabulary.control
+        messages = [message.shielded(control) for message in self.messages]
+        text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
+        for i, message in enumerate(messages):
+            # Of an assistant's message templates leave out the thoughts.
+            is_found = message["role"] == "assistant" or message["content"].strip() in text
+            if not is_found and not self._is_shown(engine, messages, i):
+                role = self.messages[i].role
+                reason = f"messages.{i}: the model's chat template leaves out the text of a message of role {role!r}"
+                raise RefusedError(reason, param="messages")
+        return [Prompt("chat", tuple(control.encode(text)), bare(text))]
+
+    def _is_shown(self, engine: Engine, messages: Sequence[Mapping[str, str]], i: int) -> bool:
+        """Return whether the template shows the i-th message; it may change its text, such as SmolLM3's `/no_think`."""
+        others = [*messages[:i], {**messages[i], "content": _SENTINEL}, *messages[i + 1 :]]
+        return _SENTINEL in render_chat(engine.tokenizer, others, self.chat_template_kwargs.enable_thinking, "")
+
+
+class CompletionRequest(Request):
+    """Texts, or tokens, to continue; control tokens in a text count, as whoever sends it writes the template."""
+
+    usual_tokens = 16  # OpenAI's
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = Field(None, ge=0)
+    add_special_tokens: bool = True
+
+    def check_all(self) -> None:
+        """Raise RefusedError for parameters and members that are not supported."""
+        super().check_all()
+        if self.logprobs:
+            message = (
+                f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens' own, without alternatives"
+            )
+            raise RefusedError(message, param="logprobs")
+
+    def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
+        """Return the prompts as tokens."""
+        given: Any = self.prompt
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            given = [given]
+        if not 0 < len(given) <= MOST:
+            raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
+        encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in given]
+        if not all(encoded):
+            raise RefusedError("prompt: one is without tokens", param="prompt")
+        size = engine.model.vocab_size
+        if wrong := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
+            raise RefusedError(f"prompt: token {wrong} is none of the model's {size}", param="prompt")
+        return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
+
+    def _ids(self, tokenizer: Any, text: str) -> list[int]:
+        if self.add_special_tokens:
+            return prompt_ids(tokenizer, text)
+        return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def read(kind: type[Request], body: bytes) -> Request:
+    """Return a request; raises RefusedError for what is none, and for what asks for something that is not done."""
+    try:
+        request = kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(f"{where or 'the body'}: {first['msg']}", param=where or None) from error
+    try:
+        check_names(body)
+    except ValueError as error:
+        raise RefusedError(f"the body: {error}") from error
+    request.check_all()
+    return request
+
+
+class Writer:
+    """Writes the answers to one request, whole or as the events of a stream."""
+
+    def __init__(self, request: Request, prompts: Sequence[Prompt], engine: Engine) -> None:
+        self.request, self.given, self.engine = request, prompts, engine
+        self.is_chat = isinstance(request, ChatRequest)
+        kind, name = ("chat.completion", "chatcmpl") if self.is_chat else ("text_completion", "cmpl")
+        self.head = {
+            "id": f"{name}-{uuid.uuid4().hex}",
+            "object": f"{kind}.chunk" if self.is_chat and request.stream else kind,
+            "created": int(time.time()),
+            "model": request.model,
+        }
+        self.sent: dict[int, tuple[int, int]] = {}
+        """The tokens and the characters of each choice that were streamed."""
+        self.written = 0
+
+    def whole(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """Return the answer of all samples."""
+        choices = [self._choice(sample, "message", 0, self._text(sample)) for sample in samples]
+        choices.sort(key=lambda choice: choice["index"])
+        return {**self.head, "choices": choices, "usage": self._usage()}
+
+    def event(self, sample: Sample) -> dict[str, Any] | None:
+        """Return the event of what has come of a sample since the last one; None where nothing has."""
+        number = self._number(sample)
+        tokens, characters = self.sent.get(number, (0, 0))
+        if len(sample.token_ids) == tokens and not sample.finish_reason:
+            return None
+        text = self._text(sample)
+        sure = len(text) if sample.finish_reason else self._sure(text)
+        self.sent[number] = len(sample.token_ids), max(characters, sure)
+        return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:sure])]}
+
+    def usage_event(self) -> dict[str, Any]:
+        """Return the last event of a stream whose usage is asked for."""
+        return {**self.head, "choices": [], "usage": self._usage()}
+
+    def _usage(self) -> dict[str, int]:
+        read_ = sum(len(one.token_ids) for one in self.given)
+        return {"prompt_tokens": read_, "completion_tokens": self.written, "total_tokens": read_ + self.written}
+
+    def _number(self, sample: Sample) -> int:
+        return sample.prompt_index * self.request.n + sample.index
+
+    def _choice(self, sample: Sample, part: str, first: int, text: str) -> dict[str, Any]:
+        """Return a choice with a text, and with a sample's tokens from a `first` one on where they are asked for."""
+        ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
+        self.written += len(ids)
+        said = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        about: dict[str, Any] = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
+        about["logprobs"] = self._logprobs(ids, logprobs)
+        if self.request.return_token_ids:
+            about |= {"token_ids": [*ids], "prompt_token_ids": [*self.given[sample.prompt_index].token_ids]}
+        return said | about
+
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Mapping[str, Any] | None:
+        if self.request.logprobs is None or self.request.logprobs is False:
+            return None
+        texts, logprobs = (
+            [self.engine.tokenizer.decode([token], clean_up_tokenization_spaces=False) for token in ids],
+            plain(logprobs),
+        )  # JSON has no infinity
+        if not self.is_chat:
+            return {"tokens": texts, "token_logprobs": [*logprobs], "top_logprobs": None}
+        names = self.engine.vocabulary.token_bytes
+        content = [
+            {"token": text, "logprob": value, "bytes": [*names[token]], "top_logprobs": []}
+            for text, token, value in zip(texts, ids, logprobs, strict=True)
+        ]
+        return {"content": content}
+
+    def _text(self, sample: Sample) -> str:
+        """Return the text of a sample without the stop string that ended it, which OpenAI's answers leave out."""
+        if sample.finish_reason:
+            ends = sample.finish_reason == "stop"
+            stop = next((one for one in self.request.stops if ends and sample.text.endswith(one)), "")
+            return sample.text.removesuffix(stop)
+        return self.engine.vocabulary.text(sample.token_ids)
+
+    def _sure(self, text: str) -> int:
+        """Return how much of a text cannot change: not a cut character at its end, nor what may begin a stop string."""
+        text = text.rstrip("\ufffd")
+        held = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
+        return len(text) - max(held, default=0)

@@ -1,0 +1,206 @@
+"""One dialogue with a database and what it earns, in no trainer's form: the others are thin around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.text2sql.env.executor import exploratory
+from jaxrl_sql.text2sql.env.tags import with_opened_thought
+from jaxrl_sql.text2sql.env.turns import Action, PendingObservation, SqlTurns
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, begun_by
+from jaxrl_sql.text2sql.rewards.score import RewardRule, ScoredResponse, collect, submit_texts
+from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
+from jaxrl_sql.types import Example, InputError, Response
+
+QUERY, SOLUTION = "query", "solution"
+"""The roles of SQL that the policy gave by a tool of that name: such a turn has no form that could be wrong."""
+Content = str | Sequence[str | Mapping[str, Any]] | Mapping[str, Any] | None
+"""The content of a message: a text, parts, or nothing."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True)
+class SqlTask:
+    """What a dialogue is scored by: an executor, the turns, and how an answer is read, judged and rewarded."""
+
+    executor: Any
+    turns: int = 5
+    read: Read = read_skyrl_sql
+    reward: RewardRule = skyrl_sql_reward
+    rule: str = RULE
+
+    def begin(self, example: Example) -> SqlEpisode:
+        """Begin a dialogue about a question."""
+        dialect = "sqlite" if example.engine_url else example.dialect
+        limits = exploratory(self.executor.limits)
+        return SqlEpisode(self, example, SqlTurns(self.executor, example.database, self.turns, limits, dialect))
+
+    def score(self, example: Example, response: Response) -> ScoredResponse:
+        """Score a finished answer: a text with its observations inside, or (role, text) a turn.
+
+        A turn by a tool has the role `query` or `solution`, and its SQL as text.
+        """
+        read = partial(_read, self.read)
+        (scored,) = collect(submit_texts(self.executor, [example], [response], read, (self.rule,)), self.reward)
+        return scored
+
+
+@dataclass
+class SqlEpisode:
+    """A dialogue that goes on: `step` takes what the policy wrote and returns what answers it."""
+
+    task: SqlTask
+    example: Example
+    environment: SqlTurns
+    transcript: list[tuple[str, str]] = field(default_factory=list, init=False)
+    done: bool = field(default=False, init=False)
+
+    def step(self, text: Content, finish_reason: str = "stop") -> str | None:
+        """Return the observation, or None when the dialogue is over; raises InputError when it was over before."""
+        written = content_text(text)
+        self._add("assistant", written)
+        return self._answer(self.environment.next(Action(written, finish_reason)))
+
+    def query(self, sql: Any) -> str | None:
+        """Take a turn with a tool's query, "" if it is no text; return as `step` does."""
+        self._add(QUERY, text := _text(sql))
+        return self._answer(self.environment.ask(text))
+
+    def solve(self, sql: Any) -> None:
+        """End the dialogue with a tool's solution, "" if it is no text; raises InputError when it was over before."""
+        self._add(SOLUTION, _text(sql))
+        self._answer(None)
+
+    def _add(self, role: str, text: str) -> None:
+        if self.done:
+            raise InputError("the dialogue is over: begin another")
+        self.transcript.append((role, text))
+
+    def _answer(self, pending: PendingObservation | None) -> str | None:
+        if pending is None:
+            self.done = True
+            return None
+        observation = pending.result()
+        self.transcript.append(("environment", observation))
+        return observation
+
+    def scored(self) -> ScoredResponse:
+        """Return what the dialogue earned so far, and whether it may be learned from (`trusted`)."""
+        return self.task.score(self.example, self.transcript)
+
+    def reward(self) -> float | None:
+        """Return the reward; None where the gold failed or a clock decided, so that nothing is to be learned."""
+        scored = self.scored()
+        return scored.reward.total if scored.trusted and not self.environment.stop else None
+
+
+def example_of(row: Mapping[str, Any]) -> Example:
+    """Return the question of a data set's row: `db_path` and `gold_sql`, and `question`, `dialect` where they are.
+
+    Raises InputError for a row without one of the first two.
+    """
+    db_path, gold_sql = values = row.get("db_path"), row.get("gold_sql")
+    if missing := [name for name, value in zip(("db_path", "gold_sql"), values, strict=True) if value in (None, "")]:
+        raise InputError(f"a row has no {' and no '.join(missing)}; it has {', '.join(sorted(row)) or 'nothing'}")
+    if not (isinstance(db_path, str | Path) and isinstance(gold_sql, str)):
+        kinds = f"{type(db_path).__name__} and {type(gold_sql).__name__}"
+        raise InputError(f"a row's db_path and gold_sql must be texts, not {kinds}")
+    question, dialect = str(row.get("question") or ""), str(row.get("dialect") or "sqlite")
+    return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
+
+
+def response_of(completion: Any, prompt: Any = "") -> Response:
+    """Return a completion as it is scored: a text, or a chat's messages, of which the policy's count.
+
+    A call of a tool is a turn by itself; its SQL is the argument `sql`. A thought that a message holds apart is put
+    before its text, as is the beginning of the answer in the `prompt`. The template of a prompt's messages may have
+    opened the thought. Raises InputError where a completion is of another type.
+    """
+    begun = _begun(prompt)
+    if isinstance(completion, str):
+        return completion if completion.startswith(begun) else begun + completion
+    if not isinstance(completion, Sequence) or not all(isinstance(message, Mapping) for message in completion):
+        raise InputError(f"a completion must be a text or messages, not {type(completion).__name__}")
+    turns: list[tuple[str, str]] = []
+    may_be_opened = not (begun or isinstance(prompt, str))
+    for message in completion:
+        if message.get("role") != "assistant":
+            turns.append(("environment", content_text(message.get("content"))))
+        elif calls := message.get("tool_calls"):
+            turns += map(_called, calls)
+        else:
+            turns.append(("assistant", _written(message, may_be_opened)))
+    if turns and turns[0][0] == "assistant" and not turns[0][1].startswith(begun):
+        turns[0] = ("assistant", begun + turns[0][1])
+    return turns
+
+
+def content_text(content: Content) -> str:
+    """Return the text of a message's content; parts without a text have none. Raises InputError for other types."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list | tuple) else [content]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if other := next((text for text in texts if not isinstance(text, str | None)), None):
+        raise InputError(f"a message's content must be a text or parts with texts, not {type(other).__name__}")
+    return "".join(text or "" for text in texts)
+
+
+def _begun(prompt: Any) -> str:
+    """Return the beginning of the answer in a prompt: a tag at its end, or the content of a last assistant message."""
+    if isinstance(prompt, str):
+        return begun_by(prompt)
+    last = prompt[-1] if isinstance(prompt, Sequence) and prompt else {}
+    is_begun = isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_calls")
+    return content_text(last.get("content")) if is_begun else ""
+
+
+def _written(message: Mapping[str, Any], may_be_opened: bool) -> str:
+    """Return the text of a message, behind the thought that it holds apart; a template may have opened its thought."""
+    text = content_text(message.get("content"))
+    thought = next((apart for name in _THOUGHTS if (apart := message.get(name)) and isinstance(apart, str)), "")
+    if thought and "</think>" not in text:
+        return f"<think>{thought}</think>\n{text}"
+    return with_opened_thought(text) if may_be_opened else text
+
+
+def _called(call: Any) -> tuple[str, str]:
+    """Return the turn of a tool's call; a call without SQL is a query without text."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise InputError(f"a tool call must be a mapping with a function, not {type(call).__name__}")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    sql = _text(arguments.get("sql") if isinstance(arguments, Mapping) else None)
+    return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql)
+
+
+def _text(argument: Any) -> str:
+    """Return a tool's argument, which a model may have written in another type."""
+    return argument if isinstance(argument, str) else ""
+
+
+def _read(read: Read, response: Response) -> ParsedResponse:
+    """Read a response of which some turns may be by tools: the others, without those and their results, by `read`."""
+    if isinstance(response, str) or not any(role in (QUERY, SOLUTION) for role, _ in response):
+        return read(response)
+    queries = tuple(text.strip() for role, text in response if role == QUERY and text.strip())
+    solution = next((text.strip() for role, text in response if role == SOLUTION), None)
+    if solution is not None:
+        return ParsedResponse(solution or None, answer=solution, queries=queries)
+    others: list[tuple[str, str]] = []
+    is_tool = False
+    for role, text in response:
+        is_tool = role == QUERY or (is_tool and role == "environment")
+        if not is_tool:
+            others.append((role, text))
+    reading = read(others)
+    return reading._replace(queries=(*queries, *reading.queries))

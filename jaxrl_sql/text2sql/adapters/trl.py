@@ -1,0 +1,96 @@
+"""For TRL's GRPOTrainer: `environment_factory` with two tools, and a reward function for answers that are texts.
+
+The columns of the data set are `db_path`, `gold_sql` and, to be shown, `question`; see `episode.example_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any
+
+from jaxrl_sql.text2sql.adapters.episode import SqlEpisode, SqlTask, example_of, response_of
+from jaxrl_sql.types import InputError
+
+_OVER = "The dialogue is over."
+
+
+class SqlEnvironment:
+    """A database as tools: TRL offers the public methods but `reset` and `get_reward` to the model."""
+
+    def __init__(self, task: SqlTask) -> None:
+        self._task = task
+        self._episode: SqlEpisode | None = None
+
+    def reset(self, **row: Any) -> None:
+        """Begin a dialogue about the row's question."""
+        self._episode = self._task.begin(example_of(row))
+
+    def query(self, sql: str) -> str:
+        """Run a query on the database and return its rows, to explore before you answer.
+
+        Args:
+            sql: One SQL query; nothing can be changed by it.
+
+        Returns:
+            The rows, or the error, and how many turns are left.
+        """
+        episode = self._begun()
+        return _OVER if episode.done else episode.query(sql) or _OVER
+
+    def solution(self, sql: str) -> str:
+        """Give the query that answers the question; the dialogue ends with it.
+
+        Args:
+            sql: The SQL query whose rows answer the question.
+
+        Returns:
+            That the dialogue is over.
+        """
+        episode = self._begun()
+        if not episode.done:
+            episode.solve(sql)
+        return _OVER
+
+    def get_reward(self) -> float | None:
+        """Return the reward of the dialogue; None where nothing is to be learned from it."""
+        return self._begun().reward()
+
+    def _begun(self) -> SqlEpisode:
+        if self._episode is None:
+            raise InputError("no dialogue was begun: call reset with the row's db_path and gold_sql")
+        return self._episode
+
+
+def environment_factory(task: SqlTask) -> Callable[[], SqlEnvironment]:
+    """Return what GRPOTrainer's `environment_factory` takes: each call makes an environment of its own."""
+
+    def factory() -> SqlEnvironment:
+        return SqlEnvironment(task)
+
+    return factory
+
+
+def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
+    """Return what GRPOTrainer's `reward_funcs` takes: whole answers, texts or messages, to rewards.
+
+    None, which TRL leaves out, stands where nothing is to be learned.
+    """
+
+    def sql_reward(
+        completions: Sequence[str | list[Mapping[str, Any]]], prompts: Sequence[Any] = (), **columns: Any
+    ) -> list[float | None]:
+        # Lists, and arrays such as NumPy's; the trainer passes other things by name, too.
+        wide = {name: list(values) for name, values in columns.items() if _is_column(values)}
+        rewards: list[float | None] = []
+        for i, completion in enumerate(completions):
+            row = {name: values[i] for name, values in wide.items() if i < len(values)}
+            response = response_of(completion, prompts[i] if i < len(prompts) else "")
+            scored = task.score(example_of(row), response)
+            rewards.append(scored.reward.total if scored.trusted else None)
+        return rewards
+
+    return sql_reward
+
+
+def _is_column(values: Any) -> bool:
+    return isinstance(values, Iterable) and isinstance(values, Sized) and not isinstance(values, str | bytes | Mapping)

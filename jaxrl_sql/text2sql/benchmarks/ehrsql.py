@@ -1,0 +1,245 @@
+"""EHRSQL (Lee et al. 2022) and its 2024 shared task: questions on hospital records, some of which have no answer.
+
+The first has `<database>/train.json`, `valid.json` and `test.json`, lists with `id`, `question`, `query` and
+`is_impossible`; the second `<database>/<split>/data.json` and `label.json`, whose SQL is found by id and is `null` for
+a question without one. Databases are `<database>/<database>.sqlite`, made by its own scripts from data under licence.
+Each is judged as its own scorer does it. OmniSQL's archive has questions with an answer as `dev.json`, `tables.json`
+and `database/`: it runs their SQL as it is, and compares by BIRD's rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.text2sql.benchmarks.databases import Databases
+from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, is_reshaped, listed, no_split, said, uid_or
+from jaxrl_sql.types import InputError
+
+_SPLITS = ("valid", "dev", "test", "train")
+# A few questions of the shared task's, on its database.
+_SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
+_DATABASES = ("database", "databases")
+_RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
+_OMNISQL = re.compile(r"mimic_?(iii|iv|3|4)|eicu")
+# What questions call normal: golds write `heart_rate_lower`, and the published scorers put the number there.
+_RANGES = {
+    "temperature": (35.5, 38.1),
+    "sao2": (95.0, 100.0),
+    "heart_rate": (60.0, 100.0),
+    "respiration": (12.0, 18.0),
+    "systolic_bp": (90.0, 120.0),
+    "diastolic_bp": (60.0, 90.0),
+    "mean_bp": (60.0, 110.0),
+}
+# MySQL's arithmetic on dates, which SQLite does by modifiers.
+_SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONTH|YEAR|DAY)\)")
+_BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the folders of a set's databases: this one, or those in it, without a sample of them."""
+    inner = [one for one in sorted(folder.iterdir()) if one.is_dir()] if folder.is_dir() else []
+    outer = [one for name in ("data", "dataset/ehrsql") for one in sorted((folder / name).glob("*/"))]
+    parts = [part for part in (folder, *inner, *outer) if _splits(part)]
+    return [part for part in parts if part.name != _SAMPLE] or parts
+
+
+def _splits(folder: Path) -> list[str]:
+    """Return the splits that one database's folder has."""
+    return [split for split in _SPLITS if _form(folder, split)]
+
+
+def _form(folder: Path, split: str) -> str:
+    """Return the form in which a folder has a split, a key of `_RULES`; "" where it has none."""
+    if _is_2024(folder, split):
+        return "2024"
+    path = folder / f"{split}.json"
+    record = first_record(path) if path.is_file() else {}
+    if split == "dev" and is_reshaped(folder, record, "ehrsql", _OMNISQL):
+        return "OmniSQL"
+    return "2022" if "is_impossible" in record and "question" in record else ""
+
+
+def _is_2024(folder: Path, split: str) -> bool:
+    path = folder / split / "data.json"
+    if not path.is_file():
+        return False
+    head = _head(path)
+    return '"question"' in head and ((folder / split / "label.json").is_file() or '"data"' in head)
+
+
+def is_split_folder(folder: Path) -> bool:
+    """Return whether a folder is a split of the shared task's, and no set by itself."""
+    return folder.name in _SPLITS and _is_2024(folder.parent, folder.name)
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(1 << 16).decode("utf-8", errors="replace")
+
+
+def is_ehrsql(folder: Path) -> bool:
+    """Return whether a folder holds EHRSQL, for one database or for several."""
+    return bool(_parts(folder))
+
+
+def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a split, valid by default, of every database in the folder."""
+    parts = _parts(folder)
+    there = [name for name in _SPLITS if any(name in _splits(part) for part in parts)]
+    asked = {"dev": "valid"}.get(split, split) if split not in there else split
+    chosen = asked or there[0]
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    parts = [part for part in parts if chosen in _splits(part)]
+    forms = {_form(part, chosen) for part in parts}
+    if len(forms) > 1:
+        raise InputError(
+            f"{folder}: has sets of EHRSQL that are judged by different rules ({', '.join(sorted(forms))}): name one "
+            f"of the folders {listed(map(str, parts))}"
+        )
+    (form,) = forms
+    databases = Databases(
+        root
+        for part in parts
+        for root in (part, *(part / name for name in _DATABASES), part.parent, part.parent / "data")
+    )
+    items = [item for part in parts for item in _items(part, chosen, form, databases, notes)]
+    unanswerable = sum(not item.more.get("answerable", True) for item in items)
+    notes.append(
+        f"{unanswerable} of {len(items)} questions have no answer in the database: to give no SQL is right there"
+    )
+    if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in parts:
+        notes.append(f"{_SAMPLE}/ repeats some questions, and is not read: name it as the data to read it alone")
+    where = f"{folder}: {chosen} (databases are expected as {parts[0] / items[0].db_id if items else parts[0]}.sqlite)"
+    return Found(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
+
+
+def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes) -> list[Item]:
+    is_2024 = form == "2024"
+    path = part / split / "data.json" if is_2024 else part / f"{split}.json"
+    records = _shared_task(part, split, notes) if is_2024 else read_records(path, notes)
+    prepare = _PREPARES.get(form, str)
+    items = []
+    changed = 0
+    for number, record in enumerate(records):
+        sql = said(record, "query", "sql")
+        is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
+        run = prepare(sql) if is_answerable else ""
+        changed += is_answerable and run.lower() != sql.lower()
+        items.append(
+            Item(
+                uid_or(record, f"{part.name}_{split}_{number}", path, "id"),
+                _database(part, said(record, "db_id"), databases),
+                said(record, "question"),
+                run,
+                difficulty=said(record, "importance"),
+                more={} if is_answerable else {"answerable": False},
+                fields=tuple(record),
+            )
+        )
+    if changed:
+        notes.append(
+            f"{part.name}/{split}: {changed} golds name today or the bounds of vital signs; they are "
+            "replaced as the published scorer does, and predictions have to be too"
+        )
+    return items
+
+
+def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
+    """Join questions and labels by id."""
+    path, labels = part / split / "data.json", part / split / "label.json"
+    found = read_json(path, notes)
+    questions: Any = found.get("data") if isinstance(found, dict) else found
+    if not isinstance(questions, list):
+        raise InputError(f"{path}: expected a list of questions under `data`")
+    if not labels.is_file():
+        there = [name for name in _splits(part) if (part / name / labels.name).is_file()]
+        others = f"; splits with one: {', '.join(there)}" if there else ""
+        raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
+    golds = read_json(labels, notes)
+    if isinstance(golds, list):
+        by_id = [(id_of(label, str(labels), "id"), label) for label in golds if isinstance(label, dict)]
+        # Of a repeated id the first counts, as of questions.
+        golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
+    if not isinstance(golds, dict):
+        raise InputError(f"{labels}: expected an object of SQL by id")
+    # A label that is null says that there is no SQL; one that is missing says nothing.
+    golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
+    questions = [one for one in questions if isinstance(one, dict)]
+    uids = [id_of(one, f"{path}: question {number}", "id") for number, one in enumerate(questions)]
+    return [{**one, "query": said(golds, uid) if uid else ""} for one, uid in zip(questions, uids, strict=True)]
+
+
+def _database(part: Path, db_id: str, databases: Databases) -> str:
+    """Return the database's name; questions may write `mimic3` for `mimic_iii`, or nothing."""
+    if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
+        return db_id
+    if not db_id:
+        return part.name if databases.path(part.name) else _DATABASE_2024
+    own = any((part / f"{part.name}{ending}").is_file() for ending in (".sqlite", ".db"))
+    return part.name if own else db_id
+
+
+def as_run(sql: str, now: str) -> str:
+    """Return SQL as the scorer of 2024 runs it: the set's own date for today, numbers for the bounds of vital signs.
+
+    Both stand for what no database knows. Today is `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` or
+    `CURTIME()`, written so; comparisons with a space inside, MySQL's DATE_ADD and DATE_SUB, and format letters that
+    SQLite writes in capitals are mended too. Lines stay apart; the scorer joins them, and a comment swallows SQL.
+    """
+    date, time = now.split(" ")
+    text = _SHIFT.sub(_shifted, mended(sql))
+    today = {
+        "current_time": now,
+        "current_date": date,
+        "'now'": now,
+        "NOW()": now,
+        "CURDATE()": date,
+        "CURTIME()": time,
+    }
+    for name, moment in today.items():
+        text = text.replace(name, f"'{moment}'")
+    return _with_bounds(text).replace("%y", "%Y").replace("%j", "%J")
+
+
+def as_run_2022(sql: str, now: str) -> str:
+    """Return SQL as the scorer of 2022 runs it: all in lower case, as its databases are, and with fewer replacements.
+
+    Today is `current_time` or `'now'`. Two quotes in a row become one, in texts, too.
+    """
+    text = _with_bounds(sql.lower().replace("current_time", f"'{now}'"))
+    text = text.replace("''", "'").replace("< =", "<=").replace("%y", "%Y").replace("%j", "%J")
+    return text.replace("'now'", f"'{now}'")
+
+
+_PREPARES: dict[str, Callable[[str], str]] = {
+    "2022": partial(as_run_2022, now="2105-12-31 23:59:00"),
+    "2024": partial(as_run, now="2100-12-31 23:59:00"),
+}
+"""What each scorer does to SQL before it runs it."""
+
+
+def _with_bounds(sql: str) -> str:
+    return _BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
+
+
+def _shifted(found: re.Match[str]) -> str:
+    way, moment, number, unit = found.groups()
+    plural = "" if number == "1" else "s"
+    return f"datetime({moment}, '{'-' if way == 'SUB' else '+'}{number} {unit.lower()}{plural}')"
+
+
+EHRSQL = Format(
+    "ehrsql",
+    "ehrsql",
+    "ehrsql",
+    "<database>/valid.json with is_impossible, or <database>/valid/data.json and label.json; <database>.sqlite",
+    is_ehrsql,
+    read_ehrsql,
+)

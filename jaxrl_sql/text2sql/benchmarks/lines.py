@@ -1,0 +1,380 @@
+"""Sets of one file of records with databases beside it: SynSQL-2.5M, and a user's own JSON, lines, CSV or Parquet.
+
+Rows that systems released to train on are read as a user's own (`released`).
+
+SynSQL (Li et al. 2025) is `data.json`, a list of objects with `db_id`, `question`, `external_knowledge`, `sql`, `cot`
+and `sql_complexity`, and `databases/<db_id>/<db_id>.sqlite`. It has 2.5 million records: they are found by an index,
+and read one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
+from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    Found,
+    Item,
+    Lines,
+    listed,
+    no_split,
+    said,
+    said_all,
+    uid_or,
+    with_ids,
+)
+from jaxrl_sql.text2sql.benchmarks.released import (
+    ASKED,
+    ShownDatabases,
+    fields_of,
+    flattened,
+    released_roots,
+    script_of,
+    source_of,
+)
+from jaxrl_sql.text2sql.files.index import open_index
+from jaxrl_sql.text2sql.files.shares import rank
+from jaxrl_sql.text2sql.files.traces import trace_of
+from jaxrl_sql.types import InputError
+
+_DATABASES = ("databases", "database", "dev_databases", "train_databases")
+_IDS = ("id", "uid", "question_id", "instance_id", "qid")
+_QUESTION, _EVIDENCE = ASKED["question"], ASKED["evidence"]
+_SQL = ("sql", "SQL", "query", "gold_sql", "goldsql", "gold", "sql_query")
+_TRACE = ("response", "completion", "output", "trace", "cot", "goldcot", "answer")
+_DATABASE = ("db_id", "database", "db_name", "dbname", "db")
+_DIFFICULTY = ("difficulty", "sql_complexity", "complexity", "hardness")
+# The columns of a CSV that are read, as it calls them.
+_USED = frozenset(
+    (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *_DATABASE, *_DIFFICULTY, "db_path", "reasoning", "demonstration")
+)
+_CSV = (".csv", ".tsv")
+_ENDINGS = (".jsonl", ".json", *_CSV, ".parquet")
+_SHARD = "-00000-of-00001"  # what a hub calls the only one
+_NEAR = 0.5
+_USUAL = ("dev", "validation", "test", "train")
+# Files that stand in sets' folders and hold no questions.
+_NOT_QUESTIONS = ("tables", "dev_tables", "train_tables", "verify", "metrics", "config")
+# Of the golds of a file without splits.
+_HELD_OUT = 0.25
+# Above this size a file is not read whole.
+HUGE_BYTES = 256 << 20
+
+
+def synsql_item(path: Path, record: Record, number: int) -> Item:
+    """Make a question of a SynSQL record; its chain of thought is taught where it ends in SQL."""
+    uid = uid_or(record, f"synsql_{number}", path, "id")
+    return Item(
+        uid,
+        said(record, "db_id"),
+        said(record, "question"),
+        said(record, "sql"),
+        said(record, "external_knowledge"),
+        said(record, "sql_complexity"),
+        more=_taught(said(record, "cot")),
+        fields=fields_of(record),
+    )
+
+
+def _taught(text: str) -> dict[str, Any]:
+    trace = trace_of(text) if text else None
+    return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
+
+
+def own_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
+    """Make a question of a user's record; a gold that is not there is what its trace teaches."""
+    fields = fields_of(record)
+    record = flattened(record)
+    taught = _taught(next((text for name in _TRACE if (text := said(record, name))), "") or _last_message(record))
+    if not taught and said(record, "reasoning"):
+        taught = {"reasoning": said(record, "reasoning")}
+    if said(record, "demonstration"):
+        taught["demonstration"] = said(record, "demonstration")
+    named, path = said(record, *_DATABASE), said(record, "db_path")
+    if not path and named.endswith((".sqlite", ".db", ".sqlite3")):
+        named, path = Path(named).stem, named
+    taught["other_golds"] = said_all(record, "other_sql")
+    return Item(
+        uid_or(record, f"{stem}_{number}", where, *_IDS),
+        named,
+        said(record, *_QUESTION),
+        said(record, *_SQL) or taught.get("demonstration", ""),
+        said(record, *_EVIDENCE),
+        said(record, *_DIFFICULTY),
+        str(folder / path) if path else "",
+        more=taught,
+        fields=fields,
+    )
+
+
+def _last_message(record: Record) -> str:
+    """Return what the assistant says last in a record of chat messages."""
+    messages = record.get("messages") or record.get("conversations") or ()
+    texts = [
+        said(message, "content", "value")
+        for message in messages
+        if isinstance(message, dict) and said(message, "role", "from") in ("assistant", "gpt")
+    ]
+    return texts[-1] if texts else ""
+
+
+def is_synsql(folder: Path) -> bool:
+    """Return whether a folder holds SynSQL: `data.json` or `data.jsonl` with its fields."""
+    return _synsql_file(folder) is not None
+
+
+def _synsql_file(folder: Path) -> Path | None:
+    paths = [folder / name for name in ("data.json", "data.jsonl") if (folder / name).is_file()]
+    return next((path for path in paths if {"db_id", "question", "sql"} <= first_record(path).keys()), None)
+
+
+def own_files(folder: Path, split: str = "") -> list[Path]:
+    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, parts."""
+    if folder.is_file():
+        return [folder] if _ending(folder) in _ENDINGS else []
+    for name in (split,) if split else _USUAL:
+        for place in (folder, folder / "data"):
+            there = called_as(place, name)
+            parts = [one for one in there if _is_part(one, name)]
+            for path in there:
+                if path not in parts and (_ending(path) in _CSV or _has_questions(path)):  # a CSV's columns are told of
+                    return [path]
+            if parts:
+                return parts
+    if split:
+        return []
+    with_questions = [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS and _has_questions(one)]
+    return with_questions if len(with_questions) == 1 else []
+
+
+def called_as(folder: Path, split: str) -> list[Path]:
+    """Return the files of a folder that are called as a split, with a hub's only shard and a split's parts."""
+    return [one for one in _files(folder) if one.stem in (split, split + _SHARD) or _is_part(one, split)]
+
+
+def _is_part(path: Path, split: str) -> bool:
+    return _ending(path) == ".parquet" and path.stem.startswith(f"{split}-") and path.stem != split + _SHARD
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a folder that may hold questions, in the order of their endings."""
+    there = [one for one in folder.iterdir() if _ending(one) in _ENDINGS and one.is_file()] if folder.is_dir() else []
+    return sorted(there, key=lambda one: (_ENDINGS.index(_ending(one)), one.stem))
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower()
+
+
+def _has_questions(path: Path) -> bool:
+    if _ending(path) == ".parquet":
+        return True
+    if _ending(path) in _CSV:
+        return not _lacks(csv_columns(path, _USED))
+    return not _lacks_first(flattened(first_record(path)))
+
+
+def _lacks_first(record: Record) -> list[str]:
+    has = {"question": said(record, *_QUESTION), "sql": said(record, *_SQL, *_TRACE) or _last_message(record)}
+    return [name for name, value in has.items() if not value]
+
+
+def lacking(folder: Path, split: str) -> str:
+    """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
+    there = called_as(folder, split) if split else [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS]
+    records = [(path.name, first_record(path)) for path in there if _ending(path) in (".json", ".jsonl")]
+    if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
+        return ""
+    name, record = records[0]
+    return f"the first record of {name} has no {' and no '.join(lacks)}, but {listed(fields_of(record), 24)}"
+
+
+def read_synsql(folder: Path, split: str, notes: Notes) -> Found:
+    """Read SynSQL, which has no splits; its records are read as they are asked for."""
+    lines = synsql_lines(folder, split)
+    return Found(
+        _records(lines, notes), lines.databases, f"{lines.path} (databases: {folder / 'databases'})", is_huge=True
+    )
+
+
+def synsql_lines(folder: Path, split: str) -> Lines:
+    """Return where SynSQL's records are."""
+    path = _synsql_file(folder)
+    if path is None or split not in ("", "train"):
+        raise no_split(folder, split, ["train"] if path else [])
+    return Lines(path, partial(synsql_item, path), Databases(folder / name for name in _DATABASES))
+
+
+def own_lines(folder: Path, split: str) -> Lines:
+    """Return where the records of a user's own set are, which is one file of JSON."""
+    paths = own_files(folder, split)
+    if len(paths) != 1:
+        there = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
+        fault = no_split(folder, split, sorted({path.stem for path in there}))
+        if len(there) == 1 and split:
+            raise InputError(f"{fault}; name {there[0]} as the data, and a part of it is held out from train")
+        raise fault
+    home, stem = _home(folder), paths[0].stem
+    item, databases = own_items(home, stem, str(paths[0]))
+    return Lines(paths[0], item, databases)
+
+
+def _home(folder: Path) -> Path:
+    """Return the folder that a set's databases are beside: a file's, or that above its `data`."""
+    home = folder.parent if folder.is_file() else folder
+    return home.parent if folder.is_file() and home.name == "data" else home
+
+
+def own_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
+    """Return what makes a question of a user's record, and the databases; those of released rows by their source."""
+    roots = [*(home / name for name in _DATABASES), home]
+    only, several = _only_database(roots)
+
+    @cache
+    def of_source(source: str) -> tuple[Databases, ShownDatabases]:
+        own = [*released_roots(home, source), *(roots if not source else roots[:-1])]
+        return Databases(own), ShownDatabases([one for one in own if one.is_dir()])
+
+    def item(record: Record, number: int) -> Item:
+        found = own_item(home, stem, where, record, number)
+        source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
+        if "sql_context" in record and not databases.path(found.db_id):
+            fault = "its database is a script: jaxrl-sql data prepare makes it"
+            return found._replace(fault=fault, script=script_of(record))
+        if found.db_path or (found.db_id and not source):
+            return found
+        named, shown = of_source(source)
+        path = named.path(found.db_id) if found.db_id else ""
+        if not path and "input_seq" in record:
+            path = shown.find(str(record["input_seq"]))
+            return found._replace(db_path=path, fault="" if path else "no one database has the schema that it shows")
+        if path or found.db_id:
+            return found._replace(db_path=path)
+        return found._replace(db_path=only, fault=several)
+
+    databases = Databases([*roots, *released_roots(home)], suites_of(home))
+    return item, databases
+
+
+def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
+    """Return the one database of a set, which its questions need not name, or what is wrong where there are several."""
+    places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
+    found = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
+    if len(found) > 1:
+        names = listed(sorted(str(path.relative_to(roots[-1])) for path in found), 4)
+        return (
+            "",
+            f"no db_id, and {len(found)} databases are there, {names}: name one in db_path, or move the others away",
+        )
+    return str(found.pop()) if found else "", ""
+
+
+def _csv_records(path: Path, notes: Notes) -> list[Record]:
+    """Read a CSV of questions; raises InputError with its columns, and the nearest names, where some are missing."""
+    records = read_csv(path, notes, _USED)
+    columns = [*records[0]]
+    if lacks := _lacks(columns):
+        known = dict.fromkeys((*_QUESTION, *(name.lower() for name in _SQL)))
+        near = ((column, get_close_matches(column, known, 1, _NEAR)) for column in columns)
+        alike = ", ".join(f"{names[0]} for {column}" for column, names in near if names and names[0] != column)
+        raise InputError(
+            f"{path}: no column {' and no column '.join(lacks)}; its columns are {listed(columns, 24)}"
+            f"{f' (did you mean {alike}?)' if alike else ''}"
+        )
+    return records
+
+
+def _lacks(columns: Sequence[str]) -> list[str]:
+    """Return which columns of a CSV are missing, by their usual names."""
+    names = {"question": _QUESTION, "sql": (*_SQL, *_TRACE)}
+    return [usual for usual, others in names.items() if not {*columns} & {*others}]
+
+
+def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
+    if _ending(lines.path) in _CSV:
+        yield from (lines.item(record, number) for number, record in enumerate(_csv_records(lines.path, notes)))
+        return
+    if lines.path.stat().st_size <= HUGE_BYTES:
+        yield from (lines.item(record, number) for number, record in enumerate(read_records(lines.path, notes)))
+    else:
+        yield from (lines.item(record, number) for number, record in enumerate(open_index(lines.path)))
+
+
+def read_own(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a user's own set; a split of what is one file, which has none, is made and told in `notes`."""
+    paths = own_files(folder, split)
+    is_made = folder.is_file() and split != ""
+    if not paths or _ending(paths[0]) != ".parquet":
+        lines = own_lines(folder, split)
+        is_huge = lines.path.stat().st_size > HUGE_BYTES
+        if is_made and is_huge:
+            raise InputError(f"{folder}: too large to be split here: name a folder with train and dev files")
+        items: Iterable[Item] = _records(lines, notes)
+        found = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
+    else:
+        where = ", ".join(map(str, paths))
+        item, databases = own_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
+        items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
+        found = Found(items, databases, where)
+    return found._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else found
+
+
+def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> list[Item]:
+    """Return what `train` is of a file without splits, or what is held out, under every other name.
+
+    Sides are chosen by the golds alone, so that questions with one gold are on one side, and stay there when others
+    come.
+    """
+    golds = [" ".join(item.sql.lower().split()) for item in items]
+    order = sorted(set(golds), key=lambda sql: rank(sql, "split"))
+    held = {*order[: max(1, round(_HELD_OUT * len(order)))]}
+    chosen = [item for item, gold in zip(items, golds, strict=True) if (gold in held) != (split == "train")]
+    if items and not chosen:
+        raise InputError(
+            f"{path}: nothing is left to train on: its questions ({len(items)}) have one gold, which is held out; add "
+            "others, or name a folder with train and dev files"
+        )
+    notes.append(
+        f"{len(chosen)} of the {len(items)} questions of {path.name}, which has no splits: those of {_HELD_OUT:.0%} of "
+        f"its golds are held out from train"
+    )
+    return chosen
+
+
+def read_parquet(paths: Sequence[Path]) -> list[Record]:
+    """Read the rows of Parquet files; raises InputError without pyarrow and for a file that is none."""
+    try:
+        from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise InputError(f"{paths[0]}: Parquet is read by pyarrow: pip install 'jaxrl-sql[parquet]'") from error
+    found: list[Record] = []
+    for path in paths:
+        try:
+            found += parquet.read_table(path).to_pylist()
+        except (ArrowInvalid, OSError) as error:
+            raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from error
+    return found
+
+
+SYNSQL = Format(
+    "synsql",
+    "bird",
+    "jsonl",
+    "data.json or data.jsonl with db_id, question and sql; databases/<db_id>/<db_id>.sqlite",
+    is_synsql,
+    read_synsql,
+)
+OWN = Format(
+    "own",
+    "bird",
+    "jsonl",
+    "<split>.jsonl, .json, .csv, .tsv or .parquet with question, sql, and db_id (databases/) or db_path",
+    lambda folder: bool(own_files(folder)),
+    read_own,
+)

@@ -1,0 +1,110 @@
+"""KaggleDBQA (Lee et al. 2021) and ScienceBenchmark (Zhang et al. 2023) as published: a file of questions each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jaxrl_sql.text2sql.benchmarks.databases import Databases
+from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, read_records
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, no_split, said, uid_or
+
+_DATABASES = ("databases", "database")
+_SCIENCE = ("cordis", "oncomx", "sdss")
+# The same databases in OmniSQL's archive, some with their version.
+_OMNISQL = re.compile(r"cordis(_temporary)?|sdss|(oncomx_v|skyserver_dr)\d+[\d_]*(_small)?|oncomx|skyserver")
+
+
+def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> Item:
+    """Make a question; of a database that is not there under its own name, `other` is looked for."""
+    uid, db_id = uid_or(record, uid, path, "id", "question_id"), said(record, "db_id")
+    db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
+    sql = said(record, "query", "sql", "SQL")
+    return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
+
+
+def is_kaggle(folder: Path) -> bool:
+    """Return whether a folder holds KaggleDBQA: `examples/<db>_test.json`."""
+    paths = [*(folder / "examples").glob("*_test.json"), *(folder / "examples").glob("*_fewshot.json")]
+    return any("query" in first_record(path) for path in paths)
+
+
+def read_kaggle(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a split of KaggleDBQA: test (the usual one), fewshot, or all."""
+    endings = {"test": "*_test.json", "fewshot": "*_fewshot.json", "train": "*_fewshot.json", "all": "*.json"}
+    if split and split not in endings:
+        raise no_split(folder, split, endings)
+    paths = sorted((folder / "examples").glob(endings[split or "test"]))
+    if split == "all":
+        paths = [path for path in paths if not path.stem.endswith(("_test", "_fewshot"))]
+    databases = Databases(folder / name for name in _DATABASES)
+    items = [
+        _item(
+            record, f"{path.stem}_{number}", path, databases, path.stem.removesuffix("_test").removesuffix("_fewshot")
+        )
+        for path in paths
+        for number, record in enumerate(read_records(path, notes))
+    ]
+    return Found(items, databases, f"{folder / 'examples'} (databases are expected in {folder / 'databases'})")
+
+
+def _science(folder: Path) -> list[Path]:
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir()] if folder.is_dir() else []
+    return [path for path in inner if path.name.lower() in _SCIENCE and any(path.glob("*.json"))]
+
+
+def is_science(folder: Path) -> bool:
+    """Return whether a folder holds ScienceBenchmark, by database or as OmniSQL's archive has it, all in `dev.json`."""
+    return bool(_science(folder)) or _is_omnisqls(folder)
+
+
+def _is_omnisqls(folder: Path) -> bool:
+    record = first_record(folder / "dev.json")
+    return is_reshaped(folder, record, "sciencebenchmark", _OMNISQL)
+
+
+def read_science(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a split of ScienceBenchmark, dev (the usual one), seed or synth, of every database that has it."""
+    if _is_omnisqls(folder):
+        if split not in ("", "dev"):
+            raise no_split(folder, split, ["dev"])
+        path, databases = folder / "dev.json", Databases(folder / name for name in _DATABASES)
+        records = enumerate(read_records(path, notes))
+        items = [_item(record, f"sciencebenchmark_dev_{i}", path, databases, "") for i, record in records]
+        return Found(items, databases, f"{path} (databases are expected in {folder / 'databases'})")
+    chosen = {"": "dev", "train": "seed"}.get(split, split)
+    paths = [path / f"{chosen}.json" for path in _science(folder)]
+    if not any(path.is_file() for path in paths):
+        there = sorted({path.stem for one in _science(folder) for path in one.glob("*.json") if path.stem != "tables"})
+        raise no_split(folder, split, there)
+    missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]
+    if missing:
+        notes.append(f"missing: {', '.join(missing)}")
+    # Questions name a version of a database, such as oncomx_v1_0_25_small, whose copy may be called as the folder is.
+    databases = Databases([*(folder / name for name in _DATABASES), *_science(folder), folder])
+    items = [
+        _item(record, f"{path.parent.name}_{chosen}_{number}", path, databases, path.parent.name)
+        for path in paths
+        if path.is_file()
+        for number, record in enumerate(read_records(path, notes))
+    ]
+    notes.append("its databases are published for PostgreSQL: what is judged here is SQLite copies, and their SQL")
+    return Found(items, databases, f"{folder} (SQLite copies are expected as databases/<db_id>/<db_id>.sqlite)")
+
+
+KAGGLE = Format(
+    "kaggledbqa",
+    "test_suite",
+    "spider",
+    "examples/<db_id>_test.json, databases/<db_id>/<db_id>.sqlite",
+    is_kaggle,
+    read_kaggle,
+)
+SCIENCE = Format(
+    "sciencebenchmark",
+    "bird",
+    "jsonl",
+    "cordis/, oncomx/ or sdss/ with dev.json, databases/<db_id>/<db_id>.sqlite",
+    is_science,
+    read_science,
+)

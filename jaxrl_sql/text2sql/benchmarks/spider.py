@@ -1,0 +1,252 @@
+"""Spider (Yu et al. 2018) as published, and sets on its databases: Spider-DK, -Syn and -Realistic, and Archer.
+
+`dev.json`, `train_spider.json`, `train_others.json` and `test.json` are lists of objects with `db_id`, `question` and
+`query`; databases are `database/<db_id>/<db_id>.sqlite`, the test set's in `test_database/`. The others publish
+questions alone, or with a few databases of their own: Spider's folder is looked for beside theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside, suites_of
+from jaxrl_sql.text2sql.benchmarks.files import (
+    Notes,
+    Record,
+    compare_golds,
+    first_record,
+    mended,
+    read_gold_lines,
+    read_records,
+    statements,
+)
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+
+_DATABASES = ("database", "databases")
+_TEST_DATABASES = ("test_database", *_DATABASES)
+# What a split's questions are in, and the lists of golds that scorers take.
+_FILES: dict[str, tuple[str, ...]] = {
+    "dev": ("dev.json",),
+    "test": ("test.json",),
+    "train": ("train_spider.json", "train_others.json"),
+    "train_spider": ("train_spider.json",),
+    "train_others": ("train_others.json",),
+}
+_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
+_GOLDS = {"dev": ("dev_gold.sql",), "test": ("test_gold.sql", "test_gold.txt"), "train": ("train_gold.sql",)}
+
+
+def is_spider(folder: Path) -> bool:
+    """Return whether a folder holds Spider: its questions, and its tables' names or databases."""
+    questions = any((folder / name).is_file() for names in _FILES.values() for name in names)
+    others = ("tables.json", "test_tables.json", "database", "test_database")
+    if not questions or not any((folder / name).exists() for name in others):
+        return False
+    return all("query" in record or "question" in record for record in _firsts(folder))
+
+
+def is_syn(folder: Path) -> bool:
+    """Return whether a folder holds Spider-Syn, whose questions have a field of their own."""
+    return any("SpiderSynQuestion" in record for record in _firsts(folder))
+
+
+def _firsts(folder: Path) -> list[Record]:
+    names = ("dev.json", "train_spider.json", "test.json")
+    return [first_record(folder / name) for name in names if (folder / name).is_file()]
+
+
+def read_spider(folder: Path, split: str, notes: Notes) -> Found:
+    """Read a split of Spider: dev (the usual one), test, train, train_spider or train_others."""
+    chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
+    there = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    records, names = _read(folder, _FILES[chosen], notes)
+    golds = _golds_of(folder, chosen, records, notes)
+    items = [
+        _item(record, f"spider_{chosen.removesuffix('_spider')}_{number}", folder / " + ".join(names), gold)
+        for number, (record, gold) in enumerate(zip(records, golds, strict=True))
+    ]
+    folders = _TEST_DATABASES if chosen == "test" else _DATABASES
+    databases = Databases((folder / name for name in folders), suites_of(folder))
+    where = f"{folder}: {' + '.join(names)} (databases are expected in {folder / folders[0]})"
+    return Found(items, databases, where, as_run)
+
+
+def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record], list[str]]:
+    records: list[Record] = []
+    names = [name for name in files if (folder / name).is_file()]
+    for name in files:
+        if name in names:
+            records += read_records(folder / name, notes)
+        else:
+            notes.append(f"{name} is missing: its questions are not in this split (expected in {folder})")
+    return records, names
+
+
+def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes) -> list[str]:
+    """Return the SQL of each question; from the list of golds where the questions have none and databases agree."""
+    own = [said(record, "query", "SQL", "sql") for record in records]
+    path = next((folder / name for name in _GOLDS.get(split, ()) if (folder / name).is_file()), None)
+    if path is None:
+        return own
+    if any(own):
+        prefix = f"spider_{split}_"
+        golds = [(f"{prefix}{i}", sql, said(records[i], "db_id")) for i, sql in enumerate(own)]
+        compare_golds(path, golds, "the questions' file", notes)
+        return own
+    lines = read_gold_lines(path, notes)
+    if [db_id for _, db_id in lines] != [said(record, "db_id") for record in records]:
+        notes.append(f"{path.name} does not name the same databases in the same order as the questions: it is not used")
+        return own
+    notes.append(f"golds are those of {path.name}, line by line: the questions have neither SQL nor ids")
+    return [sql for sql, _ in lines]
+
+
+def _item(record: Mapping[str, Any], uid: str, path: Path, sql: str, difficulty: str = "") -> Item:
+    question = said(record, "SpiderSynQuestion", "question")
+    uid = uid_or(record, uid, path, "id", "question_id", "uid")
+    evidence, fields = said(record, "evidence"), tuple(record)
+    return Item(uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
+
+
+def read_dk(folder: Path, split: str, notes: Notes) -> Found:
+    """Read Spider-DK; an example's difficulty is the kind of knowledge it needs, `T0` (none) to `T5`."""
+    if split not in ("", "dev", "test"):
+        raise no_split(folder, split, ["dev"])
+    records = read_records(folder / "Spider-DK.json", notes)
+    items = []
+    for number, record in enumerate(records):
+        kind = said(record, "type")
+        items.append(
+            _item(
+                record,
+                f"spider_dk_{number}",
+                folder / "Spider-DK.json",
+                said(record, "query"),
+                f"T{kind}" if kind else "",
+            )
+        )
+    return _on_spider(folder, items, "Spider-DK.json", notes)
+
+
+def read_realistic(folder: Path, split: str, notes: Notes) -> Found:
+    """Read Spider-Realistic."""
+    if split not in ("", "dev", "test"):
+        raise no_split(folder, split, ["dev"])
+    records = read_records(folder / "spider-realistic.json", notes)
+    items = [
+        _item(one, f"spider_realistic_{i}", folder / "spider-realistic.json", said(one, "query"))
+        for i, one in enumerate(records)
+    ]
+    return _on_spider(folder, items, "spider-realistic.json", notes)
+
+
+def read_syn(folder: Path, split: str, notes: Notes) -> Found:
+    """Read Spider-Syn: dev (the usual one) or train."""
+    files = {"dev": "dev.json", "train": "train_spider.json"}
+    there = [name for name, file in files.items() if (folder / file).is_file()]
+    chosen = split or next(iter(there), "")
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    records = read_records(folder / files[chosen], notes)
+    items = [
+        _item(one, f"spider_syn_{chosen}_{i}", folder / files[chosen], said(one, "query"))
+        for i, one in enumerate(records)
+    ]
+    return _on_spider(folder, items, files[chosen], notes)
+
+
+def is_archer(folder: Path) -> bool:
+    """Return whether a folder holds Archer, whose questions say what has to be known (Zheng et al. 2024)."""
+    return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
+
+
+def read_archer(folder: Path, split: str, notes: Notes) -> Found:
+    """Read Archer: dev (the usual one) or train; what has to be known is the evidence.
+
+    The difficulty is the kinds of reasoning, those of `+ - * / C H` that a question needs: arithmetic, commonsense (C)
+    and hypothetical (H).
+    """
+    files = {"dev": "dev.json", "train": "train.json"}
+    there = [name for name, file in files.items() if (folder / file).is_file()]
+    chosen = split or next(iter(there), "")
+    if chosen not in there:
+        raise no_split(folder, split, there)
+    items = []
+    for number, record in enumerate(read_records(folder / files[chosen], notes)):
+        kinds = said(record, "reasoning_type").split()
+        difficulty = " ".join(sorted(kinds, key=_kind))
+        path = folder / files[chosen]
+        item = _item(record, f"archer_{chosen}_{number}", path, said(record, "query"), difficulty)
+        items.append(item._replace(evidence=said(record, "commonsense_knowledge")))
+    return _on_spider(folder, items, files[chosen], notes)
+
+
+def _kind(name: str) -> tuple[int, str]:
+    return "+-*/CH".find(name), name
+
+
+def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
+    """Return questions on Spider's databases, each in the first folder that has it.
+
+    The set's own come first: Spider-DK changed three, under other names. Then come those of Spider's folder beside it,
+    and last all other folders there, which may hold a part of them or another set's.
+    """
+    own = [folder / name for name in _DATABASES]
+    others = [one for one in (*beside(folder, _DATABASES), *beside(folder.parent, _DATABASES)) if one.is_dir()]
+    others.sort(key=lambda one: not is_spider(one.parent))
+    databases = Databases([*own, *others], suites_of(folder))
+    wanted = {item.db_id for item in items}
+    roots = [root for db_id in sorted(wanted) if (root := databases.root(db_id)) and root not in own]
+    if roots:
+        notes.append(f"Spider's databases are those of {' and '.join(map(str, dict.fromkeys(roots)))}")
+    elif not all(databases.path(db_id) for db_id in wanted):
+        notes.append(f"Spider's folder, with database/ in it, is expected beside {folder}: none is there")
+    return Found(items, databases, str(folder / file), as_run)
+
+
+def as_run(sql: str) -> str:
+    """Return SQL as Spider's scorer runs it: its first statement, comparisons without a space inside, and a fixed year.
+
+    `> =`, `< =` and `! =` are mended wherever they stand, in texts too, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`);
+    of several statements the first is kept where DISTINCT is taken out, which the scorer does unless it is told not to.
+    """
+    several = statements(sql)
+    return _YEAR.sub("2020", mended(several[0] if len(several) > 1 else sql))
+
+
+_TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
+SPIDER = Format(
+    "spider", "test_suite", "spider", f"dev.json, train_spider.json or test.json, {_TABLES}", is_spider, read_spider
+)
+SPIDER_DK = Format(
+    "spider_dk",
+    "test_suite",
+    "spider",
+    "Spider-DK.json, beside Spider's folder",
+    lambda folder: (folder / "Spider-DK.json").is_file(),
+    read_dk,
+)
+SPIDER_SYN = Format(
+    "spider_syn", "test_suite", "spider", "dev.json with SpiderSynQuestion, beside Spider's folder", is_syn, read_syn
+)
+SPIDER_REALISTIC = Format(
+    "spider_realistic",
+    "test_suite",
+    "spider",
+    "spider-realistic.json, beside Spider's folder",
+    lambda folder: (folder / "spider-realistic.json").is_file(),
+    read_realistic,
+)
+ARCHER = Format(
+    "archer",
+    "test_suite",
+    "spider",
+    "dev.json or train.json with commonsense_knowledge; database/, in it or beside",
+    is_archer,
+    read_archer,
+)

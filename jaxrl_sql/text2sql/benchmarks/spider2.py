@@ -1,0 +1,201 @@
+"""Spider 2.0 (Lei et al. 2024), the questions on SQLite databases: golds are result tables, a CSV file each.
+
+`spider2-lite.jsonl` has `instance_id`, `db`, `question` and `external_knowledge`, the name of a text in
+`resource/documents/`; databases lie flat, `resource/databases/spider2-localdb/<db>.sqlite`. The evaluation's folder has
+`exec_result/<id>.csv`, or `<id>_a.csv`, `<id>_b.csv`, … where several answers are right, and `spider2lite_eval.jsonl`
+with what is compared: `condition_cols` and `ignore_order`. The same in one folder, with `test.json` and
+`databases/<db>/<db>.sqlite`, is read too. Questions that other engines answer are left out, and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.text2sql.benchmarks.databases import Databases
+from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, csv_rows, first_record, read_records, read_text
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, said
+from jaxrl_sql.types import Cell
+
+Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
+
+_QUESTIONS = ("spider2-lite.jsonl", "spider2-snow.jsonl", "spider2-lite.json", "spider2_sqlite.jsonl", "test.json")
+_STANDARDS = "*spider2*eval*.jsonl"
+_DATABASES = (
+    "resource/databases/spider2-localdb",
+    "resource/databases/sqlite",
+    "resource/databases",
+    "spider2-localdb",
+    "databases",
+    "database",
+)
+_RESULTS = ("evaluation_suite/gold/exec_result", "gold/exec_result", "gold_exec_result", "exec_result")
+_DOCUMENTS = ("resource/documents", "documents", "external_knowledge")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,18}|[0-9]*\.[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]{1,2})?")
+# What pandas, which the scorer reads CSV with, takes for no value.
+_MISSING = frozenset(
+    ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
+)
+
+
+def _questions(folder: Path) -> Path | None:
+    paths = [folder / name for name in _QUESTIONS if (folder / name).is_file()]
+    return next((path for path in paths if "instance_id" in first_record(path)), None)
+
+
+def is_spider2(folder: Path) -> bool:
+    """Return whether a folder holds Spider 2.0: questions with an `instance_id`."""
+    return _questions(folder) is not None
+
+
+def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
+    """Read the questions that SQLite answers."""
+    path = _questions(folder)
+    if path is None or split not in ("", "test", "dev", "sqlite"):
+        raise no_split(folder, split, ["test"] if path else [])
+    standards = _standards(folder, notes)
+    results = [folder / name for name in _RESULTS if (folder / name).is_dir()]
+    if not results:
+        notes.append(f"no golds: exec_result/<id>.csv is expected in {folder / _RESULTS[0]} or {folder / _RESULTS[2]}")
+    databases = Databases(folder / name for name in _DATABASES)
+    records = read_records(path, notes)
+    items = [_item(folder, record, standards, results, databases, notes) for record in records]
+    lacking = [item.uid for item in items if not item.fault and standards and item.uid not in standards]
+    if lacking:
+        notes.append(
+            f"{len(lacking)} questions have no line in the evaluation's standard, first {', '.join(lacking[:3])}: "
+            "all columns are compared, in any order"
+        )
+    return Found(
+        items, databases, f"{path} (databases are expected in {folder / _DATABASES[0]} or {folder / 'databases'})"
+    )
+
+
+def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
+    """Read the comparison options of each question, by its id; of a repeated id the first count, as of questions."""
+    places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
+    path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
+    if path is None:
+        notes.append(
+            f"no evaluation standard ({_STANDARDS} is expected in {places[1]}): all columns are compared, in any order"
+        )
+        return {}
+    return {id_of(record, str(path), "instance_id"): record for record in reversed(read_records(path, notes))}
+
+
+def _item(
+    folder: Path,
+    record: Record,
+    standards: Mapping[str, Record],
+    results: Sequence[Path],
+    databases: Databases,
+    notes: Notes,
+) -> Item:
+    uid, db_id = id_of(record, str(folder), "instance_id"), said(record, "db", "db_id")
+    question = said(record, "question", "instruction")
+    if not uid:
+        return Item(uid, db_id, question, fault="no id")
+    if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
+        return Item(uid, db_id, question, fault="another engine than SQLite answers it (BigQuery or Snowflake)")
+    files = [file for place in results for file in _files_of(place, uid)]
+    try:
+        tables = [read_table(file, notes) for file in files]
+    except ValueError as error:
+        return Item(uid, db_id, question, fault=f"gold table: {error}")
+    if not tables:
+        return Item(uid, db_id, question, fault="no gold table")
+    options, tables = _options(standards.get(uid, {}), tables)
+    knowledge = _knowledge(folder, said(record, "external_knowledge"), uid, notes)
+    more = {"gold_tables": tuple(tables), "options": options}
+    return Item(uid, db_id, question, evidence=knowledge, more=more)
+
+
+def _files_of(place: Path, uid: str) -> list[Path]:
+    """Return the gold tables of a question: `<id>.csv`, or `<id>_a.csv` and so on."""
+    name = re.compile(rf"{re.escape(uid)}(_[a-z])?\.csv")
+    return [path for path in sorted(place.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
+
+
+def _options(standard: Mapping[str, Any], tables: list[Table]) -> tuple[dict[str, Any], list[Table]]:
+    """Return the comparison's options and the golds.
+
+    Columns that count may be given for each gold apart, in order; further lists are ignored. Such golds are cut to
+    them, which is compared alike.
+    """
+    ignore_order = standard.get("ignore_order", True)
+    options: dict[str, Any] = {"ignore_order": bool(ignore_order)}
+    columns = standard.get("condition_cols") or []
+    if any(isinstance(one, list) for one in columns):
+        if len(columns) >= len(tables):
+            return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=False)]
+        columns = columns[0] if len(columns) == 1 else []
+    if columns:
+        options["condition_cols"] = [int(column) for column in columns]
+    return options, tables
+
+
+def _only(table: Table, columns: Sequence[int]) -> Table:
+    names, rows = table
+    if not columns or max(columns) >= len(names):
+        return table
+    return tuple(names[c] for c in columns), tuple(tuple(row[c] for c in columns) for row in rows)
+
+
+def read_table(path: Path, notes: Notes) -> Table:
+    """Read a gold table: a column whose every value is a number is one of numbers; '', 'NA', 'None', 'nan' are NULL.
+
+    Raises ValueError for a file without a header, rows of another width, and a quote that nothing closes.
+    """
+    usual = csv.field_size_limit(1 << 30)  # of the whole process
+    try:
+        rows = [row for _, row, _ in csv_rows(read_text(path, notes)) if row]
+    except csv.Error as error:
+        raise ValueError(f"{path.name}, {error}") from error
+    finally:
+        csv.field_size_limit(usual)
+    if not rows:
+        raise ValueError(f"{path.name} is empty")
+    header, body = rows[0], rows[1:]
+    odd = next((number for number, row in enumerate(body, start=2) if len(row) != len(header)), 0)
+    if odd:
+        raise ValueError(f"row {odd} of {path.name} has not the {len(header)} columns of its header")
+    columns = [_typed([row[c] for row in body]) for c in range(len(header))]
+    return tuple(header), tuple(zip(*columns, strict=True)) if body else ()
+
+
+def _typed(values: Sequence[str]) -> list[Cell]:
+    """Give a column the type that its values allow, as reading CSV into a table does.
+
+    Of numbers those that are plain: the comparison reads the others in text as it does the prediction's.
+    """
+    some = [value for value in values if value not in _MISSING]
+    kind: Callable[[str], Cell] = str
+    if some and all(_NUMBER.fullmatch(value) for value in some):
+        kind = int if all(_INTEGER.fullmatch(value) for value in some) else float
+    return [None if value in _MISSING else kind(value) for value in values]
+
+
+def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:
+    """Return the text that a question refers to by name, or what stands in the name's place."""
+    if not name or not name.endswith((".md", ".txt")):
+        return name
+    paths = [folder / place / Path(name).name for place in _DOCUMENTS]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        notes.append(f"{uid}: external knowledge {name} is missing (expected in {folder / _DOCUMENTS[0]})")
+        return ""
+    return read_text(path, notes).strip()
+
+
+SPIDER2 = Format(
+    "spider2",
+    "spider2",
+    "spider2",
+    "spider2-lite.jsonl with instance_id, resource/databases/spider2-localdb/<db>.sqlite, evaluation_suite/gold/",
+    is_spider2,
+    read_spider2,
+)

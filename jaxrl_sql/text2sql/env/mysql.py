@@ -1,0 +1,191 @@
+"""A query of MySQL's as SQLite's: a list of functions and clauses is translated, the rest refused by name.
+
+sqlglot parses MySQL and writes SQLite. `_PLAIN` holds what both engines read alike. Functions that SQLite lacks or
+reads otherwise are rewritten (`mysql_dates`, `mysql_text`, `mysql_numbers`). Anything that is in neither is refused, so
+that an answer never earns the value of another query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sqlglot import exp
+
+from jaxrl_sql.text2sql.env import mysql_dates, mysql_numbers, mysql_text
+from jaxrl_sql.text2sql.env.mysql_parts import Refused, Rewrite, find_kind, has_aggregate, name_of
+
+_PLAIN = (
+    # Clauses
+    exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset,
+    exp.Distinct, exp.Union, exp.Intersect, exp.Except, exp.Subquery, exp.With, exp.CTE, exp.TableAlias, exp.Table,
+    exp.Identifier, exp.Column, exp.Star, exp.Alias, exp.Window, exp.WindowSpec, exp.Var, exp.Hint, exp.Lock,
+    exp.IndexTableHint,
+    # Values and operators
+    exp.Null, exp.Boolean, exp.Paren, exp.Tuple, exp.And, exp.Or, exp.Not, exp.Is, exp.Exists, exp.If, exp.Neg,
+    exp.DataType, exp.DataTypeParam, exp.Interval,
+    # Functions
+    exp.Coalesce, exp.Upper, exp.Lower, exp.Replace, exp.Sum, exp.Avg, exp.Min, exp.Max, exp.AnyValue,
+    exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue,
+    exp.LastValue, exp.NthValue, exp.Pi, exp.Atan2, exp.CurrentDate, exp.CurrentTime, exp.UtcDate, exp.UtcTime,
+)  # fmt: skip
+
+
+def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
+    """Rewrite the parts that SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
+
+    `numeric` are names of columns that hold numbers, in lower case.
+    """
+    root = exp.Paren(this=tree)
+    nodes = list(tree.walk())
+    if numeric:
+        _mark_numeric(nodes, numeric)
+    for node in nodes:
+        if type(node) not in _REWRITES and not isinstance(node, _PLAIN):
+            raise Refused(name_of(node))
+        if isinstance(node, exp.Select):
+            node.meta["has_groups"] = _has_groups(node)
+    for node in reversed(nodes):
+        rewrite = _REWRITES.get(type(node))
+        kind = find_kind(node)
+        node.meta["kind"] = kind
+        new = rewrite(node) if rewrite else None
+        if new is not None and new is not node:
+            new.meta.setdefault("kind", kind)
+            node.replace(new)
+    return root.this
+
+
+def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None:
+    """Mark columns of numbers, but for names that the query gives to other values."""
+    if any(isinstance(node, exp.SetOperation) and isinstance(node.parent, exp.Subquery | exp.CTE) for node in nodes):
+        return  # a column of its result has the values of several
+    new = set()
+    for node in nodes:
+        if isinstance(node, exp.Alias) and not (isinstance(node.this, exp.Column) and node.this.name == node.alias):
+            new.add(node.alias.lower())
+        elif isinstance(node, exp.TableAlias):
+            new.update(column.name.lower() for column in node.args.get("columns") or ())
+    for node in nodes:
+        if isinstance(node, exp.Column):
+            name = node.name.lower()
+            node.meta["numeric"] = name in numeric and name not in new
+
+
+def _call(node: exp.Expression) -> exp.Expression | None:
+    """Rewrite a function that sqlglot has no class for."""
+    name, arguments = str(node.this).upper(), node.expressions
+    if isinstance(node.parent, exp.Hint):
+        return None
+    for call in (mysql_dates.call, mysql_text.call):
+        new = call(name, arguments)
+        if new is not None:
+            return new
+    raise Refused(f"{name} with {len(arguments)} arguments")
+
+
+def _side(node: exp.Expression) -> exp.Expression:
+    """Open the brackets round a part of a UNION, which SQLite refuses; one with an order or a limit is read from."""
+    if not isinstance(node, exp.Union) and node.args.get("distinct") is False:
+        raise Refused(f"{type(node).__name__.upper()} ALL")
+    for name in ("this", "expression"):
+        part = node.args[name]
+        if isinstance(part, exp.Subquery) and not part.alias:
+            inner = part.this
+            plain = not any(inner.args.get(key) for key in ("order", "limit", "offset", "with_"))
+            node.set(name, inner if plain else exp.select("*").from_(part.copy()))
+    return node
+
+
+def _select(node: exp.Expression) -> exp.Expression:
+    """Drop what only steers MySQL's planner, and make a condition of a HAVING that no groups are behind."""
+    node.set("operation_modifiers", None)
+    source = node.args.get("from_")
+    if source is not None and isinstance(source.this, exp.Table) and source.name.upper() == "DUAL":
+        node.set("from_", None)
+    having = node.args.get("having")
+    if having is not None and node.meta["has_groups"]:
+        _name_in_having(node, having)
+    elif having is not None:
+        _having_as_where(node, having)
+    return node
+
+
+def _has_groups(select: exp.Expression) -> bool:
+    """Return whether a query has groups, or all its rows are one."""
+    having = select.args.get("having")
+    parts = [*select.expressions, *([having] if having is not None else [])]
+    return bool(select.args.get("group")) or any(has_aggregate(part) for part in parts)
+
+
+def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
+    """Write an alias's expression for it: MySQL takes a name for the alias, SQLite for a column.
+
+    A name in GROUP BY, within an aggregate or within a subquery is a column's in MySQL, too.
+    """
+    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
+    group = select.args.get("group")
+    keys = {key.name.lower() for key in group.expressions if isinstance(key, exp.Column)} if group else set()
+    inside = having.walk(prune=lambda part: isinstance(part, exp.Select | exp.AggFunc | exp.GroupConcat))
+    for column in [part for part in inside if isinstance(part, exp.Column)]:
+        name = column.name.lower()
+        if not column.table and name in names and name not in keys and names[name].find(exp.Window) is None:
+            column.replace(exp.Paren(this=names[name].copy()))
+
+
+def _having_as_where(select: exp.Expression, having: exp.Expression) -> None:
+    names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
+    if any(shown.find(exp.Window) for shown in select.expressions):
+        raise Refused("HAVING without GROUP BY next to window functions")
+    condition = exp.Paren(this=having.this.copy())
+    for column in list(condition.find_all(exp.Column)):
+        if not column.table and column.name.lower() in names:
+            column.replace(exp.Paren(this=names[column.name.lower()].copy()))
+    select.set("having", None)
+    where = select.args.get("where")
+    select.set("where", exp.Where(this=exp.and_(where.this, condition) if where else condition))
+
+
+def _join(node: exp.Expression) -> exp.Expression:
+    if "STRAIGHT" in f"{node.args.get('kind')} {node.args.get('side')}":
+        node.set("kind", None)
+        node.set("side", None)
+    return node
+
+
+def _table(node: exp.Expression) -> exp.Expression | None:
+    if not isinstance(node.this, exp.Identifier):
+        raise Refused(f"the table function {name_of(node.this)}")
+    for name in ("partition", "sample", "pivots", "version", "ordinality"):
+        if node.args.get(name):
+            raise Refused(f"{name.upper()} of a table")
+    return None
+
+
+def _derived(node: exp.Expression) -> exp.Expression | None:
+    alias = node.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        raise Refused("names of the columns of a derived table")
+    return None
+
+
+def _group(node: exp.Expression) -> exp.Expression | None:
+    for name in ("rollup", "cube", "grouping_sets", "totals"):
+        if node.args.get(name):
+            raise Refused(f"WITH {name.upper()}")
+    return None
+
+
+_REWRITES: Mapping[type[exp.Expression], Rewrite] = {
+    **mysql_dates.REWRITES,
+    **mysql_text.REWRITES,
+    **mysql_numbers.REWRITES,
+    exp.Anonymous: _call,
+    exp.Union: _side,
+    exp.Intersect: _side,
+    exp.Except: _side,
+    exp.Select: _select,
+    exp.Join: _join,
+    exp.Table: _table,
+    exp.Subquery: _derived,
+    exp.Group: _group,
+}

@@ -1,0 +1,395 @@
+"""MySQL's functions of dates and times, written with SQLite's functions.
+
+SQLite reads a number as a Julian day, a time alone as a time of 2000-01-01, and 2024-02-31 as 2024-03-02. So literals
+are checked here, and columns' values when the query runs: texts without a digit are NULL, as in MySQL, and those in
+another form than YYYY-MM-DD or HH:MM:SS fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from sqlglot import exp
+
+from jaxrl_sql.text2sql.env.mysql_parts import (
+    FAILS,
+    Refused,
+    Rewrite,
+    fill,
+    kind_of,
+    name_of,
+    text_literal,
+    whole_number,
+)
+
+_DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_MONTHS = tuple("January February March April May June July August September October November December".split())
+
+_DAY_PATTERN = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
+_CLOCK_PATTERN = "[0-9][0-9]:[0-9][0-9]*"
+_DAY = f"CASE WHEN :d GLOB '{_DAY_PATTERN}' THEN :d WHEN :d GLOB '*[0-9]*' THEN {FAILS} END"
+_CLOCK = (
+    f"CASE WHEN :d GLOB '{_DAY_PATTERN}' OR :d GLOB '{_CLOCK_PATTERN}' THEN :d WHEN :d GLOB '*[0-9]*' THEN {FAILS} END"
+)
+
+
+def _named(code: str, names: tuple[str, ...], first: int, letters: int | None = None) -> str:
+    cases = " ".join(f"WHEN '{i:0{2 if first else 1}}' THEN '{name[:letters]}'" for i, name in enumerate(names, first))
+    return f"CASE STRFTIME('{code}', :d) {cases} END"
+
+
+def _number(code: str) -> str:
+    return f"CAST(STRFTIME('{code}', :d) AS INTEGER)"
+
+
+_DAY_NAME, _MONTH_NAME = _named("%w", _DAYS, 0), _named("%m", _MONTHS, 1)
+# Weeks by MySQL's modes 1 and 2, of those that SQLite has no code for.
+_WEEK_1 = (
+    f"CASE WHEN STRFTIME('%m', :d) = '01' AND {_number('%V')} > 50 THEN 0"
+    f" WHEN STRFTIME('%m', :d) = '12' AND {_number('%V')} = 1 THEN 53 ELSE {_number('%V')} END"
+)
+_LAST_WEEK = "STRFTIME('{}', :d, 'start of year', '-1 day')"
+_WEEK_2 = (
+    f"CASE WHEN STRFTIME('%U', :d) = '00' THEN CAST({_LAST_WEEK.format('%U')} AS INTEGER) ELSE {_number('%U')} END"
+)
+_YEARWEEK_0 = (
+    f"CASE WHEN STRFTIME('%U', :d) = '00' THEN CAST({_LAST_WEEK.format('%Y%U')} AS INTEGER) ELSE {_number('%Y%U')} END"
+)
+_WEEKS = {0: _number("%U"), 1: _WEEK_1, 2: _WEEK_2, 3: _number("%V"), 5: _number("%W")}
+_YEARWEEKS = {0: _YEARWEEK_0, 1: _number("%G%V"), 2: _YEARWEEK_0, 3: _number("%G%V")}
+
+# The parts of a day by MySQL's names of them, `:d` being the date.
+_PARTS = {
+    "YEAR": _number("%Y"),
+    "QUARTER": f"(({_number('%m')} + 2) / 3)",
+    "MONTH": _number("%m"),
+    "WEEK": _WEEKS[0],
+    "WEEKOFYEAR": _WEEKS[3],
+    "DAY": _number("%d"),
+    "DAYOFYEAR": _number("%j"),
+    "DAYOFWEEK": f"({_number('%w')} + 1)",
+    "WEEKDAY": f"(({_number('%w')} + 6) % 7)",
+    "YEAR_MONTH": _number("%Y%m"),
+    "DAY_HOUR": _number("%d%H"),
+    "DAY_MINUTE": _number("%d%H%M"),
+    "DAY_SECOND": _number("%d%H%M%S"),
+    "DAYNAME": _DAY_NAME,
+    "MONTHNAME": _MONTH_NAME,
+    "UNIX_TIMESTAMP": "UNIXEPOCH(:d)",
+    "LAST_DAY": "DATE(:d, 'start of month', '+1 month', '-1 day')",
+    "TO_DAYS": "CAST(JULIANDAY(DATE(:d)) - 1721059.5 AS INTEGER)",
+}
+# Those of a time, which may have no day.
+_CLOCK_PARTS = {
+    "HOUR": _number("%H"),
+    "MINUTE": _number("%M"),
+    "SECOND": _number("%S"),
+    "HOUR_MINUTE": _number("%H%M"),
+    "HOUR_SECOND": _number("%H%M%S"),
+    "MINUTE_SECOND": _number("%M%S"),
+    "TIME": "TIME(:d)",
+    "TIME_TO_SEC": "(STRFTIME('%H', :d) * 3600 + STRFTIME('%M', :d) * 60 + STRFTIME('%S', :d))",
+}
+_PART_NODES: dict[type[exp.Expression], str] = {
+    exp.Year: "YEAR",
+    exp.Quarter: "QUARTER",
+    exp.Month: "MONTH",
+    exp.WeekOfYear: "WEEKOFYEAR",
+    exp.Day: "DAY",
+    exp.DayOfMonth: "DAY",
+    exp.DayOfYear: "DAYOFYEAR",
+    exp.DayOfWeek: "DAYOFWEEK",
+    exp.Hour: "HOUR",
+    exp.Minute: "MINUTE",
+    exp.Second: "SECOND",
+    exp.Dayname: "DAYNAME",
+    exp.LastDay: "LAST_DAY",
+    exp.Time: "TIME",
+}
+
+# A format's codes, in Python's spelling, which sqlglot writes them in: the same in SQLite, or a template.
+_SAME_CODES = frozenset("%Y %m %d %H %M %S %j %w %I %p %G %U %%".split())
+_CODES = {
+    "%B": _MONTH_NAME,
+    "%b": _named("%m", _MONTHS, 1, 3),
+    "%A": _DAY_NAME,
+    "%a": _named("%w", _DAYS, 0, 3),
+    "%y": "SUBSTR(STRFTIME('%Y', :d), 3, 2)",
+    "%v": "STRFTIME('%V', :d)",
+    "%W": f"PRINTF('%02d', {_WEEK_1})",
+    "%D": f"{_number('%d')} || CASE WHEN STRFTIME('%d', :d) IN ('11', '12', '13') THEN 'th' "
+    f"WHEN {_number('%d')} % 10 = 1 THEN 'st' WHEN {_number('%d')} % 10 = 2 THEN 'nd' "
+    f"WHEN {_number('%d')} % 10 = 3 THEN 'rd' ELSE 'th' END",
+    "%-d": f"CAST({_number('%d')} AS TEXT)",
+    "%-m": f"CAST({_number('%m')} AS TEXT)",
+    "%-H": f"CAST({_number('%H')} AS TEXT)",
+    "%-I": f"CAST({_number('%I')} AS TEXT)",
+}
+# Codes that STR_TO_DATE reads of a column, with their width, and of a literal.
+_READ = {"%Y": ("year", 4), "%S": ("second", 2)}
+_READ |= {"%m": ("month", 2), "%d": ("day", 2), "%H": ("hour", 2), "%M": ("minute", 2)}
+_READ_NOW = frozenset({*_READ, *"%B %b %y %I %p %j %-d %-m %-H %-I".split()})
+_CODE = re.compile(r"%-.|%.|[^%]", re.DOTALL)
+
+# An interval's unit as (SQLite's modifier, how many of them).
+_UNITS = {"WEEK": ("day", 7), "QUARTER": ("month", 3)} | {
+    unit: (unit.lower(), 1) for unit in ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
+}
+_SECONDS = {"WEEK": 604_800, "DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
+_MONTHS_IN = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
+# Whole months from :a to :b: the last one counts when its day and time of day have come.
+_MONTHS_BETWEEN = (
+    "((STRFTIME('%Y', :b) - STRFTIME('%Y', :a)) * 12 + STRFTIME('%m', :b) - STRFTIME('%m', :a)"
+    " - CASE WHEN DATETIME(:b) >= DATETIME(:a) THEN STRFTIME('%d %H:%M:%S', :b) < STRFTIME('%d %H:%M:%S', :a)"
+    " ELSE -(STRFTIME('%d %H:%M:%S', :b) > STRFTIME('%d %H:%M:%S', :a)) END)"
+)
+_YEAR_0 = "0000-01-01"
+_WRITTEN_DAY = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(\.\d{1,6})?)?)?")
+_WRITTEN_CLOCK = re.compile(r"(\d{2}):(\d{2})(?::(\d{2})(\.\d{1,6})?)?")
+
+
+def _written(node: exp.Expression, has_day: bool) -> exp.Expression:
+    """Return a date that is written out in SQLite's form; one in a form that is not read here is refused."""
+    text = node.name.strip()
+    if not has_day and _WRITTEN_CLOCK.fullmatch(text):
+        return text_literal(text)
+    match = _WRITTEN_DAY.fullmatch(text)
+    if not match:
+        raise Refused(f"the date {text!r}, which is not written YYYY-MM-DD")
+    if text == _YEAR_0:
+        return text_literal(text)
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    try:
+        at = datetime(year, month, day, hour, minute, second, tzinfo=UTC).replace(tzinfo=None)
+    except ValueError:
+        raise Refused(f"the date {text!r}, which does not exist") from None
+    return text_literal(str(at.date()) if match[4] is None else f"{at}{match[7] or ''}")
+
+
+def moment(node: exp.Expression, has_day: bool = True) -> exp.Expression:
+    """Return a date, or without `has_day` also a time of day, as SQLite's functions read it."""
+    kind = kind_of(node)
+    if isinstance(node, exp.Literal) and node.is_string:
+        return _written(node, has_day)
+    if kind == "number":
+        raise Refused("a number used as a date")
+    return node if kind in {"date", "null"} else fill(_DAY if has_day else _CLOCK, d=node)
+
+
+def _of_part(name: str, date: exp.Expression) -> exp.Expression:
+    if name in _PARTS:
+        return fill(_PARTS[name], d=moment(date))
+    if name in _CLOCK_PARTS:
+        return fill(_CLOCK_PARTS[name], d=moment(date, has_day=False))
+    raise Refused(f"EXTRACT({name})")
+
+
+def _part(node: exp.Expression) -> exp.Expression:
+    if any(value for name, value in node.args.items() if name != "this"):
+        raise Refused(f"the arguments of {name_of(node)}")
+    return _of_part(_PART_NODES[type(node)], node.this)
+
+
+def _extract(node: exp.Expression) -> exp.Expression:
+    return _of_part(node.name.upper(), node.expression)
+
+
+def _week(node: exp.Expression) -> exp.Expression:
+    return week_of("WEEK", [node.this, node.args.get("mode")])
+
+
+def week_of(name: str, arguments: list[exp.Expression | None]) -> exp.Expression:
+    """Return a week, of a mode that is written out; the session's default is 0."""
+    mode = 0 if len(arguments) < 2 or arguments[1] is None else whole_number(arguments[1])
+    template = (_WEEKS if name == "WEEK" else _YEARWEEKS).get(-1 if mode is None else mode)
+    if template is None or not arguments or arguments[0] is None:
+        raise Refused(f"{name} of this mode")
+    return fill(template, d=moment(arguments[0]))
+
+
+def _formatted(node: exp.Expression) -> exp.Expression:
+    """Write DATE_FORMAT as strftime, and as pieces joined where it has codes that strftime lacks."""
+    style = node.args["format"]
+    if not (isinstance(style, exp.Literal) and style.is_string):
+        raise Refused("DATE_FORMAT of a format that is not written out")
+    pieces, plain = [], ""
+
+    def end_plain() -> None:
+        if plain:
+            pieces.append("STRFTIME('{}', :d)".format(plain.replace("'", "''")))
+
+    for code in _CODE.findall(style.name):
+        if code.startswith("%") and code not in _SAME_CODES and code not in _CODES:
+            raise Refused(f"DATE_FORMAT of the code {code}")
+        if code not in _CODES:
+            plain += code
+            continue
+        end_plain()
+        pieces.append(f"({_CODES[code]})")
+        plain = ""
+    end_plain()
+    has_clock = not re.search(r"%-?[YmdjwGUBbAayvWD]", style.name)
+    return fill(" || ".join(pieces) or "''", d=moment(node.this, has_day=not has_clock))
+
+
+def shifted(sign: int) -> Rewrite:
+    """Return the rewrite of a date plus (or minus) an interval; text of a day alone stays a day."""
+
+    def move(node: exp.Expression) -> exp.Expression | None:
+        date, interval = node.this, node
+        if isinstance(node, exp.Add | exp.Sub):
+            if isinstance(date, exp.Interval) and isinstance(node, exp.Add):
+                date, interval = node.expression, date
+            else:
+                interval = node.expression
+            if not isinstance(interval, exp.Interval):
+                return None
+        amount = interval.this if isinstance(interval, exp.Interval) else interval.expression
+        if isinstance(amount, exp.Interval):
+            interval, amount = amount, amount.this
+        return moved(date, amount, str(interval.args.get("unit") or "DAY"), sign)
+
+    return move
+
+
+def moved(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: int) -> exp.Expression:
+    """Return a date moved by an amount of a unit."""
+    unit, times = _UNITS.get(unit.upper(), ("", 1))
+    if not unit or amount is None:
+        raise Refused("an INTERVAL of this unit")
+    if isinstance(amount, exp.Literal) and not re.fullmatch(r"-?\d+", amount.name):
+        raise Refused(f"an INTERVAL of {amount.name!r}, which is not a whole number")
+    step = f"((:n) * {sign * times}) || ' {unit}'"
+    floor = ", 'floor'" if unit in {"month", "year"} else ""
+    whole = f"DATETIME(:d, {step}{floor})"
+    if unit not in {"hour", "minute", "second"}:
+        whole = f"CASE WHEN LENGTH(:d) > 10 THEN {whole} ELSE DATE(:d, {step}{floor}) END"
+    return fill(whole, d=moment(date), n=amount)
+
+
+def _days_between(node: exp.Expression) -> exp.Expression:
+    first = node.expression
+    if any(literal.name == _YEAR_0 for literal in first.find_all(exp.Literal)):
+        # sqlglot's form of TO_DAYS. MySQL's year 0 has a day less than SQLite's.
+        return fill("CAST(JULIANDAY(DATE(:a)) - 1721060.5 AS INTEGER)", a=moment(node.this))
+    between = "CAST(JULIANDAY(DATE(:a)) - JULIANDAY(DATE(:b)) AS INTEGER)"
+    return fill(between, a=moment(node.this), b=moment(first))
+
+
+def _units_between(node: exp.Expression) -> exp.Expression:
+    unit = str(node.args.get("unit") or "").upper()
+    dates = {"a": moment(node.expression), "b": moment(node.this)}
+    if unit in _SECONDS:
+        return fill(f"(UNIXEPOCH(:b) - UNIXEPOCH(:a)) / {_SECONDS[unit]}", **dates)
+    if unit in _MONTHS_IN:
+        return fill(f"{_MONTHS_BETWEEN} / {_MONTHS_IN[unit]}", **dates)
+    raise Refused(f"TIMESTAMPDIFF({unit})")
+
+
+def _read(node: exp.Expression) -> exp.Expression:
+    """Read a text in a format that is written out: here where the text is, too, else in the columns' fixed widths."""
+    style = node.args.get("format")
+    if not (isinstance(style, exp.Literal) and style.is_string):
+        raise Refused("STR_TO_DATE of a format that is not written out")
+    codes: list[str] = _CODE.findall(style.name)
+    if isinstance(node.this, exp.Literal) and node.this.is_string:
+        return _read_now(node.this.name, codes)
+    pattern, places, at = "", {}, 1
+    for code in codes:
+        if code.startswith("%") and code not in _READ:
+            raise Refused(f"STR_TO_DATE of the code {code}")
+        name, width = _READ.get(code, ("", 1))
+        places[name] = f"SUBSTR(:s, {at}, {width})"
+        pattern += "[0-9]" * width if name else code.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
+        at += width
+    if not {"year", "month", "day"} <= set(places) or len([code for code in codes if code in _READ]) >= len(places) + 1:
+        raise Refused(f"STR_TO_DATE of the format {style.name!r}")
+    clock = ("hour", "minute", "second")
+    day = " || '-' || ".join(places[name] for name in ("year", "month", "day"))
+    time = " || ':' || ".join(places.get(name, "'00'") for name in clock)
+    # SQLite moves the 31st of February into March; MySQL takes it for no date.
+    moment_of = f"{day} || ' ' || {time}" if set(clock) & set(places) else day
+    function = "DATETIME" if set(clock) & set(places) else "DATE"
+    valid = f"CASE WHEN DATE({day}) = {day} THEN {function}({moment_of}) END"
+    pattern = pattern.replace("'", "''")
+    return fill(f"CASE WHEN :s GLOB '{pattern}*' THEN {valid} WHEN :s GLOB '*[0-9]*' THEN {FAILS} END", s=node.this)
+
+
+def _read_now(text: str, codes: list[str]) -> exp.Expression:
+    style = "".join("%" + code[2:] if code.startswith("%-") else code for code in codes)
+    if any(code[0] == "%" and code not in _READ_NOW for code in codes):
+        raise Refused(f"STR_TO_DATE of the format {style!r}")
+    try:
+        read = datetime.strptime(text, style).replace(tzinfo=UTC)
+    except ValueError:
+        raise Refused(f"STR_TO_DATE of {text!r} in another form than the format") from None
+    has_clock = bool(re.search(r"%[HIMSp]", style))
+    if has_clock and not re.search(r"%[Yy]", style):
+        return text_literal(f"{read:%H:%M:%S}")
+    return text_literal(f"{read:%Y-%m-%d %H:%M:%S}" if has_clock else str(read.date()))
+
+
+def _now(node: exp.Expression) -> exp.Expression:
+    if any(node.args.values()):
+        raise Refused("fractions of seconds")
+    return exp.CurrentTimestamp()
+
+
+def _from_unixtime(node: exp.Expression) -> exp.Expression:
+    if any(value for name, value in node.args.items() if name not in {"this", "scale"}):
+        raise Refused("FROM_UNIXTIME with a format")
+    return fill("DATETIME(:n, 'unixepoch')", n=node.this)
+
+
+_SECONDS_OF = (
+    "CASE WHEN :x IS NULL THEN NULL ELSE CASE WHEN :x < 0 THEN '-' ELSE '' END || PRINTF('%02d:%02d:%02d',"
+    " MIN(ABS(CAST(:x AS INTEGER)), 3020399) / 3600, MIN(ABS(CAST(:x AS INTEGER)), 3020399) / 60 % 60,"
+    " MIN(ABS(CAST(:x AS INTEGER)), 3020399) % 60) END"
+)
+
+
+def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
+    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
+    if name in {"WEEK", "YEARWEEK"} and len(arguments) in {1, 2}:
+        return week_of(name, list(arguments))
+    if name in {"NOW", "SYSDATE", "UTC_TIMESTAMP"} and not arguments:
+        return exp.CurrentTimestamp()
+    if name == "UNIX_TIMESTAMP" and not arguments:
+        return fill("UNIXEPOCH('now')")
+    if name in {"ADDDATE", "SUBDATE"} and len(arguments) == 2:
+        amount = arguments[1]
+        unit = str(amount.args.get("unit") or "") if isinstance(amount, exp.Interval) else "DAY"
+        amount = amount.this if isinstance(amount, exp.Interval) else amount
+        return moved(arguments[0], amount, unit, 1 if name == "ADDDATE" else -1)
+    if name == "FROM_DAYS" and len(arguments) == 1:
+        return fill("DATE(:n + 1721059.5)", n=arguments[0])
+    if name == "SEC_TO_TIME" and len(arguments) == 1:
+        return fill(_SECONDS_OF, x=arguments[0])
+    if len(arguments) == 1 and (name in _PARTS or name in _CLOCK_PARTS):
+        return _of_part(name, arguments[0])
+    return None
+
+
+REWRITES: Mapping[type[exp.Expression], Rewrite] = {
+    **dict.fromkeys(_PART_NODES, _part),
+    exp.Extract: _extract,
+    exp.Week: _week,
+    exp.TimeToStr: _formatted,
+    exp.DateAdd: shifted(1),
+    exp.DateSub: shifted(-1),
+    exp.TimestampAdd: shifted(1),
+    exp.DateDiff: _days_between,
+    exp.TimestampDiff: _units_between,
+    exp.StrToDate: _read,
+    exp.StrToTime: _read,
+    exp.TsOrDsToDate: lambda node: fill("DATE(:d)", d=moment(node.this)),
+    exp.TsOrDsToTimestamp: lambda node: node.this,
+    exp.Timestamp: lambda node: fill("DATETIME(:d)", d=moment(node.this)),
+    exp.UnixToTime: _from_unixtime,
+    exp.Localtime: _now,
+    exp.Localtimestamp: _now,
+    exp.UtcTimestamp: _now,
+    exp.CurrentTimestamp: _now,
+}

@@ -1,0 +1,379 @@
+"""MySQL's numbers, comparisons and aggregates, written with SQLite's functions.
+
+Decimals are doubles here: MySQL rounds the quotient of whole numbers, and their average, to four digits more than they
+have, and SQLite does not. Rounding is away from zero, as MySQL rounds decimals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from jaxrl_sql.text2sql.env.mysql_dates import moment, shifted
+from jaxrl_sql.text2sql.env.mysql_parts import (
+    FAILS,
+    Refused,
+    Rewrite,
+    as_number,
+    as_text,
+    fill,
+    fill_once,
+    kind_of,
+    name_of,
+    of,
+    whole_number,
+)
+
+_Type = exp.DataType.Type
+_VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
+_SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
+_WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
+# A double in the place of a decimal may be a little less: 1.005 is rounded to 1.01 in MySQL. This adds two units in the
+# last place, where the decimals that are rounded to are far from it.
+_EXACT = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
+_MAX_INTEGER = (1 << 63) - 1
+# What is likely to be a date or a time: numbers and texts of other years may be counts and codes.
+_YEAR, _MONTH, _DAY = r"(1[5-9]|20)\d\d", r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
+_DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d[0-5]\d)?")
+_ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
+
+
+def _compared(node: exp.Expression) -> exp.Expression | None:
+    """Compare a number with what else there is as numbers; SQLite compares with a text as texts, or by their types."""
+    if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
+        return _rows_compared(node)
+    left, right = _alike(node.this, node.expression)
+    node.set("this", left)
+    node.set("expression", right)
+    return None
+
+
+def _rows_compared(node: exp.Expression) -> exp.Expression | None:
+    """Compare rows value by value; those of a query, and an order of rows, stay where nothing is to be converted."""
+    left, right = node.this, node.expression
+    if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
+        row, query = (left, right) if isinstance(left, exp.Tuple) else (right, left)
+        _like_shown(row, query)
+        return None
+    if isinstance(node, exp.EQ | exp.NEQ | exp.NullSafeEQ):
+        equal = _equal_rows(left, right, exp.NullSafeEQ if isinstance(node, exp.NullSafeEQ) else exp.EQ)
+        return exp.Not(this=equal) if isinstance(node, exp.NEQ) else equal
+    if "number" in {kind_of(value) for value in (*left.expressions, *right.expressions)}:
+        raise Refused("an order of rows with numbers")
+    return None
+
+
+def _equal_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Binary] = exp.EQ) -> exp.Paren:
+    rows = (left, right)
+    if any(not isinstance(row, exp.Tuple) for row in rows) or len(left.expressions) != len(right.expressions):
+        raise Refused("rows of different lengths compared")
+    pairs = (_alike(*values) for values in zip(left.expressions, right.expressions, strict=True))
+    return exp.Paren(this=exp.and_(*(equal(this=value, expression=other) for value, other in pairs)))
+
+
+def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
+    """Make a row's values numbers where a query's columns show numbers, as they are compared with these."""
+    select = query.this if isinstance(query, exp.Subquery) else query
+    shown = select.expressions if isinstance(select, exp.Select) else []
+    if any(shown_value.is_star for shown_value in shown) or not shown:
+        shown = [exp.Column() for _ in row.expressions]
+    if len(shown) != len(row.expressions):
+        raise Refused("rows of different lengths compared")
+    pairs = zip(row.expressions, shown, strict=True)
+    row.set("expressions", [_looked_for(value, other) for value, other in pairs])
+
+
+def _looked_for(value: exp.Expression, shown: exp.Expression) -> exp.Expression:
+    if kind_of(value) == "number" != kind_of(shown) and kind_of(shown) is not None:
+        raise Refused("a number looked for among texts")
+    return as_number(value) if kind_of(shown) == "number" else value.copy()
+
+
+def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression, exp.Expression]:
+    kinds = {kind_of(left), kind_of(right)}
+    for side in (left, right):
+        if isinstance(side, exp.Literal) and side.is_string and _ODD_DATE.fullmatch(side.name):
+            raise Refused(f"the date or time {side.name!r}, which is not written YYYY-MM-DD or HH:MM:SS")
+    if "number" not in kinds:
+        return left, right
+    for side, other in ((left, right), (right, left)):
+        if kind_of(other) != "number" and not other.meta.get("numeric") and _may_be_date(side):
+            raise Refused(f"a comparison with {side.name}, which may be a date")
+    return as_number(left), as_number(right)
+
+
+def _may_be_date(node: exp.Expression) -> bool:
+    """Return whether MySQL reads a literal number as a date when it is compared with one."""
+    return isinstance(node, exp.Literal) and bool(_DATE_AS_NUMBER.fullmatch(node.name))
+
+
+def _in(node: exp.Expression) -> exp.Expression | None:
+    query = node.args.get("query")
+    values = [query] if query is not None else node.expressions
+    if isinstance(node.this, exp.Tuple) and query is not None:
+        _like_shown(node.this, query)
+        return None
+    if isinstance(node.this, exp.Tuple) or any(isinstance(value, exp.Tuple) for value in values):
+        return exp.Paren(this=exp.or_(*(_equal_rows(node.this, value) for value in values)))
+    if query is not None and kind_of(node.this) == "number" != kind_of(query):
+        if kind_of(query) is not None:
+            raise Refused("a number looked for among texts")
+        return None
+    kinds = {kind_of(value) for value in values} - {"null"}
+    if "number" in kinds and len(kinds) > 1:
+        return _in_mixed(node.this, values)
+    pairs = [_alike(node.this, value) for value in values]
+    if pairs:
+        node.set("this", pairs[0][0].copy())
+        if query is None:
+            node.set("expressions", [value for _, value in pairs])
+    return None
+
+
+def _in_mixed(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
+    """Compare with each of a list alike: with a number as numbers, with a text, which is a number's, as texts."""
+    if any(kind_of(other) == "text" and not _is_written_number(other) for other in others):
+        raise Refused("IN a list of numbers and others")
+    pairs = (_alike(value, other) for other in others)
+    return exp.Paren(this=exp.or_(*(exp.EQ(this=left, expression=right) for left, right in pairs)))
+
+
+def _is_written_number(node: exp.Expression) -> bool:
+    return isinstance(node, exp.Literal) and bool(re.fullmatch(r"-?\d+(\.\d+)?", node.name))
+
+
+def _between(node: exp.Expression) -> exp.Expression:
+    """Compare with both bounds, with each alike."""
+    value, low = _alike(node.this, node.args["low"])
+    other, high = _alike(node.this, node.args["high"])
+    if value == other:
+        return exp.Between(this=value.copy(), low=low.copy(), high=high.copy())
+    return fill("(:a >= :l AND :b <= :h)", a=value, l=low, b=other, h=high)
+
+
+def _case(node: exp.Expression) -> exp.Expression | None:
+    """Compare the value of a CASE with each branch's alike."""
+    value = node.this
+    if value is None:
+        return None
+    branches = node.args["ifs"]
+    kinds = {kind_of(branch.this) for branch in branches} - {"null"}
+    if "number" in kinds and len(kinds) > 1:
+        for branch in branches:
+            left, right = _alike(value, branch.this)
+            branch.set("this", exp.EQ(this=left, expression=right))
+        node.set("this", None)
+        return None
+    for branch in branches:
+        value, compared = _alike(node.this, branch.this)
+        branch.set("this", compared)
+    node.set("this", value.copy())
+    return None
+
+
+def _null_if(node: exp.Expression) -> exp.Expression | None:
+    left, right = _alike(node.this, node.expression)
+    return fill("CASE WHEN :l = :r THEN NULL ELSE :a END", l=left, r=right, a=node.this)
+
+
+def _largest(node: exp.Expression) -> exp.Expression | None:
+    """Compare the arguments of GREATEST and LEAST alike; of one argument SQLite's functions are aggregates."""
+    values = [node.this, *node.expressions]
+    if len(values) < 2:
+        raise Refused(f"{name_of(node)} of one argument")
+    if "number" in map(kind_of, values):
+        values = [as_number(value) for value in values]
+        node.set("this", values[0])
+        node.set("expressions", values[1:])
+    return None
+
+
+def _first_known(node: exp.Expression) -> exp.Expression | None:
+    """Return the value of a COALESCE of one, which SQLite refuses."""
+    return None if node.expressions else node.this.copy()
+
+
+def _arithmetic(node: exp.Expression) -> exp.Expression | None:
+    for value in (node.this, node.expression):
+        if kind_of(value) == "date":
+            raise Refused("a date or time used as a number")
+    return None
+
+
+def _sum(sign: int) -> Rewrite:
+    move = shifted(sign)
+
+    def add(node: exp.Expression) -> exp.Expression | None:
+        return move(node) or _arithmetic(node)
+
+    return add
+
+
+def _remainder(node: exp.Expression) -> exp.Expression:
+    a, b = as_number(node.this), as_number(node.expression)
+    if whole_number(a) is not None and whole_number(b) is not None:
+        return fill("(:a % :b)", a=a, b=b)
+    rest = "CASE WHEN TYPEOF(:a) = 'integer' AND TYPEOF(:b) = 'integer' THEN :a % :b"
+    return fill(f"{rest} ELSE :a - :b * CAST(CAST(:a AS REAL) / :b AS INTEGER) END", a=a, b=b)
+
+
+def _bits(template: str) -> Rewrite:
+    """Return the rewrite of an operation on bits, which gives unsigned numbers in MySQL: negative ones fail."""
+
+    def rewrite(node: exp.Expression) -> exp.Expression:
+        values = {name: fill(_WHOLE, x=as_number(value)) for name, value in (("a", node.this), ("b", node.expression))}
+        return fill(f"CASE WHEN ({template}) < 0 THEN {FAILS} ELSE {template} END", **values)
+
+    return rewrite
+
+
+def _literal(node: exp.Expression) -> exp.Expression | None:
+    if not node.is_string and node.name.isdigit() and int(node.name) > _MAX_INTEGER:
+        raise Refused("a whole number of more than 63 bits")
+    return None
+
+
+def _cast(node: exp.Expression) -> exp.Expression | None:
+    """Write a CAST: numbers are rounded, of a text the beginning is taken, and decimals are bounded."""
+    to, value = node.args["to"], node.this
+    if node.args.get("format"):
+        raise Refused("CAST with a format")
+    sizes = [int(size.name) for size in to.expressions]
+    kind = to.this
+    if kind in {_Type.DATE, _Type.DATETIME, _Type.TIMESTAMP, _Type.TIMESTAMPTZ, _Type.TIME}:
+        if sizes and sizes != [0]:
+            raise Refused("fractions of seconds")
+        function = {_Type.DATE: "DATE", _Type.TIME: "TIME"}.get(kind, "DATETIME")
+        return fill(f"{function}(:d)", d=moment(value, has_day=kind != _Type.TIME))
+    if kind in {_Type.CHARACTER_SET, _Type.CHAR, _Type.NCHAR, _Type.VARCHAR, _Type.NVARCHAR, _Type.TEXT}:
+        text = "CAST(:x AS TEXT)" if not sizes or kind == _Type.CHARACTER_SET else f"SUBSTR(:x, 1, {sizes[0]})"
+        return fill(text, x=as_text(value))
+    number = value if kind_of(value) == "text" else as_number(value) if kind_of(value) == "date" else value
+    if kind == _Type.BIGINT:
+        return fill(_WHOLE, x=number)
+    if kind == _Type.UBIGINT:
+        return fill(f"CASE WHEN {_WHOLE} < 0 THEN {FAILS} ELSE {_WHOLE} END", x=number)
+    if kind == _Type.DECIMAL:
+        digits, decimals = [*sizes, *(10, 0)[len(sizes) :]]
+        most = f"{'9' * (digits - decimals)}.{'9' * decimals}" if digits > decimals else f"0.{'9' * decimals}"
+        rounded = f"MIN(MAX(ROUND({_EXACT}, {decimals}), -{most}), {most})"
+        return fill_once(rounded if decimals else f"CAST({rounded} AS INTEGER)", number)
+    if kind in {_Type.DOUBLE, _Type.FLOAT} and not sizes:
+        return fill("CAST(:x AS REAL)", x=number)
+    raise Refused(f"CAST to {to.sql('mysql')}")
+
+
+def _truncated(node: exp.Expression) -> exp.Expression:
+    """Cut decimals off, of the decimal that a double represents: 4.35 is a little less than that."""
+    digits = whole_number(node.args.get("decimals"))
+    if digits is None or abs(digits) > 15:
+        raise Refused("TRUNCATE to a number of digits that is not written out")
+    if digits < 0:
+        return fill(f"CAST(:x / 1e{-digits} AS INTEGER) * 1e{-digits}", x=node.this)
+    return fill(f"CAST(ROUND(:x * 1e{digits}, 8) AS INTEGER) / 1e{digits}", x=node.this)
+
+
+def _rounded(node: exp.Expression) -> exp.Expression | None:
+    """Round to tens, hundreds, …, which SQLite takes for whole numbers; how far has to be known."""
+    decimals = node.args.get("decimals")
+    digits = 0 if decimals is None else whole_number(decimals)
+    if digits is None:
+        raise Refused("ROUND to a number of digits that is not written out")
+    if digits >= 0:
+        return fill_once(f"ROUND({_EXACT}, {digits})" if digits else "ROUND(:x)", node.this)
+    return fill(f"ROUND(:x / 1e{-digits}) * 1e{-digits}", x=node.this)
+
+
+def _grouped_digits(node: exp.Expression) -> exp.Expression:
+    digits = node.args.get("format")
+    if digits is None or node.args.get("culture"):
+        raise Refused("FORMAT of a locale")
+    written = f"CASE WHEN :x IS NULL THEN NULL ELSE PRINTF('%,.' || MAX(:n, 0) || 'f', {_EXACT}) END"
+    return fill(written, x=as_number(node.this), n=digits)
+
+
+def _logarithm(node: exp.Expression) -> exp.Expression:
+    if node.expression is None:
+        return fill("LN(:x + 0)", x=node.this)
+    return fill("LOG(:b + 0, :x + 0)", b=node.this, x=node.expression)
+
+
+def _distinct_count(node: exp.Expression) -> exp.Expression | None:
+    """Count distinct rows of several columns: text of them joined, which is NULL where one is, and not counted."""
+    several = node.this.expressions if isinstance(node.this, exp.Distinct) else []
+    if node.expressions:
+        raise Refused("COUNT of several arguments")
+    if len(several) < 2:
+        return None
+    names = [f":x{i}" for i in range(len(several))]
+    joined = " || CHAR(31) || ".join(names)
+    return fill(f"COUNT(DISTINCT {joined})", **{f"x{i}": value for i, value in enumerate(several)})
+
+
+def _joined_text(node: exp.Expression) -> exp.Expression | None:
+    """Give a GROUP_CONCAT of distinct values its separator afterwards: SQLite takes none with DISTINCT."""
+    separator = node.args.get("separator")
+    if separator is None or node.find(exp.Distinct) is None:
+        return None
+    alone = node.copy()
+    alone.set("separator", None)
+    distinct = alone.find(exp.Distinct)
+    # Commas of the values themselves are another character meanwhile.
+    comma, other = exp.Literal.string(","), exp.Literal.string("\x1f")
+    distinct.set("expressions", [_replaced(value, comma, other) for value in distinct.expressions])
+    return _replaced(_replaced(alone, comma, separator), other, comma)
+
+
+def _replaced(text: exp.Expression, old: exp.Expression, new: exp.Expression) -> exp.Expression:
+    return exp.Anonymous(this="REPLACE", expressions=[text.copy(), old.copy(), new.copy()])
+
+
+def _random(node: exp.Expression) -> exp.Expression | None:
+    """Order by chance; the values themselves are of another range."""
+    if node.this is not None or not isinstance(node.parent, exp.Ordered):
+        raise Refused("RAND, but for an order")
+    return None
+
+
+_FUNCTIONS = "ABS SIGN SQRT EXP LN SIN COS TAN ASIN ACOS ATAN RADIANS DEGREES".split()
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ)
+
+REWRITES: Mapping[type[exp.Expression], Rewrite] = {
+    **dict.fromkeys(_COMPARISONS, _compared),
+    **{exp.FUNCTION_BY_NAME[name]: of(f"{name}(:x + 0)", x="this") for name in _FUNCTIONS},
+    exp.Literal: _literal,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Case: _case,
+    exp.Nullif: _null_if,
+    exp.Coalesce: _first_known,
+    exp.Greatest: _largest,
+    exp.Least: _largest,
+    exp.Add: _sum(1),
+    exp.Sub: _sum(-1),
+    exp.Mul: _arithmetic,
+    exp.Div: _arithmetic,
+    exp.IntDiv: _arithmetic,
+    exp.Mod: _remainder,
+    exp.BitwiseAnd: _bits(":a & :b"),
+    exp.BitwiseOr: _bits(":a | :b"),
+    exp.BitwiseXor: _bits("(:a | :b) - (:a & :b)"),
+    exp.Xor: of("(NOT :a) <> (NOT :b)", a="this", b="expression"),
+    exp.Cast: _cast,
+    exp.Trunc: _truncated,
+    exp.Round: _rounded,
+    exp.Floor: of("CAST((:x + 0) AS INTEGER) - ((:x + 0) < CAST((:x + 0) AS INTEGER))", x="this"),
+    exp.Ceil: of("CAST((:x + 0) AS INTEGER) + ((:x + 0) > CAST((:x + 0) AS INTEGER))", x="this"),
+    exp.Pow: of("POWER(:x + 0, :y + 0)", x="this", y="expression"),
+    exp.Log: _logarithm,
+    exp.NumberToStr: _grouped_digits,
+    exp.VariancePop: of(_VARIANCE, x="this"),
+    exp.Variance: of(_SAMPLE_VARIANCE, x="this"),
+    exp.StddevPop: of(f"SQRT({_VARIANCE})", x="this"),
+    exp.StddevSamp: of(f"SQRT({_SAMPLE_VARIANCE})", x="this"),
+    exp.Count: _distinct_count,
+    exp.GroupConcat: _joined_text,
+    exp.Rand: _random,
+}

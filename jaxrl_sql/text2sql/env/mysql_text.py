@@ -1,0 +1,397 @@
+"""MySQL's functions of texts and its patterns, written with SQLite's functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import product
+
+from sqlglot import exp
+
+from jaxrl_sql.text2sql.env.mysql_parts import Refused, Rewrite, as_text, fill, name_of, of, text_literal, whole_number
+
+_PAD = "SUBSTR(REPLACE(HEX(ZEROBLOB(:n)), '00', :p), 1, :n - LENGTH(:s))"
+_PADDED = "CASE WHEN :n < 0 THEN NULL WHEN LENGTH(:s) >= :n THEN SUBSTR(:s, 1, :n) ELSE {} END"
+_REPEATED = "CASE WHEN :n IS NOT NULL THEN REPLACE(HEX(ZEROBLOB(MAX(:n, 0))), '00', :s) END"
+_REVERSED = (
+    "(WITH RECURSIVE _reverse(_from, _text, _left) AS (SELECT :s, '', LENGTH(:s) UNION ALL"
+    " SELECT _from, _text || SUBSTR(_from, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
+    " SELECT _text FROM _reverse WHERE _left = 0)"
+)
+# The first byte of a text in UTF-8, from its first character's number.
+_FIRST_BYTE = (
+    "CASE WHEN :s = '' THEN 0 WHEN UNICODE(:s) < 128 THEN UNICODE(:s)"
+    " WHEN UNICODE(:s) < 2048 THEN 192 + UNICODE(:s) / 64 WHEN UNICODE(:s) < 65536 THEN 224 + UNICODE(:s) / 4096"
+    " ELSE 240 + UNICODE(:s) / 262144 END"
+)
+_HEX = (
+    "CASE TYPEOF(:x) WHEN 'null' THEN NULL WHEN 'integer' THEN PRINTF('%X', :x)"
+    " WHEN 'real' THEN PRINTF('%X', CAST(ROUND(:x) AS INTEGER)) ELSE HEX(:x) END"
+)
+_PLACE_IN_LIST = "SUBSTR(',' || :l, 1, INSTR(',' || :l || ',', ',' || :x || ','))"
+_FIND_IN_SET = (
+    f"CASE WHEN :l = '' OR INSTR(:x, ',') > 0 THEN 0"
+    f" ELSE LENGTH({_PLACE_IN_LIST}) - LENGTH(REPLACE({_PLACE_IN_LIST}, ',', '')) END"
+)
+# The places behind each of the first delimiters, counted from 0.
+_DELIMITERS = (
+    "WITH RECURSIVE _part(_text, _start, _n) AS (SELECT :s, 1, 0 UNION ALL"
+    " SELECT _text, _start + INSTR(SUBSTR(_text, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
+    " WHERE INSTR(SUBSTR(_text, _start), :d) > 0)"
+)
+_MAX_GLOBS = 64
+_CLASS = r"(\[[^\[\]\\]+\]|\\d)"
+_SIGN, _MARK = r"(-\?|\\[-+]\?|\[[-+]{2}\]\?)?", r"(\\[^\w\s\[\]]|\[[^\w\s^]\]|[-,/: ])"
+_PLAIN_DECIMAL = re.compile(rf"\^{_SIGN}{_CLASS}\+(\((?:\?:)?)?{_MARK}{_CLASS}\+(?(3)\)\?)\$")
+_CLASSES = {"d": "0-9", "w": "a-z0-9_", "s": " \t\n\r"}
+_NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " \t\n\r", "upper": "a-z", "lower": "a-z"}
+
+
+def _like(node: exp.Expression) -> exp.Expression | None:
+    """Name the backslash as the escape, which it is in MySQL, where the pattern may have one."""
+    pattern = node.expression
+    if isinstance(pattern, exp.Escape) or isinstance(node.parent, exp.Escape):
+        return None
+    if isinstance(pattern, exp.Literal) and "\\" not in pattern.name:
+        return None
+    return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
+
+
+def _escape(node: exp.Expression) -> exp.Expression | None:
+    character = node.expression
+    if not (isinstance(character, exp.Literal) and len(character.name) == 1):
+        raise Refused("LIKE with an escape of other than one character")
+    return None
+
+
+def _regular_expression(node: exp.Expression) -> exp.Expression:
+    """Write a regular expression as patterns of GLOB, in lower case as MySQL's default collation knows no case."""
+    pattern = node.expression
+    if node.args.get("flag") or not (isinstance(pattern, exp.Literal) and pattern.is_string):
+        raise Refused("REGEXP of a pattern that is not written out")
+    text = pattern.name.lower()
+    whole = re.fullmatch(r"\^(\[[^\[\]\\]+\])([+*])\$", text)
+    if whole:
+        # Every character is one of a class: none is another.
+        inside = whole[1][1:-1]
+        others = inside[1:] if inside.startswith("^") else "^" + inside
+        least = " AND :s <> ''" if whole[2] == "+" else ""
+        glob = f"*[{others}]*".replace("'", "''")
+        return fill(f"(LOWER(:s) NOT GLOB '{glob}'{least})", s=node.this)
+    decimal = _PLAIN_DECIMAL.fullmatch(text)
+    if decimal:
+        return _of_two_parts(node.this, text, decimal)
+    globs = [re.sub(r"\*+", "*", glob) for glob in globs_of(text)]
+    quoted = [glob.replace("'", "''") for glob in dict.fromkeys(globs)]
+    return fill("(" + " OR ".join(f"LOWER(:s) GLOB '{glob}'" for glob in quoted) + ")", s=node.this)
+
+
+def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
+    """Write `^[…]+(x[…]+)?$`, perhaps with a sign before it: the text is split at the first `x`."""
+    sign, first, _, mark, second = match.groups()
+    first, second = (part if part.startswith("[") else "[0-9]" for part in (first, second))
+    mark = mark.strip("[]")[-1]
+    if re.match(first, mark) or any(re.match(first, character) for character in "+-" if sign):
+        raise Refused(f"the regular expression {pattern!r}")
+    signs = sign.rstrip("?").strip("[]\\") if sign else ""
+    text = f"CASE WHEN :s GLOB '[{signs}]*' THEN SUBSTR(LOWER(:s), 2) ELSE LOWER(:s) END" if signs else "LOWER(:s)"
+    whole = {}
+    for name, part in (("first", first), ("second", second)):
+        others = part[2:-1] if part.startswith("[^") else "^" + part[1:-1]
+        glob = f"*[{others}]*".replace("'", "''")
+        whole[name] = f"({{0}} <> '' AND {{0}} NOT GLOB '{glob}')"
+    alone = whole["first"].format(":t") if match[3] is not None else "0"
+    before, after = (
+        whole["first"].format("SUBSTR(:t, 1, INSTR(:t, :m) - 1)"),
+        whole["second"].format("SUBSTR(:t, INSTR(:t, :m) + 1)"),
+    )
+    return fill(
+        f"CASE INSTR(:t, :m) WHEN 0 THEN {alone} ELSE {before} AND {after} END",
+        t=fill(text, s=value),
+        m=text_literal(mark),
+    )
+
+
+def globs_of(pattern: str) -> list[str]:
+    """Return patterns of GLOB, one of which matches where the regular expression does; others are refused."""
+    reader = _Reader(pattern)
+    branches = reader.alternatives(is_top=True)
+    globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
+    if reader.at < len(pattern):
+        raise Refused(f"the regular expression {pattern!r}")
+    return globs
+
+
+class _Reader:
+    """Reads a regular expression into alternatives of (whether it is anchored at the start, a glob, at the end)."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+
+    def refuse(self) -> Refused:
+        return Refused(f"the regular expression {self.pattern!r}")
+
+    def peek(self) -> str:
+        return self.pattern[self.at : self.at + 1]
+
+    def take(self) -> str:
+        character = self.peek()
+        if not character:
+            raise self.refuse()
+        self.at += 1
+        return character
+
+    def alternatives(self, is_top: bool) -> list[tuple[bool, str, bool]]:
+        branches = []
+        while True:
+            branches += self.branch(is_top)
+            if len(branches) > _MAX_GLOBS:
+                raise self.refuse()
+            if self.peek() != "|":
+                return branches
+            self.at += 1
+
+    def branch(self, is_top: bool) -> list[tuple[bool, str, bool]]:
+        starts = ends = False
+        globs = [""]
+        if is_top and self.peek() == "^":
+            starts, self.at = True, self.at + 1
+        while self.peek() not in {"", "|", ")"}:
+            if is_top and self.peek() == "$":
+                ends, self.at = True, self.at + 1
+                if self.peek() not in {"", "|"}:
+                    raise self.refuse()
+                break
+            piece = self.piece(is_first=globs == [""] and not starts, is_top=is_top)
+            globs = [before + after for before, after in product(globs, piece)]
+            if len(globs) > _MAX_GLOBS:
+                raise self.refuse()
+        if globs == [""] and not (starts and ends):
+            raise self.refuse()
+        return [(starts, glob, ends) for glob in globs]
+
+    def piece(self, is_first: bool, is_top: bool) -> list[str]:
+        """Read a character, a class or a group, and how often it comes."""
+        atoms = self.atom()
+        count = re.match(r"\{(\d)(?:(,)(\d?))?\}|[*+?]", self.pattern[self.at :])
+        if not count:
+            return atoms
+        self.at += len(count[0])
+        if self.peek() in {"?", "+", "*", "{"}:
+            raise self.refuse()  # lazy and possessive forms
+        if count[0] == "?":
+            return ["", *atoms]
+        if count[0] in {"*", "+"} or (count[2] and not count[3]):
+            least = {"*": 0, "+": 1}.get(count[0], int(count[1] or 0))
+            return self.repeated(atoms, least, is_first and is_top, is_top)
+        least, most = int(count[1]), int(count[3] or count[1])
+        return [glob for n in range(least, most + 1) for glob in self.times(atoms, n)]
+
+    def times(self, atoms: list[str], n: int) -> list[str]:
+        if len(atoms) ** n > _MAX_GLOBS:
+            raise self.refuse()
+        return ["".join(parts) for parts in product(atoms, repeat=n)]
+
+    def repeated(self, atoms: list[str], least: int, is_first: bool, is_top: bool) -> list[str]:
+        """Return an atom that comes any number of times: at an open end of the pattern the least number is enough."""
+        if atoms == ["?"]:
+            return ["?" * least + "*"]
+        is_last = is_top and self.peek() in {"", "|"}
+        if not (is_first or is_last):
+            raise self.refuse()
+        return self.times(atoms, least)
+
+    def atom(self) -> list[str]:
+        character = self.take()
+        if character == "(":
+            if self.pattern.startswith("?:", self.at):
+                self.at += 2
+            inner = [glob for _, glob, _ in self.alternatives(is_top=False)]
+            if self.take() != ")":
+                raise self.refuse()
+            return inner
+        if character == "[":
+            return [self.bracket()]
+        if character == ".":
+            return ["?"]
+        if character == "\\":
+            escaped = self.take()
+            if escaped in _CLASSES:
+                return [f"[{_CLASSES[escaped]}]"]
+            if escaped.isalnum():
+                raise self.refuse()
+            return [_plain(escaped)]
+        if character in "*+?{}^$)|":
+            raise self.refuse()
+        return [_plain(character)]
+
+    def bracket(self) -> str:
+        """Read a class of characters into GLOB's form, in which `]` comes first and `-` is between two."""
+        match = re.match(r"(\^?)((?:\[:[a-z]+:\]|\\.|[^\]\\\[])+)\]", self.pattern[self.at :])
+        if not match:
+            raise self.refuse()
+        self.at += len(match[0])
+        inside = ""
+        for token in re.findall(r"\[:[a-z]+:\]|\\.|.", match[2], re.DOTALL):
+            name = token[2:-2] if token.startswith("[:") else ""
+            if name and name not in _NAMED_CLASSES:
+                raise self.refuse()
+            if token.startswith("\\") and (token[1] in "]^-\\" or (token[1].isalnum() and token[1] not in _CLASSES)):
+                raise self.refuse()
+            inside += _NAMED_CLASSES[name] if name else _CLASSES.get(token[1], token[1]) if token[0] == "\\" else token
+        return f"[{match[1]}{inside}]"
+
+
+def _plain(character: str) -> str:
+    return f"[{character}]" if character in "*?[" else character
+
+
+def _substring(node: exp.Expression) -> exp.Expression:
+    """Cut a text; a place of 0 or before the start gives nothing in MySQL."""
+    text, start, length = node.this, node.args["start"], node.args.get("length")
+    n = whole_number(length)
+    limit = "" if length is None else ", :n" if n is not None and n >= 0 else ", MAX(:n, 0)"
+    plain = f"SUBSTR(:s, :p{limit})"
+    place = whole_number(start)
+    values = {"s": text, "p": start} | ({} if length is None else {"n": length})
+    if place is None or place < 1:
+        plain = f"CASE WHEN :p = 0 OR -:p > LENGTH(:s) THEN SUBSTR(:s, 1, 0) ELSE {plain} END"
+    return fill(plain, **values)
+
+
+def _side(template: str) -> Rewrite:
+    def cut(node: exp.Expression) -> exp.Expression:
+        n = whole_number(node.expression)
+        number = ":n" if n is not None and n >= 0 else "MAX(:n, 0)"
+        return fill(template.format(number), s=node.this, n=node.expression)
+
+    return cut
+
+
+def _padded(node: exp.Expression) -> exp.Expression:
+    filling = node.args.get("fill_pattern")
+    if filling is None or filling.name == "":
+        raise Refused("LPAD and RPAD without a text to fill up with")
+    padded = f"{_PAD} || :s" if node.args.get("is_left") else f":s || {_PAD}"
+    return fill(_PADDED.format(padded), s=node.this, n=node.expression, p=filling)
+
+
+def _trimmed(node: exp.Expression) -> exp.Expression | None:
+    """Trim one character: SQLite trims any of several, MySQL all of them as a whole."""
+    cut = node.expression
+    if cut is not None and not (isinstance(cut, exp.Literal) and len(cut.name) == 1):
+        raise Refused("TRIM of more than one character")
+    return None
+
+
+def _character(node: exp.Expression) -> exp.Expression | None:
+    numbers = [whole_number(number) for number in node.expressions]
+    if node.args.get("charset") or any(number is None or not 0 < number < 128 for number in numbers):
+        raise Refused("CHAR of other than ASCII characters")
+    return None
+
+
+def _bytes(node: exp.Expression) -> exp.Expression | None:
+    """Count a text's bytes where MySQL's LENGTH does; CHAR_LENGTH is SQLite's LENGTH."""
+    return fill("OCTET_LENGTH(:s)", s=node.this) if node.args.get("binary") else None
+
+
+def _found(node: exp.Expression) -> exp.Expression:
+    values = {"s": node.this, "x": node.args["substr"]}
+    position = node.args.get("position")
+    if position is None:
+        return fill("INSTR(:s, :x)", **values)
+    start = whole_number(position)
+    if start is None or start < 1:
+        raise Refused("LOCATE from a place that is not written out")
+    rest = "INSTR(SUBSTR(:s, :p), :x)"
+    return fill(f"CASE WHEN {rest} = 0 THEN 0 ELSE {rest} + :p - 1 END", p=position, **values)
+
+
+def _substring_index(node: exp.Expression) -> exp.Expression:
+    delimiter, n = node.args["delimiter"], whole_number(node.args["count"])
+    values = {"s": node.this, "d": delimiter}
+    if n is None or n == 0 or not (isinstance(delimiter, exp.Literal) and delimiter.name):
+        raise Refused("SUBSTRING_INDEX with a count or a delimiter that is not written out")
+    if n == 1:
+        return fill("CASE WHEN INSTR(:s, :d) > 0 THEN SUBSTR(:s, 1, INSTR(:s, :d) - 1) ELSE :s END", **values)
+    if n == -1 and len(delimiter.name) == 1:
+        # What is left of the last delimiter ends in it, and everything else may be trimmed off to find it.
+        return fill("SUBSTR(:s, LENGTH(RTRIM(:s, REPLACE(:s, :d, ''))) + 1)", **values)
+    if n > 0:
+        cut = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
+    else:
+        cut = f"(SELECT SUBSTR(_text, _start) FROM _part WHERE _n = (SELECT MAX(_n) FROM _part) + {n + 1} AND _n > 0)"
+    _check_row_of(node)
+    return fill(f"({_DELIMITERS} SELECT COALESCE({cut}, _text) FROM _part WHERE _n = 0)", **values)
+
+
+def _reversed(node: exp.Expression) -> exp.Expression:
+    _check_row_of(node)
+    return fill(_REVERSED, s=node.this)
+
+
+def _check_row_of(node: exp.Expression) -> None:
+    """Refuse a value that a subquery would make of its own row: a window's, or an aggregate's of no column."""
+    for part in node.this.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select)):
+        is_row = isinstance(part, exp.AggFunc | exp.GroupConcat) and part.find(exp.Column) is None
+        if is_row or isinstance(part, exp.Window):
+            raise Refused(f"{name_of(node)} of {name_of(part)}")
+
+
+def _choice(node: exp.Expression) -> exp.Expression:
+    values = {f"x{i}": value for i, value in enumerate(node.expressions, 1)}
+    cases = " ".join(f"WHEN {i} THEN :x{i}" for i in range(1, len(values) + 1))
+    return fill(f"CASE :n {cases} END", n=node.this, **values)
+
+
+def _joined(node: exp.Expression) -> exp.Expression | None:
+    texts = [as_text(value) for value in node.expressions]
+    if isinstance(node, exp.Concat) and len(texts) == 1:
+        return fill("CAST(:x AS TEXT)", x=texts[0])
+    node.set("expressions", texts)
+    return None
+
+
+def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
+    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
+    if name == "MID" and len(arguments) in {2, 3}:
+        length = arguments[2].copy() if arguments[2:] else None
+        return _substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
+    if name == "FIELD" and len(arguments) > 1:
+        cases = " ".join(f"WHEN :x{i} THEN {i}" for i in range(1, len(arguments)))
+        return fill(f"CASE :x0 {cases} ELSE 0 END", **{f"x{i}": value for i, value in enumerate(arguments)})
+    if name == "STRCMP" and len(arguments) == 2:
+        return fill("CASE WHEN :a < :b THEN -1 ELSE :a > :b END", a=arguments[0], b=arguments[1])
+    if name == "FIND_IN_SET" and len(arguments) == 2:
+        return fill(_FIND_IN_SET, x=arguments[0], l=arguments[1])
+    if name == "OCTET_LENGTH" and len(arguments) == 1:
+        return fill("OCTET_LENGTH(:s)", s=arguments[0])
+    return None
+
+
+REWRITES: Mapping[type[exp.Expression], Rewrite] = {
+    exp.Like: _like,
+    exp.Escape: _escape,
+    exp.RegexpLike: _regular_expression,
+    exp.Substring: _substring,
+    exp.Left: _side("SUBSTR(:s, 1, {})"),
+    exp.Right: _side("SUBSTR(:s, -{0}, {0})"),
+    exp.Pad: _padded,
+    exp.Repeat: of(_REPEATED, s="this", n="times"),
+    exp.Space: of(_REPEATED.replace(":s", "' '"), n="this"),
+    exp.Reverse: _reversed,
+    exp.Ascii: of(_FIRST_BYTE, s="this"),
+    exp.Hex: of(_HEX, x="this"),
+    exp.LowerHex: of(_HEX, x="this"),
+    exp.Trim: _trimmed,
+    exp.Chr: _character,
+    exp.Length: _bytes,
+    exp.StrPosition: _found,
+    exp.SubstringIndex: _substring_index,
+    exp.Elt: _choice,
+    exp.Concat: _joined,
+    exp.ConcatWs: _joined,
+    exp.National: lambda node: text_literal(node.name),
+}

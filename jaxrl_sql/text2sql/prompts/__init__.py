@@ -1,0 +1,1 @@
+"""Prompts: chat templates, few-shot examples, dialects and their encoding."""

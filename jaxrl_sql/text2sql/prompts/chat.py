@@ -1,0 +1,126 @@
+"""Conversations as text: the tokenizer's own chat template, with a begun assistant's turn and its thinking switch.
+
+Some templates write today's date (`strftime_now`), so that the same messages are another text on the next day. With a
+`date` they write that one. A default that a template holds itself, as Llama 3.1's `date_string`, stays.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
+from jaxrl_sql.text2sql.env.tags import OPENED, OPENING_THOUGHT
+from jaxrl_sql.types import InputError
+
+Message = Mapping[str, str]
+
+THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_think": False}
+"""The names of the thinking switch, and what a template is told: nothing, yes or no."""
+
+
+_CLOCK = "strftime_now"
+# transformers hands a template no function, so this macro looks up the text of each code.
+_FIXED_CLOCK = """\
+{%- macro strftime_now(format) -%}
+{%- set at = namespace(code='') -%}
+{%- for letter in format -%}
+{%- if at.code or letter == '%' -%}{%- set at.code = at.code + letter -%}{%- else -%}{{ letter }}{%- endif -%}
+{%- if at.code in date_codes -%}{{ date_codes[at.code] }}{%- set at.code = '' -%}{%- endif -%}
+{%- endfor -%}
+{{ at.code }}
+{%- endmacro %}
+"""
+_FLAGS = ("", "-", "_", "0", "^", "#")
+
+
+def render_chat(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    thinking: bool | None = None,
+    begin: str | None = None,
+    date: str = "",
+) -> str:
+    """Return the text of a conversation by the tokenizer's chat template.
+
+    `begin` opens the assistant's turn and writes its first words ("" for none); without it the messages stand alone.
+    Where the template opens a thought at the end, the words do not open it again.
+    `thinking` switches a template's thinking on or off; None leaves it as the template has it. `date` (2026-11-29) is
+    the day that a template's `strftime_now` knows, at midnight; empty leaves it the clock.
+    Raises InputError for a tokenizer without a template, one without a switch that is asked for, and for messages
+    that a template refuses.
+    """
+    if not messages:
+        raise InputError("a conversation needs at least one message")
+    switch = {} if thinking is None else {"enable_thinking": thinking}
+    conversation = [dict(message) for message in messages]
+    try:
+        template = str(tokenizer.get_chat_template()) if switch or date else ""
+        clock: dict[str, Any] = {}
+        if date and _CLOCK in template:
+            clock = {"chat_template": _FIXED_CLOCK + template, "date_codes": _date_codes(date)}
+        text = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=begin is not None, **switch, **clock
+        )
+    except ImportError as error:
+        raise InputError("chat templates need the package jinja2, which renders them") from error
+    except UnicodeError as error:
+        raise InputError("the tokenizer's chat template changes the text of a message") from error
+    except (AttributeError, ValueError) as error:
+        raise InputError(
+            "a chat needs a tokenizer with a chat template (chat_template.jinja beside it, or chat_template in its "
+            "tokenizer_config.json); data.prompt=compact needs none"
+        ) from error
+    except Exception as error:  # a template is a program of its author's, and raises what it likes
+        raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
+    if switch and "enable_thinking" not in template:
+        raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
+    return text + _begun_once(text, begin or "")
+
+
+def _begun_once(text: str, begin: str) -> str:
+    """Return the first words of an answer, without their opening of a thought where a template's text ends with one."""
+    opening = OPENING_THOUGHT.search(begin) if OPENED.search(text) else None
+    if opening is None:
+        return begin
+    rest = begin[: opening.start()] + begin[opening.end() :]
+    return rest.lstrip() if text[-1].isspace() else rest
+
+
+def whole_beginning(text: str, begin: str) -> str:
+    """Return the first words of an answer to a prompt's text, with the tag of the thought that the text opens."""
+    opening = OPENED.search(text)
+    return opening[0] + _begun_once(opening[0], begin) if opening else begin
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """Return the control token that ends an assistant's turn in the chat template; None where there is none."""
+    answer = "SELECT 1"
+    try:
+        text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
+    except InputError:  # no template, or one without a turn of an assistant at its end
+        return None
+    _, shown, rest = text.rpartition(answer)
+    control = ControlTokens(tokenizer)
+    return next((token for token in control.encode(rest if shown else "") if token in control.ids), None)
+
+
+def chat_messages(system: str, user: str) -> list[dict[str, str]]:
+    """Return the messages of a chat that asks, as `apply_chat_template` and endpoints take them."""
+    messages = [{"role": "user", "content": user}]
+    return [{"role": "system", "content": system}, *messages] if system else messages
+
+
+@cache
+def _date_codes(date: str) -> dict[str, str]:
+    """Return the text of each code of `strftime` on a day, at midnight."""
+    midnight = datetime.fromisoformat(date)
+    codes = [f"%{flag}{letter}" for flag in _FLAGS for letter in f"{string.ascii_letters}%"]
+    return {code: midnight.strftime(code) for code in codes}
+
+
+def _first_line(error: Exception) -> str:
+    return bare(str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,85 @@
+"""What `data.hide` does to a set: its columns are in no prompt, and a question whose gold reads one is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+
+from jaxrl_sql.text2sql.benchmarks import Benchmark
+from jaxrl_sql.text2sql.env.hiding import hidden_reads
+from jaxrl_sql.text2sql.schema.read import read_schema
+from jaxrl_sql.types import Example, InputError
+
+# SQLite ignores the case of these letters alone.
+_FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
+    """Return a set whose examples hide these columns; those whose gold reads one are skipped with that reason.
+
+    Raises InputError for a set of another engine than SQLite, and where every gold reads a hidden column.
+    """
+    if not hide:
+        return benchmark
+    if foreign := next((example for example in benchmark.examples if example.engine_url), None):
+        refuse_hide(hide, f"the engine of {foreign.uid} is {foreign.dialect}")
+    golds = [(example.db_path, sql) for example in benchmark.examples for sql in _sql_of(example)]
+    refusals = dict(zip(golds, hidden_reads(golds, hide), strict=True))
+    usable: list[Example] = []
+    skipped: list[tuple[str, str]] = []
+    for example in benchmark.examples:
+        refusal = next((why for sql in _sql_of(example) if (why := refusals[example.db_path, sql])), "")
+        if refusal:
+            skipped.append((example.uid, f"gold refused: {refusal}"))
+        else:
+            usable.append(dataclasses.replace(example, hide=tuple(hide)))
+    if skipped and not usable:
+        raise InputError(f"data.hide=[{', '.join(hide)}]: no question is left; {skipped[0][0]}: {skipped[0][1]}")
+    return benchmark._replace(
+        examples=tuple(usable),
+        skipped=(*benchmark.skipped, *skipped),
+        order=benchmark.order or tuple(example.uid for example in benchmark.examples),
+    )
+
+
+def _sql_of(example: Example) -> tuple[str, ...]:
+    return tuple(sql for sql in (example.gold_sql, *example.other_golds, example.demonstration) if sql)
+
+
+def hide_in_example(example: Example, hide: Sequence[str]) -> Example:
+    """Return a question on one database with these columns hidden; raises InputError as `check_hide` does."""
+    if not hide:
+        return example
+    if example.engine_url:
+        refuse_hide(hide, "the database is one of another engine")
+    check_hide(hide, [example.db_path])
+    if not read_schema(example.db_path, hide).tables:
+        raise InputError(f"data.hide=[{', '.join(hide)}] leaves nothing of {example.db_path}")
+    return dataclasses.replace(example, hide=tuple(hide))
+
+
+def check_hide(hide: Sequence[str], db_paths: Iterable[str]) -> None:
+    """Raise InputError for a name that is a table or column of none of these databases, with the nearest that is."""
+    left, known = {entry.translate(_FOLD): entry for entry in hide}, dict[str, None]()
+    for path in dict.fromkeys(db_paths) if left else ():
+        for table in read_schema(path).tables:
+            for name in (table.name, *(f"{table.name}.{column.name}" for column in table.columns)):
+                left.pop(name.translate(_FOLD), None)
+                known[name] = None
+        if not left:
+            return
+    for entry in left.values():
+        nearest = difflib.get_close_matches(entry, [name for name in known if ("." in name) == ("." in entry)], 1, 0.0)
+        raise InputError(f"data.hide: no table or column {entry}; the nearest is {(nearest or [*known])[0]}")
+
+
+def refuse_hide(hide: Sequence[str], where: str) -> None:
+    """Raise InputError for `data.hide` with a database that is not a SQLite file."""
+    if hide:
+        table = hide[0].partition(".")[0]
+        raise InputError(
+            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server let the reading role read "
+            f"the other columns alone (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), "
+            f"and leave the column out of the sample by --leave-out {hide[0]}"
+        )

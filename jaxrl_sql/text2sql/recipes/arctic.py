@@ -1,0 +1,29 @@
+"""Arctic-Text2SQL-R1: execution is the only judge; 1 / 0.1 / 0 by BIRD's comparison."""
+
+from __future__ import annotations
+
+from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, fenced, thought_and_answer
+from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
+from jaxrl_sql.text2sql.rewards.arctic import RULE, arctic_reward, read_arctic
+from jaxrl_sql.text2sql.schema import RENDERERS
+from jaxrl_sql.types import Example
+
+
+def _respond(example: Example, _observe: Observe | None) -> str:
+    if example.reasoning:
+        return thought_and_answer(example.reasoning, taught_sql(example))
+    return f"<answer>\n{fenced(taught_sql(example))}\n</answer>"
+
+
+ARCTIC = Recipe(
+    name="arctic",
+    template="arctic",
+    schema=RENDERERS["omnisql"],
+    instruction=THINK_ANSWER,
+    hint="Think, then answer in SQL:",
+    respond=_respond,
+    read=read_arctic,
+    rules=(RULE,),
+    reward=arctic_reward,
+)

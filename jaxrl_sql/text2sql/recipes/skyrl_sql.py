@@ -1,0 +1,96 @@
+"""SkyRL-SQL: the database can be asked before the answer is given, within a budget of turns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jaxrl_sql.text2sql.env.executor import exploratory
+from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Environment, SqlTurns
+from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
+from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, read_skyrl_sql_loose, skyrl_sql_reward
+from jaxrl_sql.text2sql.schema import RENDERERS, quote_text, read_schema
+from jaxrl_sql.types import Example, Response
+
+_LOOP = (
+    "You can ask the database before you answer, within a few turns. Write a query between <sql> and </sql>: it is run "
+    "and its result given to you between <observation> and </observation>, with the number of turns that are left. "
+    "PRAGMA look-ups of the schema work too. "
+)
+_LAST = "End when you know the answer, in the last turn at the latest. "
+_SOLUTION = "Write the final query between <solution> and </solution>, as plain SQL without a code block."
+_THINK = "Begin each turn with a thought between <think> and </think>. "
+_LOOK = "Look at the tables."
+_CHECKED = "It runs and answers the question."
+
+
+def _respond(example: Example, observe: Observe | None) -> Response:
+    """Try the query, look at what it returns, and give it; in a single turn, give it."""
+    thought, sql = f"<think>{example.reasoning}</think>\n", taught_sql(example)
+    solution = f"<solution>{sql}</solution>"
+    if observe is None:
+        return thought + solution
+    return [
+        ("assistant", f"{thought}<sql>{sql}</sql>"),
+        ("environment", observe(sql)),
+        ("assistant", f"<think>{_CHECKED}</think>\n{solution}"),
+    ]
+
+
+def _respond_by_looking_up(example: Example, observe: Observe | None) -> Response:
+    """Look up the tables that the query needs, and give it; in a single turn, give it.
+
+    Other engines have no table of tables by SQLite's name: there the query is tried.
+    """
+    if observe is None or example.dialect != "sqlite":
+        return _respond(example, observe)
+    sql = taught_sql(example)
+    words = set(re.findall(r"\w+", sql.lower()))
+    tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in words]
+    names = ", ".join(map(quote_text, tables))
+    look_up = f"SELECT sql FROM sqlite_master WHERE name IN ({names})"
+    return [
+        ("assistant", f"<think>{_LOOK}</think>\n<sql>{look_up}</sql>"),
+        ("environment", observe(look_up)),
+        ("assistant", f"<think>{example.reasoning}</think>\n<solution>{sql}</solution>"),
+    ]
+
+
+def _turns(executor: Any, example: Example, turns: int) -> Environment:
+    dialect = "sqlite" if example.engine_url else example.dialect
+    return SqlTurns(executor, example.database, turns, exploratory(executor.limits), dialect)
+
+
+SKYRL_SQL = Recipe(
+    name="skyrl_sql",
+    template="skyrl_sql",
+    schema=RENDERERS["omnisql"],
+    instruction=_LOOP + _THINK + _LAST + _SOLUTION,
+    hint="Think, ask in SQL, then solve:",
+    respond=_respond,
+    read=read_skyrl_sql,
+    rules=(RULE,),
+    reward=skyrl_sql_reward,
+    stops=SQL_STOPS,
+    turns=_turns,
+    thinking_instruction=_LOOP + _LAST + _SOLUTION,
+    eval_rule=RULE,
+)
+SKYRL_SQL_LOOSE = SKYRL_SQL._replace(name="skyrl_sql_loose", read=read_skyrl_sql_loose)
+SKYRL_SQL_NO_SCHEMA = SKYRL_SQL._replace(
+    name="skyrl_sql_no_schema",
+    template="skyrl_sql_no_schema",
+    schema=RENDERERS["names_only"],
+    respond=_respond_by_looking_up,
+    hint="Think, look tables up in SQL, then solve:",
+)
+SKYRL_SQL_SINGLE = SKYRL_SQL._replace(
+    name="skyrl_sql_single",
+    template="skyrl_sql_single",
+    instruction=_THINK + _SOLUTION,
+    thinking_instruction=_SOLUTION,
+    hint="Think, then solve:",
+    stops=("</solution>",),
+    turns=None,
+)

@@ -1,0 +1,32 @@
+"""SQL-R1: the form must be right, then the query run, then its result agree by Spider's test-suite comparison.
+
+The released code also strips DISTINCT from both sides, which pays for a wrong COUNT; here `strip_distinct` is off.
+"""
+
+from __future__ import annotations
+
+from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.recipes.forms import THINK_ANSWER, thought_and_answer
+from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
+from jaxrl_sql.text2sql.rewards.sql_r1 import RULE, read_sql_r1, sql_r1_reward
+from jaxrl_sql.text2sql.schema import RENDERERS
+from jaxrl_sql.types import Example
+
+
+def _respond(example: Example, _observe: Observe | None) -> str:
+    return thought_and_answer(example.reasoning, taught_sql(example))
+
+
+SQL_R1 = Recipe(
+    name="sql_r1",
+    template="sql_r1",
+    schema=RENDERERS["omnisql"],
+    instruction=THINK_ANSWER,
+    hint="Think, then answer in SQL:",
+    respond=_respond,
+    read=read_sql_r1,
+    rules=(RULE,),
+    reward=sql_r1_reward,
+    options={"strip_distinct": False},
+    eval_rule=RULE,
+)

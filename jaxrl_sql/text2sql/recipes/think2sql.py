@@ -1,0 +1,40 @@
+"""Think2SQL: a dense reward (QATCH), gated by execution and format, or mixed with the format, or execution accuracy."""
+
+from __future__ import annotations
+
+from jaxrl_sql.text2sql.prompts.dialects import taught_sql
+from jaxrl_sql.text2sql.recipes.forms import thought_and_answer
+from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
+from jaxrl_sql.text2sql.rewards.think2sql import RULES, exfm_reward, gate_reward, qafm_reward, read_think2sql
+from jaxrl_sql.text2sql.schema import RENDERERS
+from jaxrl_sql.types import Example
+
+_INSTRUCTION = (
+    "Reason step by step between <reasoning> and </reasoning>. Then write the query between <answer> and </answer>, "
+    "in a code block that begins with ```sql and ends with ```. Write nothing else."
+)
+_THINKING_INSTRUCTION = (
+    "After your thought, write the query between <answer> and </answer>, in a code block that begins with ```sql and "
+    "ends with ```. Write nothing else."
+)
+
+
+def _respond(example: Example, _observe: Observe | None) -> str:
+    return thought_and_answer(example.reasoning, taught_sql(example), "reasoning")
+
+
+THINK2SQL = Recipe(
+    name="think2sql",
+    template="think2sql",
+    schema=RENDERERS["omnisql"],
+    instruction=_INSTRUCTION,
+    hint="Reason, then answer in SQL:",
+    respond=_respond,
+    read=read_think2sql,
+    rules=RULES,
+    reward=gate_reward,
+    thinking_instruction=_THINKING_INSTRUCTION,
+    eval_rule="refined",
+)
+THINK2SQL_EXFM = THINK2SQL._replace(name="think2sql_exfm", reward=exfm_reward)
+THINK2SQL_QAFM = THINK2SQL._replace(name="think2sql_qafm", reward=qafm_reward)

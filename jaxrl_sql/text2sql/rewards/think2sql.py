@@ -1,0 +1,70 @@
+"""Think2SQL: three rewards of one reading, from execution accuracy (EX), QATCH's partial score and the format."""
+
+from __future__ import annotations
+
+import re
+
+from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, bare_blocks, hiding_tags, said, sql_blocks
+from jaxrl_sql.types import Response, Reward
+
+RULES = ("refined", "qatch")
+_FORM = re.compile(
+    r"<(reasoning|think)>(?P<think>(?:(?!</\1>).)*)</\1>\s*<answer>(?P<answer>(?:(?!</?answer>).)*)</answer>",
+    re.DOTALL | re.IGNORECASE,
+)
+_ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
+_FORMAT_SHARE = 0.05
+_GATE = 0.1
+
+
+@hiding_tags
+def read_think2sql(response: Response) -> ParsedResponse:
+    """Find the SQL: in the last closed answer, or else the whole text, the last ```sql fence, another fence, or all.
+
+    Tags and fences may be in any case. The form is right iff the whole trimmed text is one `<reasoning>…</reasoning>`
+    (or `<think>…</think>`, as thinking models write) and one `<answer>…</answer>`, with white space at most between.
+    """
+    text = said(response).strip()
+    form = _FORM.fullmatch(text)
+    answers = _ANSWER.findall(text)
+    answer = answers[-1].strip() if answers else ""
+    place = answer if answers else text
+    blocks = sql_blocks(place, any_case=True) or bare_blocks(place)
+    sql = (blocks[-1] if blocks else place).strip(" \t\r\n`")
+    return ParsedResponse(sql or None, form is not None, form["think"].strip() if form else "", answer)
+
+
+def exfm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+    """Return 0.95 EX + 0.05 format."""
+    return _shares(row.matches("refined"), reading, row)
+
+
+def qafm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+    """Return 0.95 QATCH + 0.05 format."""
+    return _shares(row.value("qatch"), reading, row)
+
+
+def gate_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
+    """Return 0 for a query that does not run, QATCH where it is above 0.1, else 0.1 for a right form and 0 without."""
+    qatch = row.value("qatch")
+    if not row.executes:
+        total = 0.0
+    elif qatch > _GATE:
+        total = qatch
+    else:
+        total = _GATE if reading.well_formed else 0.0
+    return Reward(total, _parts(reading, row))
+
+
+def _shares(result: float, reading: ParsedResponse, row: ScoreRow) -> Reward:
+    return Reward((1.0 - _FORMAT_SHARE) * result + _FORMAT_SHARE * reading.well_formed, _parts(reading, row))
+
+
+def _parts(reading: ParsedResponse, row: ScoreRow) -> dict[str, float]:
+    return {
+        "correct": float(row.matches("refined")),
+        "executes": float(row.executes),
+        "format": float(reading.well_formed),
+        "partial": row.value("qatch"),
+    }

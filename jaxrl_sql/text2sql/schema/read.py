@@ -1,0 +1,234 @@
+"""Read what a prompt says about a database: tables, columns, keys and how they refer to each other.
+
+Reading goes through Python's own sqlite3, read-only: it happens once a database, not once a candidate, so it needs
+none of the native executor's speed. `render` turns the result into text. A table or column that
+this SQLite cannot read, such as a virtual table of an extension, is left out and listed with the reason.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from jaxrl_sql.text2sql.env.hiding import are_readable
+from jaxrl_sql.text2sql.schema.cache import Version, version_of
+from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.text2sql.schema.sqlite_file import is_of_one_part, read_file
+from jaxrl_sql.types import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as it was declared; `primary_key` is its place in the key, from 1, or 0."""
+
+    name: str
+    type: str
+    not_null: bool = False
+    primary_key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """Columns that refer, position by position, to the columns `targets` of `table`."""
+
+    columns: tuple[str, ...]
+    table: str
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table with its columns in declared order."""
+
+    name: str
+    columns: tuple[Column, ...]
+    foreign_keys: tuple[ForeignKey, ...] = ()
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Return the names of the key's columns in the key's order; empty when there is none."""
+        key = sorted((column for column in self.columns if column.primary_key), key=lambda column: column.primary_key)
+        return tuple(column.name for column in key)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a database in the order in which they were created.
+
+    SQLite's own tables are left out, and those in which virtual ones keep what they hold. Views are apart, as tables
+    without keys; where a database has views alone, they are its tables.
+    `matched` are (table, column, value) that a question seems to mean, the best first: none as a schema is read.
+    `left_out` are (table or table.column, reason) that SQLite cannot read.
+    """
+
+    tables: tuple[Table, ...]
+    matched: tuple[tuple[str, str, str], ...] = ()
+    views: tuple[Table, ...] = field(default=(), compare=False)
+    left_out: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def omissions(self) -> tuple[str, ...]:
+        """Return a line for each table and column that is left out."""
+        return tuple(f"{name} is left out: {reason}" for name, reason in self.left_out)
+
+
+def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
+    """Read the schema of a SQLite file without the columns of `hide`, once for each version of the file.
+
+    Raises InputError when the file is missing or is not a readable database.
+    """
+    return _read_version(version_of(db_path, hide))
+
+
+def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
+    """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
+    visible = frozenset(columns)
+
+    def has(table: str, names: tuple[str, ...]) -> bool:
+        return all((table, name) in visible for name in names)
+
+    def part(table: Table) -> Table:
+        shown = tuple(column for column in table.columns if (table.name, column.name) in visible)
+        if not has(table.name, table.primary_key):
+            shown = tuple(replace(column, primary_key=0) for column in shown)
+        return Table(table.name, shown, tuple(key for key in table.foreign_keys if is_whole(table.name, key)))
+
+    def is_whole(table: str, key: ForeignKey) -> bool:
+        return has(table, key.columns) and has(key.table, key.targets)
+
+    tables = tuple(shown for table in schema.tables if (shown := part(table)).columns)
+    return Schema(tables, tuple(match for match in schema.matched if match[:2] in visible))
+
+
+@lru_cache(maxsize=4096)
+def _read_version(version: Version) -> Schema:
+    if version.hide:
+        return _visible(_read_version(version._replace(hide=())), version)
+    try:
+        return read_file(version.path, _read)
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
+        raise InputError(f"{version.path}: not a readable SQLite database ({error})") from error
+
+
+def _read(connection: sqlite3.Connection) -> Schema:
+    kinds: dict[str, str] = dict(
+        connection.execute(
+            "SELECT name, type FROM sqlite_master "
+            "WHERE type IN ('table', 'view') AND substr(lower(name), 1, 7) <> 'sqlite_'"
+        )
+    )
+    shadows = _shadow_tables(connection)
+    left_out: list[tuple[str, str]] = []
+    readable = {name: _read_columns(connection, name, left_out) for name in kinds if name not in shadows}
+    bare = {name: Table(name, columns) for name, columns in readable.items() if columns is not None}
+    targets = {name.lower(): table for name, table in bare.items() if kinds[name] == "table"}
+    tables = tuple(
+        replace(table, foreign_keys=_resolve(table.columns, _read_references(connection, table.name), targets))
+        for table in targets.values()
+    )
+    views = tuple(table for name, table in bare.items() if kinds[name] == "view")
+    return Schema(tables or views, views=views if tables else (), left_out=tuple(left_out))
+
+
+def _visible(whole: Schema, version: Version) -> Schema:
+    """Return the part of a schema that the executor lets queries read, where columns are hidden."""
+    listed = (*whole.tables, *whole.views)
+    names = [(table.name, column.name) for table in listed for column in table.columns]
+    queries = [f"SELECT {quote_name(name, always=True)} FROM {quote_name(table, always=True)}" for table, name in names]
+    readable = are_readable(version.path, queries, version.hide)
+    visible = {name for name, is_readable in zip(names, readable, strict=True) if is_readable}
+    hidden = {name.lower() for name in version.hide}
+    left_out = tuple(entry for entry in whole.left_out if entry[0].lower() not in hidden)
+    return replace(part_of(whole, visible), views=part_of(Schema(whole.views), visible).tables, left_out=left_out)
+
+
+def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
+    """Return the tables in which virtual ones, such as those of full-text search, keep what they hold."""
+    if sqlite3.sqlite_version_info < (3, 37):
+        return frozenset()
+    rows = connection.execute("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")
+    return frozenset(name for (name,) in rows)
+
+
+def _read_columns(
+    connection: sqlite3.Connection, table: str, left_out: list[tuple[str, str]]
+) -> tuple[Column, ...] | None:
+    """Return the columns that queries can read and compare, and note the others; None where no column is left."""
+    try:
+        # table_xinfo also lists generated columns (hidden = 2, 3), which can be queried; hidden = 1 are not in `*`.
+        rows = connection.execute(
+            'SELECT name, type, "notnull", pk FROM pragma_table_xinfo(?) WHERE hidden <> 1 ORDER BY cid', (table,)
+        ).fetchall()
+    except sqlite3.Error as error:
+        if not is_of_one_part(error):
+            raise
+        left_out.append((table, str(error)))
+        return None
+    columns = tuple(Column(name, declared or "", bool(not_null), pk) for name, declared, not_null, pk in rows)
+    fault = _fault(connection, table, columns)
+    if not fault:
+        return columns
+    faults = {column.name: _fault(connection, table, [column]) for column in columns}
+    if all(faults.values()):
+        left_out.append((table, fault))
+        return None
+    left_out += [(f"{table}.{name}", reason) for name, reason in faults.items() if reason]
+    readable = [column for column in columns if not faults[column.name]]
+    if any(column.primary_key and faults[column.name] for column in columns):
+        readable = [replace(column, primary_key=0) for column in readable]
+    return tuple(readable)
+
+
+def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
+    """Return why no query can read and compare these columns, or "". The query is prepared, and not run."""
+    names = ", ".join(quote_name(column.name, always=True) for column in columns)
+    if not names:
+        return ""
+    try:
+        connection.execute(f"EXPLAIN SELECT DISTINCT {names} FROM {quote_name(table, always=True)}").close()
+    except sqlite3.Error as error:
+        if not is_of_one_part(error):
+            raise
+        return str(error)
+    return ""
+
+
+# A foreign key as SQLite lists it: the target table and (column, target column or None) pairs.
+_Reference = tuple[str, list[tuple[str, str | None]]]
+
+
+def _read_references(connection: sqlite3.Connection, table: str) -> list[_Reference]:
+    # SQLite numbers foreign keys from the last declared to the first.
+    rows = connection.execute(
+        'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id DESC, seq', (table,)
+    )
+    found: dict[int, _Reference] = {}
+    for key_id, target, column, target_column in rows:
+        found.setdefault(key_id, (target, []))[1].append((column, target_column))
+    return list(found.values())
+
+
+def _resolve(own: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]) -> tuple[ForeignKey, ...]:
+    """Give each reference the names as the tables spell them; drop one whose table or column is not in the schema.
+
+    A reference without target columns means the target's primary key (SQLite, "Foreign Key Support", section 3).
+    """
+    spelled = {column.name.lower(): column.name for column in own}
+    resolved = []
+    for target_name, pairs in references:
+        target = tables.get(target_name.lower())
+        if target is None or any(column.lower() not in spelled for column, _ in pairs):
+            continue
+        names = {column.name.lower(): column.name for column in target.columns}
+        key = target.primary_key
+        wanted = [
+            to if to is not None else (key[i] if len(key) == len(pairs) else None) for i, (_, to) in enumerate(pairs)
+        ]
+        columns = tuple(spelled[column.lower()] for column, _ in pairs)
+        targets = tuple(names[to.lower()] for to in wanted if to is not None and to.lower() in names)
+        if len(targets) == len(pairs):
+            resolved.append(ForeignKey(columns, target.name, targets))
+    return tuple(resolved)

@@ -1,0 +1,1 @@
+"""From questions and answers to batches: order, packing and supervised batches."""

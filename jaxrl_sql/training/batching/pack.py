@@ -1,0 +1,203 @@
+"""The one door from host nouns to device nouns: token lists become a padded `GroupBatch`.
+
+Lengths are rounded up to buckets so that a run compiles a handful of shapes. Padding is told by lengths; the value
+that fills it (0) is never looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
+from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
+from jaxrl_sql.training.batching.sft_batches import Answer, Row
+from jaxrl_sql.types import DEMONSTRATION, Trajectory
+
+
+def by_answer(_schema: int, answer: int) -> int:
+    """Put questions with answers of one length's bucket together, each of which has a row of its own."""
+    return bucket(answer)
+
+
+def by_schema(schema: int, _answer: int) -> int:
+    """Put schemas of one length's bucket together, whose answers share rows of one length."""
+    return bucket(schema, smallest=256)
+
+
+def pack_rows(
+    rows: Sequence[Row],
+    databases: int,
+    questions: int,
+    prompt_width: int,
+    here: Sequence[int] | None = None,
+    longest: int = 0,
+) -> GroupBatch:
+    """Pack up to B = `databases` rows of up to G = `questions` answers; what is missing gets weight 0.
+
+    P is `prompt_width`; T is the bucket of the longest answer, or of `longest` tokens where that is more. `here` names
+    the rows to pack, where not all are: the shape is the whole batch's all the same.
+    """
+    t = bucket(max(longest, *(len(answer.token_ids) for row in rows for answer in row.answers)))
+    rows = [*rows, *[Row((0,), ())] * (databases - len(rows))]
+    rows = rows if here is None else [rows[i] for i in here]
+    databases = len(rows)
+    prompt, prompt_len = pad_tokens([row.prompt for row in rows], prompt_width)
+    empty = Answer((), ())
+    flat = [answer for row in rows for answer in [*row.answers, *[empty] * (questions - len(row.answers))]]
+    completion, length = pad_tokens([answer.token_ids for answer in flat], t)
+    mask = pad_tokens([answer.learned for answer in flat], t)[0].astype(bool)
+    return _group_batch(
+        prompt,
+        prompt_len,
+        completion.reshape(databases, questions, t),
+        length.reshape(databases, questions),
+        loss_mask=mask.reshape(databases, questions, t),
+        weight=(length > 0).astype(np.float32).reshape(databases, questions),
+    )
+
+
+def pack_groups(
+    groups: Sequence[Sequence[Trajectory]],
+    reward: np.ndarray,
+    weight: np.ndarray,
+    longest: int,
+    here: Sequence[int] | None = None,
+    max_prompt_bucket: int = 0,
+    demonstrations: bool = False,
+) -> GroupBatch:
+    """Pack B groups of G trajectories with their rewards and weights [B,G] for the policy loss.
+
+    P is the bucket of the longest prompt, or of `max_prompt_bucket` tokens where that is more, T that of `longest`, the
+    most tokens that a completion may have. Tokens that the environment wrote are left out of the loss mask. `here`
+    names the groups to pack, where not all are: the shape is the whole batch's all the same. `demonstrations`: some
+    may have one, and the batch tells which.
+    """
+    width = bucket(longest)
+    prompt_width = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
+    if here is not None:
+        groups, reward, weight = [groups[i] for i in here], reward[list(here)], weight[list(here)]
+    b, g = weight.shape
+    prompt, prompt_len = pad_tokens([group[0].prompt.token_ids for group in groups], prompt_width)
+    flat = [trajectory for group in groups for trajectory in group]
+    completion, length = pad_tokens([trajectory.completion for trajectory in flat], width)
+    mask = np.zeros((b * g, width), bool)
+    rollout, behavior = np.zeros((b * g, width), np.float32), np.zeros((b * g, width), np.float32)
+    is_shown = np.array([trajectory.finish_reason == DEMONSTRATION for trajectory in flat])
+    for i, trajectory in enumerate(flat):
+        at = 0
+        for turn in trajectory.turns:
+            end = at + len(turn.token_ids)
+            if is_shown[i]:
+                mask[i, at:end] = True
+            elif turn.logprobs:
+                mask[i, at:end] = True
+                rollout[i, at:end] = turn.logprobs
+                behavior[i, at:end] = turn.behavior_logprobs
+            at = end
+    shape = (b, g, width)
+    return _group_batch(
+        prompt,
+        prompt_len,
+        completion.reshape(shape),
+        length.reshape(b, g),
+        loss_mask=mask.reshape(shape),
+        weight=weight.astype(np.float32),
+        behavior_logprobs=behavior.reshape(shape),
+        rollout_logprobs=rollout.reshape(shape),
+        reward=reward.astype(np.float32),
+        truncated=np.array([t.finish_reason == "length" for t in flat]).reshape(b, g),
+        demonstrated=is_shown.reshape(b, g) if demonstrations else None,
+    )
+
+
+def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: Any, **given: Any) -> GroupBatch:
+    """Build the pytree (of NumPy arrays, until the device has its own), zeros for what the step will not read."""
+    per_token = np.zeros(completion.shape, np.float32)
+    per_answer = np.zeros(completion_len.shape, np.float32)
+    unread: dict[str, Any] = {
+        "behavior_logprobs": per_token,
+        "rollout_logprobs": per_token,
+        "reward": per_answer,
+        "truncated": per_answer.astype(bool),
+    }
+    shared = (Segment(prompt, prompt_len),)
+    return GroupBatch(shared=shared, completion=completion, completion_len=completion_len, **{**unread, **given})
+
+
+def with_schemas_once(batch: GroupBatch, together: int) -> GroupBatch:
+    """Return a host's batch whose prompts begin, each `together` in a row, with what they have in common.
+
+    That is the tokens of their database's schema, as many as all of them begin with; the rest of each has at least one.
+    """
+    (prompt,) = batch.shared
+    tokens, length = np.asarray(prompt.tokens), np.asarray(prompt.length)
+    groups, lengths = tokens.reshape(-1, together, tokens.shape[1]), length.reshape(-1, together)
+    same = np.logical_and.accumulate((groups == groups[:, :1]).all(axis=1), axis=1).sum(axis=1)
+    common = np.repeat(np.minimum(same, lengths.min(axis=1) - 1), together).astype(np.int32)
+    begin, _ = pad_tokens([row[:n] for row, n in zip(tokens, common, strict=True)], tokens.shape[1])
+    left = [row[start:end] for row, start, end in zip(tokens, common, length, strict=True)]
+    rest = pad_tokens(left, bucket(max(map(len, left)), smallest=64))  # few widths: each is a program of its own
+    return dataclasses.replace(batch, shared=(Segment(begin, common), Segment(*rest)), together=together)  # type: ignore[arg-type] # NumPy's
+
+
+def with_packed_rows(batch: GroupBatch) -> GroupBatch:
+    """Return a host's batch whose completions are packed into rows of T tokens, R of them a prompt; as it is for R = G.
+
+    R is the most that a prompt of the batch needs, of few numbers, so that a run compiles a handful of shapes.
+    """
+    width, group = batch.completion.shape[2], batch.completion.shape[1]
+    found = [first_fit(lengths, width) for lengths in np.asarray(batch.completion_len)]
+    rows = most_rows([len(used) for _, used in found])
+    if rows >= group:
+        return batch
+    length = np.zeros((len(found), rows), np.int32)
+    for of_prompt, (_, used) in zip(length, found, strict=True):
+        of_prompt[: len(used)] = used
+    packed: dict[str, Any] = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
+    return dataclasses.replace(batch, **packed)
+
+
+def order_by_rows(
+    groups: Sequence[Sequence[Trajectory]],
+    longest: int,
+    max_prompt_bucket: int,
+    block: int,
+    micro_batches: MicroBatches,
+    together: int = 1,
+) -> list[int]:
+    """Return the order of groups in which the parts of each `block` of them, packed, need rows alike.
+
+    `longest` and `max_prompt_bucket` are as `pack_groups` is given them. Each `together` groups stay in a row.
+    """
+    width, order = bucket(longest), list[int]()
+    prompt = bucket(max(max_prompt_bucket, *(len(group[0].prompt.token_ids) for group in groups)))
+    rows = [len(first_fit(np.array([len(one.completion) for one in group]), width)[1]) for group in groups]
+    least = row_counts(min(most_rows(rows), len(groups[0])))[0]
+    block, rows = block // together, [max(rows[i : i + together]) for i in range(0, len(rows), together)]
+    parts = micro_batches.parts_of(block, prompt, least * together, width)
+    for start in range(0, len(rows), block):
+        order += [start + i for i in order_for_parts(rows[start : start + block], parts)]
+    return [i * together + j for i in order for j in range(together)]
+
+
+def with_learned_alone(batch: GroupBatch) -> GroupBatch:
+    """Return a packed batch of which only learned tokens are scored, `scored` [B,K]; as it is where it is not packed.
+
+    K is the bucket of the most that a prompt has, or all of the rows' places, so that a run compiles few shapes.
+    """
+    if batch.packed_start is None or batch.packed_length is None:
+        return batch
+    start, width = np.asarray(batch.packed_start), batch.completion.shape[2]
+    learned = np.asarray(batch.loss_mask) & (np.arange(width) < np.asarray(batch.completion_len)[..., None])
+    places = [(start[i][:, None] + np.arange(width))[learned[i]] for i in range(len(start))]
+    whole = batch.packed_length.shape[1] * width
+    size = min(bucket(max(len(found) for found in places), smallest=8), whole)
+    scored = np.full((len(places), size), whole, np.int32)
+    for row, found in zip(scored, places, strict=True):
+        row[: len(found)] = found
+    kept: dict[str, Any] = {"scored": scored}
+    return dataclasses.replace(batch, **kept)

@@ -1,0 +1,203 @@
+"""The supervised batches: questions on one database share its schema, which is then run once for all of them.
+
+A row is a schema and up to Q of its questions, each followed by its answer. The schema takes the place of the prompt
+and (question, answer) that of the completion, of which only the answer is learned.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise, product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.runtime.control_tokens import ControlTokens
+from jaxrl_sql.text2sql.files.shares import rank
+from jaxrl_sql.text2sql.prompts.dialects import shield_answer, taught_sql
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning, Tokenizer
+from jaxrl_sql.types import Example, InputError, Response
+
+# Token ids of schemas that are kept of each style: questions of a database need not stand together.
+_SCHEMAS = 512
+
+
+class Answer(NamedTuple):
+    """A completion and which of its tokens are learned: one truth value a token. The others are only read.
+
+    `names` are the tokens of the SQL that it teaches, which is where the names and values are that it copies.
+    """
+
+    token_ids: tuple[int, ...]
+    learned: tuple[bool, ...]
+    names: frozenset[int] = frozenset()
+
+
+class Row(NamedTuple):
+    """A shared prompt and what follows it."""
+
+    prompt: tuple[int, ...]
+    answers: tuple[Answer, ...]
+
+
+class SftBatch(NamedTuple):
+    """Tokenised examples: `schemas[i]` is shared by all of its database, `answers[i]` ends with the end token.
+
+    With `forms` of them, item i is taught in the epochs whose number is `turns[i]` modulo that.
+    """
+
+    schemas: tuple[tuple[int, ...], ...]
+    answers: tuple[Answer, ...]
+    skipped: tuple[tuple[str, str], ...]
+    turns: tuple[int, ...]
+    forms: int = 1
+
+    def rows(self, indices: Sequence[Sequence[int]]) -> list[Row]:
+        """Build rows from groups of indices that share a schema."""
+        return [Row(self.schemas[group[0]], tuple(self.answers[i] for i in group)) for group in indices]
+
+
+def supervise(
+    examples: Sequence[Example],
+    styles: Sequence[PromptStyle],
+    tokenizer: Tokenizer,
+    end_token: int,
+    max_prompt: int,
+    max_completion: int,
+    pruning: Pruning | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> SftBatch:
+    """Tokenise examples and the answers they teach; leave out, with a reason, what exceeds either length in tokens.
+
+    Each example is taught in every style's form, in one an epoch; its id says which comes first. `pruning` is as
+    `make_prompts` has it, and `tick` is told how many examples are made.
+    """
+    schemas, answers, skipped, turns = [], [], [], []
+    encoders = [Encoder(style, tokenizer, pruning, _SCHEMAS) for style in styles]
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for at, (example, (number, style)) in enumerate(product(examples, enumerate(styles))):
+        if tick:
+            tick(at // len(styles))
+        made = encoders[number].encode(example)
+        schema, question = known.setdefault(made.schema_ids, made.schema_ids), made.question_ids
+        answer = make_answer(example, question, style.answer(example), encoders[number].control, end_token)
+        if len(schema) + len(question) > max_prompt:
+            skipped.append((example.uid, f"prompt over {max_prompt} tokens"))
+        elif len(answer.token_ids) > max_completion:
+            skipped.append((example.uid, f"question and answer over {max_completion} tokens"))
+        else:
+            schemas.append(schema)
+            answers.append(answer)
+            turns.append((rank(example.uid, "form") + number) % len(styles))
+    if not answers:
+        raise InputError(f"none of {len(examples)} examples fits {max_prompt} + {max_completion} tokens")
+    return SftBatch(tuple(schemas), tuple(answers), tuple(skipped), tuple(turns), len(styles))
+
+
+def make_answer(
+    example: Example, question: tuple[int, ...], response: Response, control: ControlTokens, end_token: int
+) -> Answer:
+    """Tokenise a response after the question's tokens; what the assistant says is learned, and the end.
+
+    Each turn is tokenised alone, as it is where an engine writes it and an environment answers. Only the last turn of
+    an answer ends with the end token: the others end with a text that stops them.
+    """
+    response = shield_answer(response, example, control)
+    turns = [("assistant", response)] if isinstance(response, str) else response
+    ids, learned = list(question), [False] * len(question)
+    for role, text in turns:
+        new = control.encode(text)
+        ids += new
+        learned += [role == "assistant"] * len(new)
+    names = frozenset(control.encode(control.shield(" " + taught_sql(example))))
+    return Answer((*ids, end_token), (*learned, True), names)
+
+
+def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return the ids of a text, without what a tokenizer puts round it."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def word_tokens(tokenizer: Any) -> tuple[int, ...]:
+    """Return the ids that are words or parts of words, not SQL keywords (which are upper case) nor punctuation."""
+    texts = ((i, tokenizer.decode([i])) for i in range(len(tokenizer)))
+    return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())
+
+
+def shuffle_identifiers(row: Row, words: tuple[int, ...], rng: np.random.Generator) -> Row:
+    """Replace the word tokens of a row's names and values by random others, alike in schema, questions and answers.
+
+    What is asked stays the same up to its names, which can now only be copied from the schema and the question, not
+    remembered from other databases. The replaced tokens are those of the schema and of the SQL that is taught, wherever
+    they stand; the words that lead to it, and the tags round it, keep theirs when they are not among `words`.
+    """
+    known = frozenset(words)
+    used = known & {*row.prompt, *(token for answer in row.answers for token in answer.names)}
+    chosen = rng.permutation(len(words))[: len(used)]
+    renamed = {old: words[new] for old, new in zip(sorted(used), chosen, strict=True)}
+
+    def apply(tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(renamed.get(token, token) for token in tokens)
+
+    return Row(apply(row.prompt), tuple(a._replace(token_ids=apply(a.token_ids)) for a in row.answers))
+
+
+def whole(row: Row) -> Row:
+    """Learn the questions as well as the answers: how a model made from scratch comes to its language."""
+    return row._replace(answers=tuple(a._replace(learned=(True,) * len(a.token_ids)) for a in row.answers))
+
+
+# From the tokens of a schema and those of a question with its answer to the width of the batches that they are in.
+Width = Callable[[int, int], int]
+
+
+class RowOrder:
+    """The order of batches, epoch after epoch, as a function of (seed, number).
+
+    A batch is up to `databases` rows of up to `questions` examples of one width, so that little of it is padding:
+    `width` tells that of (schema, answer). Every example comes once an epoch.
+    """
+
+    def __init__(self, taught: SftBatch, questions: int, databases: int, seed: int, width: Width) -> None:
+        members: list[dict[tuple[int, tuple[int, ...]], list[int]]] = [{} for _ in range(taught.forms)]
+        for i, (schema, answer, turn) in enumerate(zip(taught.schemas, taught.answers, taught.turns, strict=True)):
+            members[turn].setdefault((width(len(schema), len(answer.token_ids)), schema), []).append(i)
+        self._members = [{key: tuple(group) for key, group in sorted(found.items())} for found in members]
+        self._questions = questions
+        self._databases = databases
+        self._seed = seed
+        self._epoch = lru_cache(maxsize=2)(self._shuffle)
+        # Epochs whose examples are in the same forms have the same number of batches.
+        self._ends = list(accumulate(len(self._epoch(epoch)) for epoch in range(taught.forms)))
+
+    def batches(self, epochs: int) -> int:
+        """Return how many batches the first so many epochs have."""
+        rounds, rest = divmod(epochs, len(self._ends))
+        return rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
+
+    def batch(self, number: int) -> list[tuple[int, ...]]:
+        """Return batch `number` (from 0): rows of example indices."""
+        rounds, offset = divmod(number, self._ends[-1])
+        turn = bisect_right(self._ends, offset)
+        return self._epoch(rounds * len(self._ends) + turn)[offset - (self._ends[turn - 1] if turn else 0)]
+
+    def _shuffle(self, epoch: int) -> list[list[tuple[int, ...]]]:
+        """Cut shuffled examples into rows of nearly equal size, shuffled rows into batches, and shuffle the batches."""
+        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence((self._seed, epoch))))
+        rows: dict[int, list[tuple[int, ...]]] = {}
+        for (width, _), group in self._members[epoch % len(self._members)].items():
+            shuffled = [group[i] for i in _shuffled(rng, len(group))]
+            parts = -(-len(group) // self._questions)
+            cuts = [len(group) * part // parts for part in range(parts + 1)]
+            rows.setdefault(width, []).extend(tuple(shuffled[a:b]) for a, b in pairwise(cuts))
+        batches = []
+        for found in rows.values():
+            mixed = [found[i] for i in _shuffled(rng, len(found))]
+            batches += [mixed[at : at + self._databases] for at in range(0, len(mixed), self._databases)]
+        return [batches[i] for i in _shuffled(rng, len(batches))]
+
+
+def _shuffled(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.argsort(rng.random(n), kind="stable")

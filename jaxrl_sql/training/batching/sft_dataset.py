@@ -1,0 +1,107 @@
+"""What the supervised phase teaches: training questions as tokens, in the order of their batches, some held out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.text2sql.files.shares import hold_out
+from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, Tokenizer
+from jaxrl_sql.text2sql.schema import Schema
+from jaxrl_sql.training.batching.sft_batches import (
+    Row,
+    RowOrder,
+    SftBatch,
+    Width,
+    encode,
+    shuffle_identifiers,
+    supervise,
+    whole,
+)
+from jaxrl_sql.types import Example
+
+_NO_QUESTION = "a trace of no question that is taught"
+
+
+class SftDataset(NamedTuple):
+    """What is taught and what is held out, each with the order of its batches, and the longest schema of all.
+
+    `form` are the tokens that every answer of a form has, its tags and what is asked of it, whatever the question.
+    """
+
+    taught: SftBatch
+    order: RowOrder
+    held: SftBatch | None
+    held_order: RowOrder | None
+    longest: int
+    skipped: tuple[tuple[str, str], ...]
+    form: frozenset[int]
+
+    def held_rows(self) -> list[list[Row]]:
+        """Return the batches of what is held out."""
+        if self.held is None or self.held_order is None:
+            return []
+        return [self.held.rows(self.held_order.batch(i)) for i in range(self.held_order.batches(1))]
+
+
+def make_sft_dataset(
+    config: TrainConfig,
+    examples: Sequence[Example],
+    styles: Sequence[PromptStyle],
+    tokenizer: Tokenizer,
+    end_token: int,
+    width: Width,
+    tick: Callable[[int], None] | None = None,
+) -> SftDataset:
+    """Tokenise the training questions, those that are held out apart; `width` tells which lengths make one batch.
+
+    `tick` is told how many are made, first of those that are taught, then of the others. Raises InputError when none of
+    either fits.
+    """
+    cfg, longest = config.sft, config.data.max_prompt_tokens
+    pruning = Pruning(longest, config.seed) if config.data.prune else None
+
+    traces = load_traces(config.data.traces) if config.data.traces else {}
+
+    def made(chosen: Sequence[Example]) -> tuple[SftBatch, RowOrder]:
+        shown = with_traces(chosen, traces)
+        if cfg.traces == "sql":
+            shown = [dataclasses.replace(example, reasoning="") for example in shown]
+        found = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
+        return found, RowOrder(found, cfg.questions, cfg.databases, config.seed, width)
+
+    form = form_tokens(examples[0], styles, tokenizer)
+    strange = sorted(traces.keys() - {example.uid for example in examples})
+    examples, kept_back = hold_out(examples, cfg.held_out)
+    taught, order = made(examples)
+    held, held_order = made(kept_back) if kept_back else (None, None)
+    schemas = (*taught.schemas, *(held.schemas if held else ()))
+    skipped = (*taught.skipped, *(held.skipped if held else ()), *((uid, _NO_QUESTION) for uid in strange))
+    return SftDataset(taught, order, held, held_order, max(len(schema) for schema in schemas), skipped, form)
+
+
+def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens of each style's question and answer that are there when nothing is asked and thought."""
+    blank = dataclasses.replace(
+        example, question="", evidence="", gold_sql="SELECT 1", demonstration="", reasoning="", dialect="sqlite"
+    )
+    texts: list[str] = []
+    for style in styles:
+        answer = style.answer(blank)
+        question = style.parts(blank, Schema(()), "")[1]
+        texts += [question, *([answer] if isinstance(answer, str) else (text for _, text in answer))]
+    return frozenset(token for text in texts for token in encode(tokenizer, text))
+
+
+def rows_of(config: TrainConfig, sft_dataset: SftDataset, words: tuple[int, ...], step: int) -> list[Row]:
+    """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
+    cfg = config.sft
+    rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
+    rng = np.random.default_rng((config.seed, step))
+    rows = [shuffle_identifiers(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
+    return [whole(row) for row in rows] if cfg.loss_on == "text" else rows

@@ -1,0 +1,130 @@
+"""Make what a run trains with from its configuration: parameters, policy, optimizer and engine; export its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_sql.algo import optim
+from jaxrl_sql.algo.step import LogprobFn
+from jaxrl_sql.config import OptimConfig
+from jaxrl_sql.inference.asked import keep_asked
+from jaxrl_sql.inference.policy_client import PolicyClient
+from jaxrl_sql.models import count_params, init_params, shard_params
+from jaxrl_sql.models.formats.checksums import SUMS, refuse_damaged_weights, seal_weights
+from jaxrl_sql.models.formats.hf import load_checkpoint, save_checkpoint
+from jaxrl_sql.models.frozen import split
+from jaxrl_sql.models.induction_init import init_induction
+from jaxrl_sql.models.lora import Adapters, init_adapters, merge, save_adapters
+from jaxrl_sql.models.ops import rng
+from jaxrl_sql.models.policy import make_policy as make_policy_fn
+from jaxrl_sql.models.value import decay_mask, policy_part
+from jaxrl_sql.parallel.processes import is_first
+from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.planning.workload import engine_config, rollout_grid
+from jaxrl_sql.rollout import AnyEngine
+from jaxrl_sql.rollout.replicated import make_engine as engine_on
+from jaxrl_sql.rollout.stop_strings import missing_ids
+from jaxrl_sql.training.session import Session
+
+
+def make_params(s: Session) -> tuple[Any, Any]:
+    """Return what the run starts from, on the mesh, as (trainable, frozen).
+
+    That is the parameters and None, or those that move and `model.frozen`; or new adapters, and the parameters as the
+    base that they are trained beside.
+    """
+    source, lora = s.config.model.checkpoint, s.config.model.lora
+    with s.display.work(f"reading the weights of {source}" if source else "making new weights"):
+        base = _base_params(s)
+    if not lora.rank:
+        return split(base, s.model, s.config.model.frozen)
+    key = rng.base_key(s.config.seed, rng.Purpose.ADAPTERS)
+    adapters = init_adapters(s.model, lora.rank, lora.alpha, lora.targets, key, s.mesh)
+    count = sum(leaf.size for leaf in jax.tree.leaves(adapters))
+    s.note(f"lora: {count:,} parameters are trained beside {count_params(s.model):,}")
+    return adapters, base
+
+
+def _base_params(s: Session) -> Any:
+    """Return the checkpoint's parameters, or new ones from the seed."""
+    model = s.config.model
+    if model.checkpoint:
+        refuse_damaged_weights(model.checkpoint)
+        return load_checkpoint(model.checkpoint, model.dtype, s.mesh)[1]
+    key = rng.base_key(s.config.seed, rng.Purpose.INIT)
+    params = init_params(s.model, key, jnp.dtype(model.dtype))
+    if model.init == "copying":
+        params = init_induction(params, s.model, key)
+    return shard_params(params, s.model, s.mesh)
+
+
+def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
+    """Return the function that scores a batch's completions under the policy, made once for each temperature."""
+    if temperature not in s.policies:
+        model = s.config.model
+        made = make_policy_fn(
+            s.model,
+            temperature,
+            model.remat,
+            _compute_dtype(s),
+            model.attention,
+            model.kept_logits_mib << 20,
+            missing_ids(s.tokenizer, s.model.vocab_size, s.ends),
+        )
+        s.policies[temperature] = made
+    return s.policies[temperature]
+
+
+def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
+    """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
+    model = s.config.model
+    return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(s.model, model.frozen))
+
+
+def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
+    """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
+    config = engine_config(s.config, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
+    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.ends)
+    return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config))
+
+
+def make_client(s: Session, engine: AnyEngine) -> PolicyClient:
+    """Return what asks an engine's policy as the run asks."""
+    return PolicyClient(engine, s.recipe, s.style, s.executor)
+
+
+def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
+    """Write the policy as a Hugging Face folder, `model/` of the run; adapters are merged into its weights.
+
+    Alone they are written to `adapters/`, in PEFT's form.
+    """
+    folder, source = s.folder / "model", s.config.model.checkpoint
+    with s.display.work(f"writing the model to {folder}"):
+        if is_first():  # a kill before the new weights are sealed leaves them without checksums
+            (s.folder / SUMS).unlink(missing_ok=True)
+        save_checkpoint(
+            folder,
+            s.model,
+            merge(trainable, frozen),
+            s.tokenizer,
+            dtype=s.config.model.dtype,
+            source=source or None,
+            ends=s.ends,
+        )
+        if is_first():
+            keep_asked(folder, s.config)
+            seal_weights(folder)
+        if isinstance(adapters := policy_part(trainable), Adapters):
+            save_adapters(s.folder / "adapters", s.model, adapters, source)
+    return folder
+
+
+def _compute_dtype(s: Session) -> str | None:
+    name = s.config.model.compute_dtype
+    return None if name == "same" else name

@@ -1,0 +1,327 @@
+"""Checkpoints of a run: the state on the devices and what the host must know to go on, saved as one step.
+
+The only importer of orbax. Saves run in the background and appear under their step's name when they are complete, so a
+killed save is never the latest. The stable API is used: the experimental one still renames its functions.
+
+A step holds the checksums of its files, which are compared before any is read: neither Orbax nor TensorStore notices
+a flipped bit in an array. Each process adds those of the arrays that it wrote.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers, future
+
+from jaxrl_sql.models.formats.checksums import SUMS, damage, write_sums
+from jaxrl_sql.parallel.processes import wait_for_all
+from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, cannot_write
+from jaxrl_sql.types import InputError
+
+PyTree = Any
+Arrays = Mapping[str, np.ndarray]
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""Orbax's ending of a step that is not complete."""
+UNSUMMED = "_CHECKPOINT_METADATA"
+"""Orbax writes the time of the commit to it after the checksums are there; nothing that a run reads is in it."""
+_RATING = "metrics/metrics"
+
+
+class _PartHandler(ocp.StandardCheckpointHandler):
+    """Saves arrays; each process adds the checksums of its part once that is written."""
+
+    async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> list[future.Future]:
+        writes = await super().async_save(directory, *arguments, **named)
+        part = Path(directory) / f"ocdbt.process_{jax.process_index()}"
+        return [future.ChainedFuture(writes or [], lambda: write_sums(part) if part.is_dir() else None)]
+
+
+@ocp.args.register_with_handler(_PartHandler, for_save=True)
+class _PartSave(ocp.args.StandardSave):
+    """What `_PartHandler` saves."""
+
+
+@ocp.args.register_with_handler(_PartHandler, for_restore=True)
+class _PartRestore(ocp.args.StandardRestore):
+    """What `_PartHandler` restores."""
+
+
+class Checkpoints:
+    """The checkpoints of a run folder: the newest `keep` stay, and the `keep_best` best of those with metrics.
+
+    Use it as a context manager or `close` it. `is_read_only`: nothing is removed or put right, for who reads beside a
+    run that may save. `on_saved` is called in the first process with each step, just before its checkpoint is complete.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        keep: int = 2,
+        keep_best: int = 0,
+        is_read_only: bool = False,
+        on_saved: Callable[[int], object] | None = None,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self._has_aside = False
+        self._on_saved = on_saved
+        self._saving: int | None = None
+        self._intact: set[int] = set()
+        if not is_read_only:
+            _put_back(self.folder)
+            wait_for_all("checkpoints that were set aside")
+            self._check_ratings()
+        logging.getLogger("absl").setLevel(logging.ERROR)  # orbax reports every save there, over our display
+        best = checkpoint_managers.BestN(get_metric_fn=_rating, n=keep_best, keep_checkpoints_without_metrics=False)
+        stay = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(keep), best])
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=stay,
+            best_fn=_rating,
+            create=not is_read_only,
+            cleanup_tmp_directories=not is_read_only,
+            read_only=is_read_only,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+        )
+        handlers = {
+            "state": _PartHandler(),
+            "host": ocp.JsonCheckpointHandler(),
+            "arrays": ocp.StandardCheckpointHandler(),
+        }
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        with suppress(RunFolderError):  # the error that ended the run is what is told
+            self.close()
+
+    def save(
+        self,
+        step: int,
+        state: PyTree,
+        host: Mapping[str, Any],
+        arrays: Arrays | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start to save a state under `step`; its arrays may be donated once this returns.
+
+        `host` is a JSON object; `arrays` are the host's own, by name, such as groups in flight, of any types that
+        NumPy can save; `metrics["best_by"]` is how good the checkpoint is, more being better (none or NaN: unknown).
+        A step that is there already stays as it is: training is exact, so it holds the same. Only where it was not
+        rated, and is now, is it saved again.
+        """
+        self.wait()
+        is_rated = metrics is not None and math.isfinite(metrics["best_by"])
+        if step in self._manager.all_steps():
+            if not is_rated or self._rating_of(step) is not None:
+                return
+            self._set_aside(step)
+        arguments = ocp.args.Composite(
+            state=_PartSave(_named(state)),
+            host=ocp.args.JsonSave(dict(host)),
+            arrays=ocp.args.StandardSave({"npz": _packed(arrays or {})}),
+        )
+        rated = {"best_by": float(metrics["best_by"])} if metrics is not None and is_rated else None
+        self._saving = step
+        self._intact.discard(step)
+        with self._told():
+            self._manager.save(step, args=arguments, metrics=rated, force=True)
+
+    def latest(self) -> int | None:
+        """Return the newest complete step, or None."""
+        self.wait()
+        step = self._manager.latest_step()
+        return None if step is None else int(step)
+
+    def best(self) -> int | None:
+        """Return the best checkpoint that is there, the later of two equal ones; None when none is rated."""
+        self.wait()
+        rated = [(rating, step) for step in self._manager.all_steps() if (rating := self._rating_of(step)) is not None]
+        return int(max(rated)[1]) if rated else None
+
+    def host(self, step: int) -> dict[str, Any]:
+        """Return the JSON object of `step`, without reading anything else."""
+        where = self._place(step)
+        try:
+            return dict(self._manager.restore(step, args=ocp.args.Composite(host=ocp.args.JsonRestore())).host)
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise _unreadable(where, error) from error
+
+    def restore(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any], dict[str, np.ndarray]]:
+        """Return (state, host, arrays) of `step`, each array of the state on the sharding that it has in `like`.
+
+        Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
+        """
+        where = self._place(step)
+        wanted = {name: _abstract(leaf) for name, leaf in _named(like).items()}
+        try:
+            self._refuse_another(step, wanted)
+            arguments = ocp.args.Composite(
+                state=_PartRestore(wanted),
+                host=ocp.args.JsonRestore(),
+                arrays=ocp.args.StandardRestore(),
+            )
+            restored = self._manager.restore(step, args=arguments)
+            arrays = _unpacked(np.asarray(restored.arrays["npz"]))
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise _unreadable(where, error) from error
+        state = jax.tree.unflatten(jax.tree.structure(like), [restored.state[name] for name in wanted])
+        return state, restored.host, arrays
+
+    def arrays(self, step: int) -> dict[str, np.ndarray]:
+        """Return all arrays of a step's state by name, on the host: for who does not know what they belong to."""
+        where, device = self._place(step), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        try:
+            found = self._stored(step).items()
+            wanted = {n: jax.ShapeDtypeStruct(tuple(x.shape), np.dtype(x.dtype), sharding=device) for n, x in found}
+            arguments = ocp.args.Composite(state=_PartRestore(wanted))
+            return {name: np.asarray(x) for name, x in self._manager.restore(step, args=arguments).state.items()}
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise _unreadable(where, error) from error
+
+    def wait(self) -> None:
+        """Block until the save that runs in the background is complete; raises RunFolderError when it failed."""
+        with self._told():
+            self._manager.wait_until_finished()
+            if self._has_aside:
+                _put_back(self.folder)
+            self._has_aside = False
+
+    def close(self) -> None:
+        """Finish the save in flight and let the threads go."""
+        self.wait()
+        with self._told():  # a thread of orbax's still looks for what a killed run left, and has no other wait
+            self._manager._maybe_await_cleanup_tmp_directory()  # noqa: SLF001
+            self._manager.close()  # which raises what a save raised once more
+
+    def _set_aside(self, step: int) -> None:
+        """Make way for a step that is saved again, so that a process killed before it is whole loses nothing."""
+        with self._told():
+            if jax.process_index() == 0:
+                (self.folder / str(step)).rename(self.folder / f"{step}{REPLACED}")
+            wait_for_all("a checkpoint that is saved again")
+            self._manager.reload()
+        self._has_aside = True
+
+    def _check_ratings(self) -> None:
+        """Raise InputError where a rating is damaged, by which checkpoints are kept; what a kill left of one is not."""
+        for place in self.folder.iterdir() if self.folder.is_dir() else ():
+            is_whole = place.name.isdecimal() and (place / SUMS).is_file() and (place / _RATING).is_file()
+            if is_whole and (fault := damage(place, _RATING)):
+                raise _unreadable(place, fault)
+
+    def _seal(self) -> None:
+        """Add the checksums of a step, all files of which are written; it gets its name afterwards."""
+        (place,) = self.folder.glob(f"{self._saving}{UNFINISHED}*")
+        write_sums(place, but={UNSUMMED})
+        if self._on_saved is not None and self._saving is not None:
+            self._on_saved(self._saving)
+
+    def _place(self, step: int) -> Path:
+        """Return the folder of a step that is complete; raises InputError where a file of it is damaged."""
+        self.wait()
+        if step not in self._manager.all_steps():
+            raise InputError(f"{self.folder}: no checkpoint of step {step}")
+        place = self.folder / str(step)
+        if step not in self._intact:
+            if fault := damage(place):
+                raise _unreadable(place, fault)
+            self._intact.add(step)
+        return place
+
+    def _rating_of(self, step: int) -> float | None:
+        metrics = self._manager.metrics(step)
+        return None if metrics is None else _rating(metrics)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what orbax and its threads raise of a save into one line; the last good checkpoint stays."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            raise cannot_write(self.folder.parent, error) from error
+
+    def _refuse_another(self, step: int, wanted: dict[str, jax.ShapeDtypeStruct]) -> None:
+        """Raise InputError with the first array that is missing, left over, or of another shape or type."""
+        found = {name: (tuple(leaf.shape), np.dtype(leaf.dtype)) for name, leaf in self._stored(step).items()}
+        where = f"{self.folder / str(step)}: a checkpoint of another model"
+        for name, leaf in wanted.items():
+            if name not in found:
+                raise InputError(f"{where}: {name} is missing there")
+            shape, kind = found[name]
+            if shape != leaf.shape:
+                raise InputError(f"{where}: {name} is {shape} there and {leaf.shape} here")
+            if kind != leaf.dtype:
+                raise InputError(f"{where}: {name} is {kind} there and {leaf.dtype} here")
+        for name in found:
+            if name not in wanted:
+                raise InputError(f"{where}: {name} is there and not here")
+
+    def _stored(self, step: int) -> dict[str, Any]:
+        """Return what is known of the stored arrays, by name, without reading them."""
+        metadata = self._manager.item_metadata(step)["state"]
+        if metadata is None:
+            raise ValueError("it has no state")
+        return dict(getattr(metadata, "tree", metadata))
+
+
+def _put_back(folder: Path) -> None:
+    """Remove what was set aside where the new one is whole, and give it its name back where that never came to be."""
+    for aside in folder.glob(f"*{REPLACED}") if jax.process_index() == 0 else ():
+        if (place := aside.with_suffix("")).exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(place)
+
+
+def _named(tree: PyTree) -> dict[str, Any]:
+    """Return the leaves of a pytree by path, which keeps None, tuples and dataclasses out of the stored form."""
+    leaves = jax.tree.leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    assert len(named) == len(leaves), "two leaves of the state have one path"
+    return named
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+
+
+def _rating(metrics: Mapping[str, float]) -> float:
+    return float(metrics["best_by"])
+
+
+def _unreadable(where: Path, error: Exception | str) -> InputError:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    steps = [int(path.name) for path in where.parent.iterdir() if path.name.isdecimal()]
+    before = max((step for step in steps if step < int(where.name)), default=None)
+    advice = "begin anew in another run.dir" if before is None else f"delete it to resume from step {before}"
+    return InputError(f"{where}: this checkpoint cannot be read: {first_line}; put it back from a copy, or {advice}")
+
+
+def _packed(arrays: Arrays) -> np.ndarray:
+    """Return named arrays as the bytes of one file: orbax refuses arrays without elements and knows no texts."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def _unpacked(packed: np.ndarray) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(packed.tobytes()), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}

@@ -1,0 +1,385 @@
+"""Collect rollouts: sample groups of answers, execute each while others are still being written, reward them.
+
+`generate_groups` is one round. `collect_batch` is what a step learns from: as many rounds as dynamic sampling asks for,
+and the groups whose rewards lie furthest apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax.serialization import to_state_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxrl_sql.algo.advantage import choose_groups, zero_variance
+from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.inference.policy_client import EnvStates, response, sampling_by, served
+from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.rollout import AnyEngine, Sample
+from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
+from jaxrl_sql.rollout.sampling import ASSISTANT
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.rollout.stop_strings import cut_after_stop
+from jaxrl_sql.runtime import signals
+from jaxrl_sql.runtime.control_tokens import ControlTokens
+from jaxrl_sql.text2sql.prompts.dialects import shield_answer
+from jaxrl_sql.text2sql.rewards.score import ScoredResponse, TextJob
+from jaxrl_sql.training.batching.order import AnyOrder
+from jaxrl_sql.training.batching.pack import pack_groups
+from jaxrl_sql.training.build import make_client
+from jaxrl_sql.training.session import PreemptedError, Session
+from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn, whole_text
+
+_RIGHT = "correct"
+"""The part of a reward that says whether the answer is right."""
+
+
+class Demonstration(NamedTuple):
+    """An answer to imitate, with the question's demonstration or its gold, and what the executor said of it."""
+
+    trajectory: Trajectory
+    scored: ScoredResponse
+
+
+class Group(NamedTuple):
+    """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says.
+
+    `demonstration` is there where it is right and `grpo.demonstrations` asks for it.
+    """
+
+    example: Example
+    trajectories: list[Trajectory]
+    responses: list[Response]
+    scored: list[ScoredResponse]
+    by_accuracy: bool = False
+    demonstration: Demonstration | None = None
+
+    @property
+    def rewards(self) -> list[float]:
+        """Return the reward of each answer."""
+        return [one.reward.total for one in self.scored]
+
+    @property
+    def weights(self) -> list[float]:
+        """Return 1 for each answer whose reward may be learned from, 0 for the others.
+
+        It is 0 for all where a gold failed, and by accuracy where all are right or none is.
+        """
+        gold_ok = all(one.gold_ok for one in self.scored)
+        if self.by_accuracy and len({_is_right(one) for one in self.scored if one.trusted}) < 2:
+            return [0.0] * len(self.scored)
+        return [float(gold_ok and one.trusted) for one in self.scored]
+
+    def learned(self) -> Group:
+        """Return what is learned from: where no answer is right and paid, the demonstration in place of the last."""
+        shown = self.demonstration
+        trusted = [answer for answer in self.scored if answer.trusted]
+        if shown is None or any(_is_right(answer) and answer.reward.total > 0 for answer in trusted):
+            return self
+        if shown.scored.reward.total <= max((answer.reward.total for answer in trusted), default=-math.inf):
+            return self
+        text = shown.trajectory.turns[0].text
+        return self._replace(
+            trajectories=[*self.trajectories[:-1], shown.trajectory],
+            responses=[*self.responses[:-1], text],
+            scored=[*self.scored[:-1], shown.scored],
+        )
+
+
+def _is_right(one: ScoredResponse) -> bool:
+    if _RIGHT not in one.reward.parts:
+        raise InputError(
+            f"grpo.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part {_RIGHT!r} to go by"
+        )
+    return one.reward.parts[_RIGHT] >= 1
+
+
+Place = tuple[int, int]
+"""A question's number among those asked, and the number of one of its answers."""
+
+
+class RolloutBatch(NamedTuple):
+    """All groups, those that are learned from as they are, the cursor after them, and numbers to log.
+
+    `begun`: what there is of the next rollout's samples, by their place in it.
+    """
+
+    groups: list[Group]
+    chosen: list[Group]
+    cursor: int
+    numbers: dict[str, float]
+    begun: list[Sample]
+
+
+class Sampled(NamedTuple):
+    """A round of groups, the seconds that SQL was waited for after the last answer, and what is begun of the next."""
+
+    groups: list[Group]
+    waited: float
+    begun: list[Sample]
+
+
+def collect_batch(
+    s: Session,
+    engine: AnyEngine,
+    order: AnyOrder,
+    cursor: int,
+    number: int,
+    prompts: int,
+    begun: Sequence[Sample] = (),
+    goes_ahead: bool = False,
+) -> RolloutBatch:
+    """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
+
+    Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
+    different reward (by `grpo.filter_groups`, right and wrong ones), further rounds are generated, up to
+    `grpo.max_extra_generations`. What is chosen are the groups whose rewards lie furthest apart, so that a batch keeps
+    its size when the cap is reached.
+
+    `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
+    """
+    grpo = s.config.grpo
+    began, waited, before = time.perf_counter(), 0.0, s.executor.stats()
+    groups: list[Group] = []
+    stats = RolloutStats()
+    for attempt in range(grpo.max_extra_generations + 1):
+        asked, cursor = order.take(cursor, prompts * grpo.oversample)
+        following = order.take(cursor, prompts * grpo.oversample)[0] if goes_ahead else ()
+        name = number * (grpo.max_extra_generations + 1) + attempt
+        sampled = generate_groups(s, engine, asked, name, following, begun)
+        groups += sampled.groups
+        waited += sampled.waited
+        stats = stats.plus(engine.gather_stats())
+        learned = [group.learned() for group in groups]
+        if np.count_nonzero(~has_equal_rewards(learned)) >= prompts:
+            break
+    took = time.perf_counter() - began
+    rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
+    together = grpo.questions
+    asked_together = together * grpo.oversample if together > 1 else 1
+    kept = choose_groups(np.array(rewards), np.array(weights), prompts, together, asked_together)
+    tokens = sum(len(turn.token_ids) for turn in _written(groups))
+    stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
+    numbers = {
+        **group_metrics(groups),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
+        **stats.metrics(),
+        "rollout/rounds": float(attempt + 1),
+        "rollout/tokens": float(tokens),
+        "data/epoch": cursor / order.n,
+        "time/rollout": took - waited,
+        "time/sql_wait": waited,
+        "speed/tokens_per_s": tokens / took,
+        "speed/sql_per_s": sum(map(len, rewards)) / took,
+        **reuse_metrics(before, s.executor.stats()),
+    }
+    if grpo.demonstrations:
+        is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in kept]
+        numbers["rollout/demonstrations"] = float(np.mean(is_shown))
+    if s.config.rollout.ahead:
+        numbers["rollout/stale_tokens"] = stale
+        numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
+    for i in kept:
+        groups[i] = learned[i]
+    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
+
+
+def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+    """Return the shares of this process's queries that the executor did not run, by its counts.
+
+    Their results were kept from before (`sql_cache_hits`), or came with an equal query's of the same time
+    (`sql_shared`). A gold is a query among them only until it is kept as a gold.
+    """
+    asked, golds, kept, *shared = (
+        after[name] - before[name] for name in ("requests", "gold_hits", "cache_hits", "duplicates", "joined")
+    )
+    queries = max(asked - golds, 1)
+    return {"speed/sql_cache_hits": kept / queries, "speed/sql_shared": sum(shared) / queries}
+
+
+def generate_groups(
+    s: Session,
+    engine: AnyEngine,
+    asked: Sequence[int],
+    number: int,
+    following: Sequence[int] = (),
+    begun: Sequence[Sample] = (),
+) -> Sampled:
+    """Sample a group of answers to each training question `asked`, and begin the next rollout's, to those `following`.
+
+    Each finished answer goes to the executor at once, while the others are still being written. Of several processes
+    each executes the answers of its share of the questions, or of its own copies of the model, and sees all in the end.
+    `number` names the rollout: another number, other answers.
+    """
+    cfg, client = s.config.sampling, make_client(s, engine)
+    sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
+    examples = [s.train.examples[i] for i in (*asked, *following)]
+    prompts = [s.train.prompts[i] for i in (*asked, *following)]
+    ahead = len(asked) if following else None
+    samples: list[Sample] = []
+    jobs: dict[Place, TextJob] = {}
+    mine = share(len(asked)) if engine.yields_all else range(len(asked))
+    shown = _demonstrations(s, examples[: len(asked)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
+    for at in sorted(shown.keys() & set(share(len(asked)))):
+        jobs[at, sampling.n] = s.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.style)
+    env_states, answered = EnvStates(), 0
+    with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
+        found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
+        for sample in map(served, found):
+            if s.should_abort(signals.ENDED):
+                raise PreemptedError
+            samples.append(sample)
+            at = sample.prompt_index
+            answered += at < len(asked)
+            tick(answered)
+            if at in mine:
+                job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+                jobs[at, sample.index] = job
+    began = time.perf_counter()
+    with s.display.work("waiting for SQL", is_told=False):
+        verdicts = _collect_rewards(s, jobs, env_states)
+        made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
+    waited = time.perf_counter() - began
+    groups, by_accuracy = [], s.config.grpo.filter_groups == "accuracy"
+    for i, example in enumerate(examples[: len(asked)]):
+        places = [(i, g) for g in range(sampling.n)]
+        ordered = [made[place] for place in places]
+        trajectories = [Trajectory(prompts[i], one.index, one.turns, one.finish_reason) for one in ordered]
+        scored = [verdicts[place] for place in places]
+        taught = Demonstration(shown[i], verdicts[i, sampling.n]) if i in shown else None
+        taught = taught if taught and taught.scored.trusted and _is_right(taught.scored) else None
+        said = [response(one) for one in ordered]
+        groups.append(Group(example, trajectories, said, scored, by_accuracy, taught))
+    ahead_of_us = [made[place] for place in sorted(made) if place[0] >= len(asked)]
+    left = [dataclasses.replace(one, prompt_index=one.prompt_index - len(asked)) for one in ahead_of_us]
+    return Sampled(groups, waited, left)
+
+
+def _demonstrations(
+    s: Session, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
+) -> dict[int, Trajectory]:
+    """Return by its number what each question is taught, where an answer could be it.
+
+    It may be too long, or go on behind a stop. In a chat, whose answers begin with a thought, a question without one
+    (`reasoning`) has none: it would teach not to think.
+    """
+    end, found = s.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(s.tokenizer)
+    for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
+        if not example.answerable or (s.style.name == "chat" and not example.reasoning):
+            continue
+        text = s.style.answer(example)
+        if isinstance(text, str) and cut_after_stop(text, stops) == text:
+            tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
+            if len(tokens) <= s.config.sampling.max_new_tokens:
+                turn = Turn(ASSISTANT, tokens, text=text)
+                found[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
+    return found
+
+
+def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0, demonstrations: bool = False) -> GroupBatch:
+    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more.
+
+    `demonstrations`: some may be learned from one, and the batch tells which.
+    """
+    rewards = np.array([group.rewards for group in groups], np.float32)
+    weights = np.array([group.weights for group in groups], np.float32)
+    trajectories = [group.trajectories for group in groups]
+    return pack_groups(
+        trajectories,
+        rewards,
+        weights,
+        longest,
+        max_prompt_bucket=max_prompt_bucket,
+        demonstrations=demonstrations,
+    )
+
+
+_BEGUN = "begun"
+
+
+def to_arrays(batches: Sequence[GroupBatch], begun: Sequence[Sample] = ()) -> dict[str, np.ndarray]:
+    """Name the arrays of batches that are sampled and not learned, and of samples begun, for a checkpoint."""
+    named = flatten_dict({str(i): to_state_dict(batch) for i, batch in enumerate(batches)}, sep="/")
+    found = {name: value for name, value in named.items() if value is not None}
+    return found | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
+
+
+def begun_in(arrays: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples that `to_arrays` wrote."""
+    return unpack_samples(bytes(arrays[_BEGUN])) if _BEGUN in arrays else []
+
+
+def from_arrays(arrays: Mapping[str, Any], together: int = 1) -> list[GroupBatch]:
+    """Make batches again of what `to_arrays` named, of which each `together` prompts have a schema in common."""
+    found = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
+    batches = [found[str(i)] for i in range(len(found))]
+    shared = [tuple(Segment(**own["shared"][str(part)]) for part in range(len(own["shared"]))) for own in batches]
+    known = {"together": together}
+    return [GroupBatch(**{**own, "shared": parts, **known}) for own, parts in zip(batches, shared, strict=True)]
+
+
+def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
+    """Return for each group whether all its answers are rewarded alike: [B] bool; a single answer has no equal."""
+    rewards, weights = (np.array([getattr(group, of) for group in groups]) for of in ("rewards", "weights"))
+    return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
+
+
+def _collect_rewards(s: Session, jobs: Mapping[Place, TextJob], env_states: EnvStates) -> dict[Place, ScoredResponse]:
+    """Wait for what this process's executor owes, and return what all of them found.
+
+    What the clock stopped in a dialogue's observations counts as an answer's own.
+    """
+    own = []
+    for place, job in jobs.items():
+        one = s.recipe.collect(job)[0]
+        one = one._replace(stop=env_states.stop(*place) or one.stop)
+        own.append((place, *dataclasses.astuple(one.reward), *one[1:]))
+    found = exchange(own)
+    return {(at, g): ScoredResponse(Reward(total, parts), *rest) for (at, g), total, parts, *rest in found}
+
+
+def _written(groups: Sequence[Group]) -> list[Turn]:
+    return [turn for g in groups for t in g.trajectories for turn in t.turns if turn.role == ASSISTANT]
+
+
+def _mean_std(groups: Sequence[Group]) -> float:
+    """Return the mean over groups of the standard deviation of their trusted rewards; 0 without any."""
+    trusted = [[answer.reward.total for answer in group.scored if answer.trusted] for group in groups]
+    stds = [float(np.std(rewards)) for rewards in trusted if rewards]
+    return float(np.mean(stds)) if stds else 0.0
+
+
+def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Average rewards and their parts over the trusted answers, statuses, lengths and turns over all.
+
+    `reward/untrusted` is the share of answers that are not trusted (`ScoredResponse.trusted`).
+    """
+    scored = [one for group in groups for one in group.scored]
+    trusted = [answer for answer in scored if answer.trusted] or scored
+    trajectories = [one for group in groups for one in group.trajectories]
+    parts: Counter[str] = Counter()
+    for answer in trusted:
+        parts.update(answer.reward.parts)
+    statuses = Counter(one.status for one in scored)
+    written = [sum(len(turn.token_ids) for turn in one.turns if turn.role == ASSISTANT) for one in trajectories]
+    turns = [sum(turn.role == ASSISTANT for turn in one.turns) for one in trajectories]
+    return {
+        "reward/mean": sum(answer.reward.total for answer in trusted) / len(trusted),
+        "reward/untrusted": sum(not answer.trusted for answer in scored) / len(scored),
+        "reward/std_within_group": _mean_std(groups),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(groups))),
+        "reward/nonzero": float(np.mean([answer.reward.total > 0 for answer in trusted])),
+        "reward/well_formed": sum(one.well_formed for one in scored) / len(scored),
+        **{f"reward/{name}": value / len(trusted) for name, value in parts.items()},
+        **{f"status/{name}": count / len(scored) for name, count in statuses.items()},
+        "length/mean": float(np.mean(written)),
+        "length/truncated": float(np.mean([one.finish_reason == "length" for one in trajectories])),
+        "length/turns": float(np.mean(turns)),
+    }

@@ -1,0 +1,201 @@
+"""A model taken elsewhere: as a Hugging Face folder with a card, a GGUF file, an upload to the hub."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.asked import keep_asked
+from jaxrl_sql.inference.ends import ends_of_generation
+from jaxrl_sql.inference.questions import model_config
+from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import load_config as load_model_config
+from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.models.formats.gguf_tokenizer import WHOLE
+from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
+from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
+from jaxrl_sql.models.frozen import joined, split
+from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
+from jaxrl_sql.runtime.hub import ASKED, upload
+from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.runtime.tokenizer_files import misreading_class
+from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
+from jaxrl_sql.training.model_card import CARD, write_card
+from jaxrl_sql.types import InputError
+
+
+class Exported(NamedTuple):
+    """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from.
+
+    `config` is its run's, `asked` how it is asked; None where that is not known. `others`: whose weights `params`, a
+    mean, holds beside its own.
+    """
+
+    model: ModelConfig
+    params: Any
+    tokenizer: Any
+    source: Path | None
+    config: TrainConfig | None
+    run: Path | None
+    asked: TrainConfig | None
+    others: tuple[Path, ...] = ()
+
+    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (Hugging Face's name, tensor) as exactly as they are kept."""
+        if self.params is not None:
+            return hf_tensors(self.model, self.params, np.float32)
+        assert self.source is not None
+        return read_tensors(self.source)
+
+
+def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the policy's parameters as a nested dict, of a state's arrays by name."""
+    parts = ("trainable.policy.", "trainable.")  # with a value head beside it, and without
+    part = next(part for part in parts if any(name.startswith(part) for name in arrays))
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if name.startswith(part):
+            *folders, leaf = name.removeprefix(part).split(".")
+            place = tree
+            for folder in folders:
+                place = place.setdefault(folder, {})
+            place[leaf] = array
+    return tree
+
+
+def of_step(run: Path, step: int) -> Exported:
+    """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
+    if not (run / CONFIG).is_file():
+        raise InputError(f"{run}: no {CONFIG} there, so it is no run folder; --step is for runs")
+    config = load_config(run / CONFIG)
+    if config.model.lora.rank:
+        raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
+    if step not in (steps := saved_steps(run)):
+        raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
+    own, named = run / "tokenizer", config.data.tokenizer or config.model.checkpoint
+    tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
+    with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
+        params = parameters(checkpoints.arrays(step))
+        began = checkpoints.host(step)["run"]["inputs"]
+    if config.model.frozen:
+        if not config.model.checkpoint:
+            raise InputError(f"{run}: its checkpoints lack model.frozen; without --step its model/ is exported, whole")
+        refuse_other_inputs(run, base_inputs(began), base_inputs(file_inputs(config)))
+        config_of_base, base = load_checkpoint(config.model.checkpoint, config.model.dtype)
+        params = joined(params, split(base, config_of_base, config.model.frozen)[1])
+    source = Path(config.model.checkpoint) if config.model.checkpoint else None
+    return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run, config)
+
+
+def of_model(given: str) -> Exported:
+    """Open the model of a run's end or of a folder; raises InputError for what is neither."""
+    source, config = _folder_of(given)
+    run = source.resolve().parent if config is not None else None
+    asked = config or find_asked(given)[1]
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run, asked)
+
+
+def _folder_of(given: str) -> tuple[Path, TrainConfig | None]:
+    source, config = find_model(given)
+    if not source.exists():
+        raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
+    refuse_damaged_weights(source)
+    return source, config
+
+
+def averaged(one: Exported, others: Sequence[str]) -> Exported:
+    """Return the model with the mean of its weights and those of other models of its shape, in float32.
+
+    Source: model soups (Wortsman et al. 2022); with the model that RL began with, WARP's last step (Ramé et al. 2024).
+    Raises InputError for a model of another shape, or with other tokens.
+    """
+    params = one.params if one.params is not None else load_checkpoint(str(one.source), "float32")[1]
+    mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+    sources = tuple(_folder_of(given)[0] for given in others)
+    for count, (given, source) in enumerate(zip(others, sources, strict=True), start=2):
+        model, params = load_checkpoint(source, "float32")
+        shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
+        if model.family != one.model.family or shapes[0] != shapes[1]:
+            raise InputError(f"--average {given}: its weights have other shapes than those of {one.run or one.source}")
+        if load_tokenizer(source).get_vocab() != one.tokenizer.get_vocab():
+            raise InputError(f"--average {given}: its tokens are not those of {one.run or one.source}")
+        mean = jax.tree.map(lambda so_far, leaf, n=count: so_far + (np.asarray(leaf) - so_far) / n, mean, params)
+    return one._replace(params=mean, others=sources)
+
+
+def remove_earlier(out: Path, source: Path | None) -> None:
+    """Remove what an earlier export's card lists and this one may not write; `source`, which is read, stays."""
+    card = out / CARD
+    listed = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    for name in (*(gguf_path(out, kind).name for kind in KINDS), ASKED, TEMPLATE, "chat_template.jinja"):
+        path = out / name
+        if f"| `{name}` |" in listed and (source is None or path.resolve() != source.resolve()):
+            path.unlink(missing_ok=True)
+
+
+def gguf_path(out: Path, kind: str) -> Path:
+    """Return where the GGUF file of an exported folder lies."""
+    return out / f"{out.resolve().name}-{kind}.gguf"
+
+
+def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter."""
+    read = list(one.others)
+    if one.source is not None and (one.params is None or one.others):
+        read.append(one.source)
+    if out.resolve() in [folder.resolve() for folder in read]:
+        raise InputError(f"--out {out}: is the model itself; name another folder")
+    params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
+    # A model that others trained ends as its files say.
+    ends = ends_of_generation(one.config, one.tokenizer) if one.config is not None else ()
+    remove_earlier(out, one.source)
+    save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
+    if named := misreading_class(out, one.tokenizer):
+        print_text(
+            f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
+            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained",
+            sys.stderr,
+        )
+    if one.asked is not None:
+        keep_asked(out, one.asked)
+    written = [out]
+    if gguf:
+        path = gguf_path(out, gguf)
+        save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
+        if lost := set(stop_tokens(out)) - set(stop_tokens(path)):
+            names = ", ".join(str(one.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
+            print_text(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}", sys.stderr)
+        if WHOLE in read_header(path).metadata:
+            print_text(
+                f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
+                "ids, or it reads prompts otherwise than the model was taught",
+                sys.stderr,
+            )
+        written.append(path)
+    written.append(write_card(out, one.config, one.run, step, tuple(map(str, one.others))))
+    return written
+
+
+def run(given: argparse.Namespace) -> int:
+    """Export what the command line names."""
+    found = of_model(given.model) if given.step is None else of_step(Path(given.model), given.step)
+    if given.average:
+        found = averaged(found, given.average)
+    beside = found.run or Path(given.model)
+    name = "averaged" if given.average else "export"
+    out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
+    for path in export(found, out, given.dtype, given.gguf, given.step):
+        print_text(str(path))
+    if given.hub:
+        print_text(upload(out, given.hub, given.private))
+    return 0

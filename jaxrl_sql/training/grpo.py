@@ -1,0 +1,287 @@
+"""The main path: one step of GRPO, as `grpo_step` makes it.
+
+1. Sample a group of answers to each question, and execute every finished answer's SQL while others are being written.
+2. Reward each answer by its verdict (`training/collect.py` does both; `collect_rollouts` packs the results).
+3. Compare each answer with its group: the advantage.
+4. Update the policy toward the better answers.
+
+`train` runs the whole training, with the cold start of `sft.py` before it. `lifecycle.py` stops, resumes,
+evaluates and saves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_sql.algo.step import init_state
+from jaxrl_sql.algo.updates import (
+    AdvantageFn,
+    OldLogprobFn,
+    Updates,
+    make_advantage_fn,
+    make_old_logprob_fn,
+    make_updates,
+    micro_batches_of,
+)
+from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.models.value import add_value_head
+from jaxrl_sql.parallel.processes import to_host
+from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.planning.workload import longest_answer
+from jaxrl_sql.rollout import AnyEngine, Sample
+from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
+from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows, with_schemas_once
+from jaxrl_sql.training.build import export_model, make_engine, make_optimizer, make_params, make_policy
+from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
+from jaxrl_sql.training.ending import tell_end
+from jaxrl_sql.training.evaluation import evaluate_all
+from jaxrl_sql.training.keep import keep_advantages, keep_groups
+from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score
+from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.sft import run_sft
+from jaxrl_sql.training.stages import Progress, Stage, has_risen
+from jaxrl_sql.types import InputError
+
+
+@dataclass
+class GrpoPhase:
+    """A stage of GRPO as `run_phase` drives it.
+
+    `rollout_buffer` holds the batches that are not learned yet, `begun` what is sampled of the next rollout's answers.
+    """
+
+    session: Session
+    stage: Stage
+    advantage: AdvantageFn
+    update: Updates
+    old_logprobs: OldLogprobFn
+    engine: AnyEngine
+    order: AnyOrder
+    state: TrainState
+    progress: Progress
+    rollout_buffer: list[GroupBatch] = field(default_factory=list)
+    begun: list[Sample] = field(default_factory=list)
+    is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what the stage is called in the metrics."""
+        return self.stage.name
+
+    @property
+    def first(self) -> int:
+        """Return the run's step before the stage's first."""
+        return self.stage.first
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the stage is over."""
+        return self.stage.last
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many steps the policy is evaluated."""
+        return self.session.config.validation.every
+
+    def step(self, at: int) -> None:
+        """Make the run's step `at`."""
+        grpo_step(self.session, self, at)
+
+    def policy_params(self, _at: int) -> Any:
+        """Return the policy as it stands."""
+        return policy_params(self.state.trainable, self.state.frozen)
+
+    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
+        """Keep the course of the evaluations, which a second stage looks at."""
+        if self.progress.history[-1][0] != at:
+            self.progress.history.append([at, score(self.session, numbers)])
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds: batches that are not learned yet go with it, and answers begun."""
+        host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
+        return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
+
+
+def train(config: TrainConfig) -> int:
+    """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
+    with open_run(config) as s:
+        config = s.config  # epochs are steps by now
+        begin, first = s.resume_step(), config.sft.steps
+        trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)
+        if s.stop:
+            return s.stopped()
+        progress = Progress()
+        if config.grpo.algorithm == "ppo":
+            trainable = add_value_head(trainable, s.model, s.mesh)
+        if begin <= first:
+            progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
+            if s.agree_to_stop():
+                return s.stopped()
+            progress.history.append([first, score(s, progress.before)])
+        stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
+        phase = open_stage(s, stage, trainable, frozen, progress, begin)
+        if not run_phase(s, phase, begin):
+            return s.stopped()
+        if config.second_stage.steps:
+            phase = open_second_stage(s, phase, begin)
+            if not run_phase(s, phase, begin):
+                return s.stopped()
+        state, before = phase.state, phase.progress.before
+        after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
+        if not after:
+            return s.stopped()
+        export_model(s, state.trainable, frozen)
+        for name in s.evals:
+            old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
+            s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+        tell_end(s)
+    return 0
+
+
+def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
+    """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
+    grpo, stage = s.config.grpo, phase.stage
+    began, compiled = time.perf_counter(), s.compiled.seconds
+    numbers = {}
+    if not phase.rollout_buffer:
+        goes_ahead = s.config.rollout.ahead > 0 and at - 1 + grpo.steps_per_generation < stage.last
+        numbers = collect_rollouts(s, phase, at - 1 - s.config.sft.steps, goes_ahead)
+    collected = time.perf_counter()
+    batch = on_mesh(s, phase.rollout_buffer.pop(0))
+    with s.display.work("updating the policy", is_told=False):
+        batch, compared = phase.advantage(phase.state, batch)
+        part = (at - 1 - stage.first) % grpo.steps_per_generation
+        keep_advantages(s, at, at - part, part, batch)
+        phase.state, metrics = phase.update(phase.state, batch)
+        numbers |= reduce_metrics(jax.device_get({**metrics, **compared}))
+    ended = time.perf_counter()
+    updates = grpo.num_iterations * grpo.minibatches
+    rate = stage.rate((at - 1 - stage.first) * updates, updates)
+    numbers |= {"optim/lr": rate, "time/update": ended - collected, "time/step": ended - began}
+    numbers["time/compile"] = s.compiled.seconds - compiled
+    s.record(at, stage.name, numbers)
+
+
+def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
+    """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers.
+
+    Where it `goes_ahead`, free slots begin what the steps after them learn from.
+    """
+    grpo, state, progress = s.config.grpo, phase.state, phase.progress
+    phase.engine.params = policy_params(state.trainable, state.frozen)
+    steps = grpo.steps_per_generation
+    found = collect_batch(
+        s, phase.engine, phase.order, progress.cursor, number // steps, grpo.prompts * steps, phase.begun, goes_ahead
+    )
+    phase.begun = found.begun
+    phase.engine.params = None  # the updates donate them
+    phase.engine.release()  # and may have the KV cache's memory
+    progress.cursor = found.cursor
+    longest, chosen = longest_answer(s.config)[1], found.chosen
+    if grpo.packing:
+        size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
+        groups = [group.trajectories for group in chosen]
+        by_rows = order_by_rows(groups, longest, s.max_prompt_bucket, size, micro_batches, grpo.questions)
+        chosen = [chosen[i] for i in by_rows]
+    keep_groups(s, s.config.sft.steps + number + 1, phase.stage.name, found.groups, chosen)
+    for start in range(0, len(chosen), grpo.prompts):
+        batch = pack(chosen[start : start + grpo.prompts], longest, s.max_prompt_bucket, grpo.demonstrations)
+        batch = with_schemas_once(batch, grpo.questions) if grpo.questions > 1 else batch
+        batch = with_packed_rows(batch) if grpo.packing else batch
+        if s.config.rollout.exact:
+            batch = dataclasses.replace(batch, old_logprobs=batch.rollout_logprobs)
+        is_known = batch.old_logprobs is not None and grpo.algorithm != "ppo"  # which needs old values, too
+        if steps > 1 and not is_known:  # the policy that sampled them will have moved on
+            known = phase.old_logprobs(state, on_mesh(s, batch))
+            old = {"old_logprobs": known.old_logprobs, "old_values": known.old_values}
+            batch = dataclasses.replace(batch, **jax.tree.map(to_host, old))
+        phase.rollout_buffer.append(batch)
+    return found.numbers
+
+
+def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
+    """Put the host's batch, whole on every process, on the devices, split along B."""
+    rows = len(batch.completion)
+    here = np.array(s.rows_here(rows))
+    return s.to_mesh(jax.tree.map(lambda x: x[here], batch), rows)
+
+
+def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
+    """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
+    grpo = s.config.grpo
+    longest = grpo.max_completion_tokens or longest_answer(s.config)[1]
+    grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
+    optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
+    policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)
+    phase = GrpoPhase(
+        session=s,
+        stage=stage,
+        advantage=make_advantage_fn(policy, grpo, s.recipe.advantage, ways),
+        update=make_updates(policy, grpo, optimizer, s.recipe.loss, ways),
+        old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
+        engine=make_engine(s, None, s.config.rollout.max_num_seqs),
+        order=_order(s),
+        state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
+        progress=progress,
+    )
+    if stage.first < begin <= stage.last:
+        phase.state, host, arrays = restore(s, begin, phase.state)
+        phase.progress = Progress(**host["progress"])
+        phase.rollout_buffer, phase.begun = from_arrays(arrays, grpo.questions), begun_in(arrays)
+    return phase
+
+
+def _order(s: Session) -> AnyOrder:
+    """Return the order of the training questions, with those of a database in a row where its schema is run once."""
+    grpo, seed = s.config.grpo, s.config.seed
+    if grpo.questions == 1:
+        return Order(len(s.train.prompts), seed)
+    return SchemaOrder([one.db_path for one in s.train.examples], grpo.questions * grpo.oversample, seed)
+
+
+def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:
+    """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
+    second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
+    progress = first.progress
+    if begin > first.last:
+        progress = Progress(**s.checkpoints.host(begin)["progress"])
+    else:
+        best = s.checkpoints.best()
+        if best is None:
+            raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
+        trainable = restore(s, best, first.state)[0].trainable
+        updates = s.config.grpo.num_iterations * s.config.grpo.minibatches
+        rate = first.stage.rate((best - first.first) * updates - 1, updates)  # of the last that the checkpoint has
+        rose = has_risen([rating for _, rating in progress.history])
+        progress.rate = optim.lr if rose else rate / 2
+        trend = "rose" if rose else "fluctuated"
+        s.note(f"second stage from step {best}: accuracy {trend}, the rate begins at {progress.rate:.2g}")
+    again = dataclasses.replace(
+        optim,
+        lr=progress.rate,
+        schedule="cosine",
+        flat_steps=0,
+        warmup_steps=0,
+        final_lr_ratio=second_stage.final_lr_ratio,
+    )
+    stage = Stage("grpo2", first.last, second_stage.steps, again)
+    return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
+
+
+def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
+    """Keep a copy of what a stage starts from as the reference policy, where the KL penalty needs one.
+
+    New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.
+    """
+    is_base = s.config.model.lora.rank > 0 and stage.first == 0
+    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl_coef > 0 and not is_base else None

@@ -1,0 +1,91 @@
+"""Hashes of the files and questions that a run reads, so that it resumes over nothing else.
+
+A checkpoint holds no base of adapters, no frozen weights, no questions and no databases: they are read again when the
+run resumes, and a path does not identify its content. Files that settings name are read whole; of databases
+`files_identity` reads large ones at a few hundred places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.inference.fingerprint import digest_of, digests
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
+from jaxrl_sql.text2sql.prompts.template import template_file
+from jaxrl_sql.types import InputError
+
+# Other files of a folder, such as a hub's README or results of evaluations, decide nothing.
+_READ = re.compile(
+    r"((generation_|tokenizer_)?config|tokenizer|special_tokens_map|added_tokens|vocab)\.json|"
+    r"(vocab|merges)\.txt|tokenizer\.model|.*\.jinja"
+)
+_WEIGHTS = re.compile(r".*\.(safetensors|safetensors\.index\.json|gguf)")
+_READERS = 8
+
+
+def file_inputs(config: TrainConfig) -> dict[str, str]:
+    """Return the hash of each file of the base model and the tokenizer, and of other named files, by key and name.
+
+    A folder that was moved has the same ones; a file that is not there has none.
+    """
+    files = dict(_files(config))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return dict(zip(files, pool.map(_hash, files.values()), strict=True))
+
+
+def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the base model alone."""
+    return {name: value for name, value in inputs.items() if name.startswith("model.checkpoint")}
+
+
+def question_input(questions: PromptSet, prompts: str) -> str:
+    """Return a hash of a set's questions, golds, databases and taught answers with `prompts`, that of its prompts."""
+    taught = [(example.demonstration, example.reasoning) for example in questions.examples]
+    return digest_of([digests(questions.examples), taught, prompts])
+
+
+def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise InputError with the names of all inputs that differ from those of the run's begin, are missing or new."""
+    others = sorted(name for name in {**began, **now} if began.get(name) != now.get(name))
+    if others:
+        raise InputError(
+            f"{folder}: {', '.join(others)}: not as when the run began; a resumed run computes the same as an "
+            "unbroken one: restore them, or name another run.dir"
+        )
+
+
+def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
+    """Yield (key, file) of each existing file that the settings name."""
+    data, base, recipe = config.data, config.model.checkpoint, config.recipe.rpartition(":")[0]
+    synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
+    places: Sequence[tuple[str, str | Path]] = (
+        ("model.checkpoint", base),
+        ("data.tokenizer", data.tokenizer or synthetic),
+        ("data.template", template_file(data.template) if data.template else ""),
+        ("data.synonyms", data.synonyms),
+        ("data.include_ids", data.include_ids),
+        ("data.traces", data.traces),
+        ("recipe", recipe if recipe.endswith(".py") else ""),
+    )
+    for key, place in places:
+        path = Path(place)
+        if place and path.is_dir():
+            has_weights = key != "data.tokenizer"
+            yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file, has_weights))
+        elif place and path.is_file():
+            yield key, path
+
+
+def _is_read(path: Path, has_weights: bool) -> bool:
+    is_named = _READ.fullmatch(path.name) or (has_weights and _WEIGHTS.fullmatch(path.name))
+    return bool(is_named) and path.is_file()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

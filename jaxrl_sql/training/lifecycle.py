@@ -1,0 +1,246 @@
+"""How a phase goes from its first step to its last: stop, resume, evaluate and save, for GRPO and for supervised steps.
+
+`run_phase` keeps four rules of order:
+
+1. Evaluate before save: a step's evaluation rates its checkpoint.
+2. Resume: a phase that goes on from a checkpoint first makes the evaluation that the stop came before, and saves it.
+3. Preempted: a step that was left changed nothing, so the step before it is saved, and the run ends.
+4. Last: the last step is evaluated and saved whatever the intervals say; a run that is to stop saves, and evaluates
+   when it goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jaxrl_sql.batch import TrainState
+from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.inference.compiling import drop_programs
+from jaxrl_sql.rollout import NotFiniteError
+from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, with_found_numbers
+from jaxrl_sql.runtime.health import HealthError, calmer
+from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.training.checkpoint import Arrays, Checkpoints
+from jaxrl_sql.training.evaluation import evaluate_all
+from jaxrl_sql.training.finite_check import refuse_broken
+from jaxrl_sql.training.inputs import refuse_other_inputs
+from jaxrl_sql.training.preflight import preflight
+from jaxrl_sql.training.session import PreemptedError, Session, digest, open_session
+from jaxrl_sql.types import InputError
+
+
+class Snapshot(NamedTuple):
+    """What a checkpoint of a phase holds: the state, what the host must know to go on, and arrays of its own."""
+
+    state: TrainState
+    host: Mapping[str, Any]
+    arrays: Arrays | None = None
+
+
+class Phase(Protocol):
+    """Steps `first` + 1 to `last` of a run, of one kind; `evaluate_every` of 0 evaluates after the last alone."""
+
+    @property
+    def name(self) -> str:
+        """Return what the phase is called in the metrics."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """Return the run's step before the phase's first."""
+        ...
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the phase is over."""
+        ...
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many of the phase's steps its policy is evaluated."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the phase ends early."""
+        ...
+
+    def step(self, at: int) -> None:
+        """Make the run's step `at` and record it; raise PreemptedError before anything has changed."""
+        ...
+
+    def policy_params(self, at: int) -> Any:
+        """Return the parameters to evaluate after step `at`."""
+        ...
+
+    def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
+        """Take note of the evaluation after step `at`."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds now."""
+        ...
+
+
+@contextmanager
+def open_run(config: TrainConfig) -> Iterator[Session]:
+    """Open a run, and refuse what cannot fit before anything is compiled."""
+    with open_session(config) as s:
+        preflight(s)
+        yield s
+
+
+def dry_run(config: TrainConfig) -> int:
+    """Read the questions, run their golds, make the prompts and reckon the memory: all up to the first compilation.
+
+    The run's folder is looked at and left as it is. What is refused here, the run would refuse.
+    """
+    config = with_found_numbers(config)
+    folder = check_folder(config)
+    with TemporaryDirectory() as scratch:
+        elsewhere = {
+            "run.dir": f"{scratch}/{folder.name}",
+            "run.resume": False,
+            "run.trackers": [],
+            "run.display": "plain",
+        }
+        with open_run(changed(config, elsewhere)) as s:
+            if config.run.resume and saved_steps(folder):
+                _refuse_other_inputs(folder, s.inputs)
+            if s.config.sft.steps:
+                epoch = s.sft_dataset.order.batches(1)
+                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
+            s.note(f"{folder}: nothing was compiled, or written there")
+    return 0
+
+
+def _refuse_other_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
+    """Raise InputError where a run's newest checkpoint was saved with other inputs."""
+    with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
+        step = checkpoints.latest()
+        if step is not None:
+            refuse_other_inputs(folder, checkpoints.host(step)["run"]["inputs"], inputs)
+
+
+def run_phase(s: Session, phase: Phase, begin: int) -> bool:
+    """Make a phase's steps from the run's step `begin` on; return False when the run has been asked to stop.
+
+    Raises HealthError for a policy whose numbers are broken.
+    """
+    if phase.first < begin <= phase.last:
+        _evaluate_if_due(s, phase, begin)
+        save(s, begin, phase.snapshot())
+    if s.agree_to_stop():
+        return False
+    begin = max(begin, phase.first)
+    with s.display.work(phase.name, phase.last - begin, "steps") as tick:
+        for at in range(begin + 1, phase.last + 1):
+            if phase.is_over:
+                break
+            try:
+                if not _make_step(s, phase, at, partial(tick, at - begin)):
+                    return False
+            except NotFiniteError as error:
+                raise HealthError(f"step {at} ({phase.name}): {error}; {calmer(phase.name)}") from error
+    return True
+
+
+def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> bool:
+    """Make a phase's step, evaluate and save where that is due; return False when the run has been asked to stop.
+
+    `made` is called when the step is made.
+    """
+    try:
+        phase.step(at)
+        made()
+        s.surplus.made_step()
+        if drop_programs(s.compiled):
+            s.note(
+                "compiled programs took most of this process's memory mappings, and were dropped: they are compiled "
+                "again when they are needed, which a larger vm.max_map_count of Linux spares"
+            )
+    except PreemptedError:
+        if at - 1 > phase.first:
+            save(s, at - 1, phase.snapshot())
+        s.agree_to_stop()
+        return False
+    s.agree_to_stop()
+    _evaluate_if_due(s, phase, at)
+    s.agree_to_stop()
+    if _is_save_due(s, phase, at):
+        save(s, at, phase.snapshot())
+    return not s.stop
+
+
+def _evaluate_if_due(s: Session, phase: Phase, at: int) -> None:
+    every = phase.evaluate_every
+    if s.stop or (at != phase.last and not (every and (at - phase.first) % every == 0)):
+        return
+    numbers = evaluate_all(s, phase.policy_params(at), at)
+    if numbers:
+        phase.evaluated(at, numbers)
+
+
+def _is_save_due(s: Session, phase: Phase, at: int) -> bool:
+    """Return whether step `at` is saved; what it rests on was agreed on, so that all processes save or none."""
+    run = s.config.run
+    is_rated = run.keep_best > 0 and s.evaluation is not None and s.evaluation[0] == at
+    return at == phase.last or phase.is_over or s.stop or is_rated or at % run.checkpoint_every == 0
+
+
+def save(s: Session, step: int, snapshot: Snapshot) -> None:
+    """Start to save a checkpoint, without the frozen base: it is where the run's start is, and never changes.
+
+    An evaluation of this step goes with it and rates it. Raises HealthError, and saves nothing, when parameters are
+    broken.
+    """
+    with s.display.work("saving a checkpoint", is_told=False):
+        _save(s, step, snapshot)
+
+
+def _save(s: Session, step: int, snapshot: Snapshot) -> None:
+    state, host, arrays = snapshot
+    refuse_broken(step, str(host.get("phase", "")), state.trainable)
+    evaluation = s.evaluation if s.evaluation and s.evaluation[0] == step else None
+    known = {
+        "config": dataclasses.asdict(s.config),
+        "questions": digest(s.train),
+        "inputs": s.inputs,
+        "lines": {
+            "metrics": s.metrics.position,
+            "samples": s.samples.position,
+            "rollouts": s.rollouts.position,
+        },
+        "health": s.health.counts,
+        "evaluation": evaluation,
+    }
+    is_rated = evaluation is not None and (host.get("phase") != "sft" or not s.config.grpo.steps)
+    rating = best_by(s.config.run.best_by, evaluation[1]) if evaluation and is_rated else None
+    metrics = None if rating is None else {"best_by": rating}
+    s.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
+
+
+def restore(s: Session, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
+    """Return (state, host, arrays) of a checkpoint, each array where it is in `like`, with its frozen base."""
+    with s.display.work(f"reading the checkpoint of step {step}"):
+        state, host, arrays = s.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+    return dataclasses.replace(state, frozen=like.frozen), host, arrays
+
+
+def score(s: Session, numbers: Mapping[str, float]) -> float:
+    """Return what an evaluation says by `run.best_by`; 0 of one that was cut short.
+
+    Raises InputError when no number has that name and the best checkpoints are to be kept.
+    """
+    found = best_by(s.config.run.best_by, numbers)
+    if found is None and numbers and s.config.run.keep_best:
+        raise InputError(f"run.best_by={s.config.run.best_by!r} names no number of an evaluation")
+    return found or 0.0

@@ -1,0 +1,177 @@
+"""The card of an exported model: what it was trained on and how, how well it answers, and which files it is."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.models.formats.gguf import is_gguf
+from jaxrl_sql.models.formats.gguf_header import read_header
+from jaxrl_sql.report.load import Run, load_run, names
+from jaxrl_sql.runtime.hub import license_of, repo_of
+from jaxrl_sql.runtime.model_locator import find_model
+from jaxrl_sql.text2sql.evals.interval import share_interval
+from jaxrl_sql.types import InputError
+
+CARD = "README.md"
+_LONGEST_LINEAGE = 9
+_HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
+
+
+def write_card(
+    folder: Path, config: TrainConfig | None, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()
+) -> Path:
+    """Write README.md beside an exported model and return its path.
+
+    config and run: of the training, None where it is not known; step: the checkpoint's, None for the end; averaged:
+    the models whose weights are in the mean, so that the run's accuracies are not this model's. What a path of this
+    machine would say is left out: of folders only the last name is told.
+    """
+    bases = _lineage(config.model.checkpoint) if config is not None else []
+    front = _front(bases)
+    lines = ["---", *front, "---", "", f"# {folder.resolve().name}", ""]
+    if config is None:
+        lines += ["How this model was trained is not known to who wrote this card.", ""]
+    else:
+        lines += _training(config, bases, step)
+    if averaged:
+        names_of = ", ".join(_name(one) for one in averaged)
+        lines += [f"The weights are the mean of these and of {names_of}. No run measured its accuracy.", ""]
+    elif config is not None:
+        lines += _accuracies(run, step)
+    lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
+    files = sorted(one for one in folder.iterdir() if one.suffix in _HASHED)
+    lines += [f"| `{one.name}` | {one.stat().st_size} | `{_sha256(one)}` |" for one in files]
+    path = folder / CARD
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _lineage(base: str) -> list[str]:
+    """Return the paths and names of a model's bases, from its own to the one that no run here trained; none of none."""
+    found = [base] if base else []
+    while found and len(found) < _LONGEST_LINEAGE:
+        try:
+            config = find_model(found[-1])[1]
+        except InputError:  # it is gone
+            break
+        if config is None or not config.model.checkpoint:
+            break
+        found.append(config.model.checkpoint)
+    return found
+
+
+def _license(bases: Sequence[str]) -> str:
+    """Return the licence that the first of the bases names which names one."""
+    return next((named for base in bases if (named := license_of(base) or _license_in(base))), "")
+
+
+def _license_in(base: str) -> str:
+    """Return the licence that a GGUF file names, as the hub writes it; empty where it names none."""
+    path = Path(base)
+    if not path.is_file() or not is_gguf(path):
+        return ""
+    named = str(read_header(path).metadata.get("general.license", ""))
+    return named if re.fullmatch(r"[\w.+-]+", named) else ""
+
+
+def _front(bases: Sequence[str]) -> list[str]:
+    """Return the block that the hub reads: the licence is the base's, and `other` where it says none."""
+    front = [
+        f"license: {_license(bases) or 'other'}",
+        "pipeline_tag: text-generation",
+        "tags: [text-to-sql, jaxrl-sql]",
+    ]
+    repo = next((name for base in bases if (name := repo_of(base))), "")
+    return [*front, f"base_model: {repo}"] if repo else front
+
+
+def _name(model: str) -> str:
+    """Return a model's name on the hub, or of its folder."""
+    return repo_of(model) or Path(model.removesuffix("/model")).name
+
+
+def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> list[str]:
+    """Return what was trained, on what and how, as a table."""
+    names_of = [_name(base) for base in bases]
+    data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
+    rows: dict[str, Any] = {
+        "made by": f"jaxrl-sql {version('jaxrl-sql')}",
+        "recipe": config.recipe,
+        "base": ", which was trained from ".join(names_of) or "none: new weights",
+        "licence of the base": (_license(bases) or "it names none: ask its authors") if bases else "no base",
+        "data": f"{data.source}: {Path(data.dir).name}" + (f", split {data.train}" if data.train else ""),
+        "seed": f"{config.seed} (data {data.seed})",
+        "supervised steps": f"those of {sft.epochs} epochs" if sft.epochs else sft.steps,
+        "GRPO steps": f"{grpo.steps}, then {again} of a second stage" if again else grpo.steps,
+        "algorithm": grpo.algorithm,
+        "prompts × answers a step": f"{grpo.prompts} × {grpo.num_generations}",
+        "learning rate": f"{grpo.optim.lr:g} (GRPO), {sft.optim.lr:g} (supervised)",
+        "adapters": f"rank {config.model.lora.rank}, merged" if config.model.lora.rank else "none",
+        "weights of": "the end of the run" if step is None else f"step {step}",
+    }
+    table = [f"| {name} | {_plain(value)} |" for name, value in rows.items()]
+    return ["## Training", "", "| | |", "|---|---|", *table, ""]
+
+
+def _accuracies(folder: Path | None, step: int | None) -> list[str]:
+    """Return the accuracy of each split before and after, with intervals of 95 %."""
+    try:
+        run = load_run(folder) if folder is not None else None
+    except InputError:  # the model's folder went without its run's metrics
+        run = None
+    rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
+    if not rows:
+        return ["The run recorded no accuracy on held-out questions.", ""]
+    head = ["## Accuracy on held-out questions", "", "Greedy answers, before and after; in brackets Wilson's"]
+    table = ["| split | questions | before | after |", "|---|---|---|---|", *rows]
+    return [
+        *head,
+        "intervals of 95 %, of questions taken for independent: those on one database are not, so they are narrow.",
+        "",
+        *table,
+        "",
+    ]
+
+
+def _splits(run: Run) -> list[str]:
+    return [name.split("/")[1] for name in names(run, "eval/", "/accuracy")]
+
+
+def _split_rows(run: Run, split: str, step: int | None) -> list[str]:
+    key = f"eval/{split}/accuracy"
+    rows = [one for one in run.metrics if isinstance(one.get(key), int | float)]
+    rows = [one for one in rows if step is None or one["step"] <= step]
+    if not rows:
+        return []
+    count = int(rows[-1].get(f"eval/{split}/count", 0))
+    last = step or max(one["step"] for one in run.metrics)
+    only = rows[0]["step"] if len(rows) == 1 else None  # the start's, or the end's
+    before, after = (_score(one, split, count) for one in (rows[0], rows[-1]))
+    before, after = "not measured" if only == last else before, after if only in (None, last) else "not measured"
+    return [f"| {_plain(split)} | {count} | {before} | {after} |"]
+
+
+def _score(row: Mapping[str, Any], split: str, count: int) -> str:
+    """Return an accuracy with its interval and its step."""
+    accuracy, right = float(row[f"eval/{split}/accuracy"]), np.zeros(count)
+    right[: round(accuracy * count)] = 1.0
+    low, high = share_interval(right, [""] * count)
+    return f"{accuracy:.1%} [{low:.1%}, {high:.1%}], step {row['step']}"
+
+
+def _plain(value: object) -> str:
+    """Return a text that stays within its cell of a table."""
+    return " ".join(str(value).replace("|", "\\|").split())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,235 @@
+"""What is known before the first step: lengths, what will be compiled, and whether memory and disk have room for it.
+
+Nothing is compiled or sampled for it. What memory it takes is `planning`'s estimate, by formula; `plan` says more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Iterator
+
+import jax
+
+from jaxrl_sql.algo.updates import micro_batches_of
+from jaxrl_sql.batch import bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.inference.program_cache import kept_in
+from jaxrl_sql.models import param_shardings
+from jaxrl_sql.parallel import processes, rules
+from jaxrl_sql.parallel.mesh import replica_grid
+from jaxrl_sql.planning.chips import device_memory, known_chip
+from jaxrl_sql.planning.layout import Machine, with_layout
+from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.suggestions import suggest
+from jaxrl_sql.planning.units import in_bytes
+from jaxrl_sql.planning.workload import kv_budget, longest_answer
+from jaxrl_sql.text2sql.evals.summary import validation_metrics
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
+from jaxrl_sql.training.session import Session
+from jaxrl_sql.types import InputError
+
+ENGINE_COUNTS = ("prefix_reuse", "occupancy")
+"""What an evaluation says of its engine, beside what it says of the answers."""
+PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk", "decode_chunk"})
+"""The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
+
+
+def preflight(s: Session) -> None:
+    """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
+    check_mesh(s)
+    check_budget(s)
+    tell_uneven_parts(s)
+    check_positions(s)
+    check_best(s)
+    prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
+    lengths = [length for made in prompts for length in made.lengths()]
+    count = sum(len(made.prompts) for made in prompts)
+    s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
+    find_layout(s, max(lengths))
+    find_kv_blocks(s, max(lengths))
+    fused = is_fused(s.config, s.model, s.mesh.devices.flat[0].platform)
+    sizes = estimate(s.config, s.model, s.mesh, max(lengths), fused)
+    parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
+    have = device_memory(s.mesh)
+    s.note(
+        f"memory a device, about: {parts}; {in_bytes(sizes.total)} of {in_bytes(have) if have else 'an unknown size'}"
+    )
+    always = sizes.weights + sizes.adapters + sizes.training + sizes.reference
+    if have and always > have:
+        raise InputError(
+            f"memory: weights, gradients and optimizer need {in_bytes(always)} a device, which has {in_bytes(have)}: "
+            "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
+        )
+    if have and sizes.total > have:
+        found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
+        helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
+        s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
+    check_disk(s)
+
+
+def check_budget(s: Session) -> None:
+    """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
+
+    Nor may it cut a group that a recipe's own loss sees whole.
+    """
+    grpo = s.config.grpo
+    if not (grpo.steps and grpo.max_tokens_per_device):
+        return
+    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
+    rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
+    least = max(s.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    if grpo.questions > 1 and least > grpo.max_tokens_per_device:
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} has no room for {grpo.questions} questions with "
+            f"their schema and answers, {least} tokens at least: allow as many, or fewer grpo.questions"
+        )
+    if s.recipe.loss is not None and rows < grpo.num_generations:
+        need = prompt + grpo.num_generations * answer
+        raise InputError(
+            f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} cuts a group of {need} tokens, whose loss is the "
+            f"recipe {s.config.recipe}'s own: allow as many, or use grpo.gradient_accumulation_steps"
+        )
+
+
+def tell_uneven_parts(s: Session) -> None:
+    """Report what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
+    grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
+    for name, steps, prompts, parts in (
+        ("grpo", grpo.steps, grpo.prompts // grpo.minibatches, grpo.gradient_accumulation_steps),
+        ("sft", sft.steps, sft.databases, sft.gradient_accumulation_steps),
+    ):
+        part = prompts // parts
+        if steps and part % ways:
+            times = -(-part // ways) * ways / part
+            s.note(
+                f"{name}.gradient_accumulation_steps={parts}: parts of {part} prompts do not divide over {ways} shards "
+                f"(mesh.data x mesh.fsdp), which compute up to {times:.1f} times as much; "
+                f"{prompts // ways} or fewer parts, each a multiple of {ways} prompts, do not"
+            )
+
+
+def find_layout(s: Session, longest: int) -> None:
+    """Turn `rollout.mesh=auto` into a layout, once for a run: its folder keeps it."""
+    device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
+    have, turns = (
+        min(processes.exchange([device_memory(s.mesh)])),
+        max(s.config.sampling.turns, s.config.validation.turns),
+    )
+    machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
+    is_shared = turns > 1 and jax.process_count() > 1
+    s.config = with_layout(s.config, s.model, s.mesh, longest, machine, is_shared)
+    layout = s.config.rollout.mesh
+    if layout != "training":
+        replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses what the devices do not make up
+    elif is_shared:
+        raise InputError(
+            "several turns on several processes need copies of the model, which do not fit: give a process more devices"
+        )
+    if layout != asked:
+        s.keep_config(rollout=s.config.rollout)
+    if s.mesh.size > 1:
+        said = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
+        s.note(f"answers are sampled {said} (rollout.mesh)")
+
+
+def find_kv_blocks(s: Session, longest: int) -> None:
+    """Turn `rollout.memory` into KV blocks, once for a run: its folder keeps them."""
+    if kv_budget(s.config) is None:
+        have = min(processes.exchange([device_memory(s.mesh)]))
+        s.config = with_kv_budget(s.config, s.model, s.mesh, longest, have)
+        s.keep_config(rollout=s.config.rollout)
+
+
+def check_mesh(s: Session) -> None:
+    """Refuse weights and batches that the mesh does not divide."""
+    param_shardings(s.model, s.mesh)
+    grpo, sft = s.config.grpo, s.config.sft
+    updates = f"grpo.prompts={grpo.prompts} in grpo.minibatches={grpo.minibatches}"
+    updates += f" by grpo.questions={grpo.questions}" if grpo.questions > 1 else ""
+    for steps, rows, what in (
+        (grpo.steps, grpo.prompts // grpo.minibatches // grpo.questions, updates),
+        (sft.steps, sft.databases, f"sft.databases={sft.databases}"),
+    ):
+        if steps:
+            rules.spec_of(s.mesh, ("batch",), (rows,), what)
+
+
+def check_positions(s: Session) -> None:
+    """Refuse texts that are longer than the model has positions for."""
+    longest = max(length for made in (s.train, *s.evals.values()) for length in made.lengths())
+    for name, answer in _answers(s.config):
+        need = bucket(longest) + bucket(answer)
+        if need > s.model.max_positions:
+            raise InputError(
+                f"{name}={answer} after prompts of up to {longest} tokens (data.max_prompt_tokens="
+                f"{s.config.data.max_prompt_tokens}) needs {need} positions with padding; the model has max_positions "
+                f"{s.model.max_positions}"
+            )
+
+
+def check_best(s: Session) -> None:
+    """Refuse to keep the best checkpoints by what is no number of an evaluation, before one is waited for.
+
+    A whole name may be of a status or a level of difficulty, which only the evaluation knows.
+    """
+    name, words = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
+    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.evals)) or name == "time/eval"
+    if s.config.run.keep_best and not (is_whole or name in words):
+        (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
+        raise InputError(
+            f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
+            f"eval/{next(iter(s.evals), 'dev')}/{nearest}"
+        )
+
+
+def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
+    """Yield (key, tokens) of the longest answers of each phase that the run has."""
+    if config.grpo.steps:
+        yield longest_answer(config)
+    if config.sft.steps:
+        yield "sft.max_completion_tokens", config.sft.max_completion_tokens
+    yield "validation.max_new_tokens", config.validation.max_new_tokens
+
+
+def _programs(s: Session) -> str:
+    """Return the widths that prompts and completions are padded to, and how many programs that makes.
+
+    So many are expected from then on.
+    """
+    few = s.config.run.pad_to_max
+    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
+    greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
+    said, updates, engines = [], 0, 0
+    if s.config.sft.steps:
+        width, most = bucket(max(widths)), s.config.sft.max_completion_tokens
+        said.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
+        updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
+    if s.config.grpo.steps:
+        said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
+        updates += len(widths)
+        engines += len(widths)
+    engines += len(greedy)
+    s.compiled.names, s.compiled.expected = PROGRAMS, updates + 5 * engines
+    said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
+    where = kept_in()
+    return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
+
+
+def _widths(made: PromptSet) -> list[int]:
+    return sorted({bucket(length) for length in made.lengths()})
+
+
+def _listed(widths: list[int]) -> str:
+    return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
+
+
+def check_disk(s: Session) -> None:
+    """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
+    one = checkpoint_bytes(s.config, s.model)
+    free, run = shutil.disk_usage(s.folder).free, s.config.run
+    if one > free:
+        raise InputError(f"run.dir: a checkpoint takes {in_bytes(one)}, and {s.folder} has room for {in_bytes(free)}")
+    most = (run.keep_checkpoints + run.keep_best + 1) * one
+    if most > free:
+        s.note(f"disk: checkpoints will take up to {in_bytes(most)}, and {s.folder} has room for {in_bytes(free)}")

@@ -1,0 +1,268 @@
+"""The supervised cold start: a phase of its own (`sft`), or the first phase of a training (`run_sft`).
+
+Questions on one database share its schema, so a batch is `sft.databases` schemas with up to `sft.questions` questions
+each, and a schema runs once for all of them: examples are packed in this way, and `sft/padding` reports the share of a
+batch's positions that is still empty. The loss is on answers only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_sql.algo.loss import sft_loss
+from jaxrl_sql.algo.step import StepFn, init_state, make_step
+from jaxrl_sql.batch import GroupBatch, TrainState, bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.models.lora import policy_params
+from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
+from jaxrl_sql.runtime.metrics import reduce_metrics
+from jaxrl_sql.text2sql.benchmarks import skipped_lines
+from jaxrl_sql.training.batching.pack import by_schema, pack_rows, with_learned_alone, with_packed_rows
+from jaxrl_sql.training.batching.sft_batches import Row, word_tokens
+from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
+from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
+from jaxrl_sql.training.ending import tell_end
+from jaxrl_sql.training.evaluation import evaluate_all
+from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase
+from jaxrl_sql.training.session import Session
+
+
+@dataclass
+class Watch:
+    """The best held-out loss so far and how many measurements in a row were no better; `patience` of 0 never ends."""
+
+    patience: int
+    best: float = math.inf
+    waited: int = 0
+
+    def see(self, loss: float) -> bool:
+        """Take a measurement; return whether it is the best."""
+        is_best = loss < self.best
+        self.best, self.waited = (loss, 0) if is_best else (self.best, self.waited + 1)
+        return is_best
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the wait for a better one is over."""
+        return 0 < self.patience <= self.waited
+
+    def host(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: JSON knows no infinity."""
+        return {"best": self.best if math.isfinite(self.best) else None, "waited": self.waited}
+
+    def restore(self, host: dict[str, Any]) -> None:
+        """Go on from what a checkpoint kept."""
+        self.best, self.waited = math.inf if host["best"] is None else host["best"], host["waited"]
+
+
+@dataclass
+class Window:
+    """What was done since the last record: steps, tokens, and the positions that were computed for them."""
+
+    steps: int = 0
+    tokens: int = 0
+    positions: float = 0.0
+    since: float = field(default_factory=time.perf_counter)
+
+    def numbers(self) -> dict[str, float]:
+        """Return the means of the window."""
+        seconds = time.perf_counter() - self.since
+        return {
+            "time/step": seconds / self.steps,
+            "speed/tokens_per_s": self.tokens / seconds,
+            "sft/padding": 1 - self.tokens / self.positions,
+        }
+
+
+@dataclass
+class SftPhase:
+    """The supervised steps as `run_phase` drives them."""
+
+    session: Session
+    dataset: SftDataset
+    state: TrainState
+    watch: Watch
+    update: StepFn
+    held_out_loss: Callable[[TrainState], float]
+    words: tuple[int, ...]
+    window: Window = field(default_factory=Window)
+    first: int = 0
+    last_metrics: Any = None
+
+    @property
+    def name(self) -> str:
+        """Return what the phase is called in the metrics."""
+        return "sft"
+
+    @property
+    def last(self) -> int:
+        """Return the run's step after which the phase is over."""
+        return self.session.config.sft.steps
+
+    @property
+    def evaluate_every(self) -> int:
+        """Return after how many steps the policy is evaluated."""
+        return self.session.config.sft.eval_every
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the held-out loss has not become better for too long."""
+        return self.watch.is_over
+
+    def step(self, at: int) -> None:
+        """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
+        s, cfg = self.session, self.session.config.sft
+        rows = rows_of(s.config, self.dataset, self.words, at - 1)
+        batch = pack(s, rows, self.dataset.longest)
+        self.window.steps += 1
+        self.window.tokens += sum(
+            len(row.prompt) + sum(len(answer.token_ids) for answer in row.answers) for row in rows
+        )
+        self.window.positions += cfg.databases * positions(batch, cfg.gradient_accumulation_steps)
+        # One update at a time: each that waits for the last would hold its temporaries meanwhile.
+        jax.block_until_ready(self.last_metrics)
+        self.state, metrics = self.update(self.state, s.to_mesh(batch, cfg.databases))
+        self.last_metrics = metrics
+        is_measured = at == self.last or (cfg.eval_every > 0 and at % cfg.eval_every == 0)
+        if at % cfg.log_every == 0 or is_measured:
+            numbers = reduce_metrics(jax.device_get(metrics)) | self.window.numbers()
+            if is_measured and self.dataset.held:
+                with s.display.work("measuring the loss on what is held out", is_told=False):
+                    numbers["sft/held_out_loss"] = self.held_out_loss(self.state)
+                if self.watch.see(numbers["sft/held_out_loss"]) and cfg.patience:
+                    self.state = dataclasses.replace(self.state, best=_copy(self.state.trainable))
+            s.record(at, "sft", numbers)
+            self.window = Window()
+
+    def policy_params(self, at: int) -> Any:
+        """Return the policy as it stands, and at the end the one that the phase leaves."""
+        return policy_params(self.result if at == self.last else self.state.trainable, self.state.frozen)
+
+    @property
+    def result(self) -> Any:
+        """Return the parameters that the phase leaves: the best where those are kept."""
+        return self.state.best if self.session.config.sft.patience else self.state.trainable
+
+    def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
+        """Begin a new window: the time of an evaluation is not a step's."""
+        self.window = Window()
+
+    def snapshot(self) -> Snapshot:
+        """Return what a checkpoint holds."""
+        return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
+
+
+def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
+    """Teach the answers from step `begin` to `sft.steps`; return (trainable, frozen), when stopped early too."""
+    cfg = s.config.sft
+    if cfg.steps == 0:
+        return make_params(s)
+    phase = open_sft(s, begin)
+    run_phase(s, phase, begin)
+    if phase.is_over:
+        s.note(
+            f"sft: ended at step {int(phase.state.step)}: held-out loss {phase.watch.best:.4f} was not bettered since"
+        )
+    return phase.result, phase.state.frozen
+
+
+def open_sft(s: Session, begin: int) -> SftPhase:
+    """Make what the supervised steps need, new or from the checkpoint of step `begin`."""
+    cfg, dataset = s.config.sft, s.sft_dataset
+    for line in skipped_lines(dataset.skipped):
+        s.note(f"sft: {line}")
+    optimizer = make_optimizer(s, cfg.optim, cfg.steps)
+    trainable, frozen = make_params(s)
+    state = init_state(trainable, optimizer, frozen)
+    state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
+    watch = Watch(cfg.patience)
+    if begin:
+        state, host, _ = restore(s, begin, state)
+        watch.restore(host["watch"])
+    words = tuple(word for word in word_tokens(s.tokenizer) if word not in dataset.form)
+    return SftPhase(
+        session=s,
+        dataset=dataset,
+        state=state,
+        watch=watch,
+        update=make_step(make_policy(s), sft_loss, optimizer, cfg.gradient_accumulation_steps),
+        held_out_loss=make_held_out_loss(s, dataset),
+        words=words if cfg.shuffle_identifiers else (),
+    )
+
+
+def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
+    """Pack this process's part of a batch; `longest` is the longest schema that any batch has."""
+    cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
+    if not cfg.packing:
+        answer = cfg.max_completion_tokens if is_one_shape else 0
+        return pack_rows(rows, cfg.databases, cfg.questions, bucket(longest), here, longest=answer)
+    width = by_schema(longest if is_one_shape else max(len(row.prompt) for row in rows), 0)
+    whole = pack_rows(rows, cfg.databases, cfg.questions, width, longest=cfg.max_completion_tokens)
+    whole = with_learned_alone(with_packed_rows(whole))
+    if whole.packed_length is None:
+        order = list(range(cfg.databases) if here is None else here)
+    else:
+        order = order_for_parts(_rows_needed(whole.packed_length), cfg.gradient_accumulation_steps)
+        order = order if here is None else [order[i] for i in here]
+    return jax.tree.map(lambda x: x[order], whole)
+
+
+def positions(batch: GroupBatch, parts: int) -> float:
+    """Return how many tokens a prompt and its completions are in the model, padding too: a mean over prompts."""
+    prompt, width = batch.shared[0].tokens.shape[1], batch.completion.shape[-1]
+    if batch.packed_length is None:
+        return float(prompt + batch.completion.shape[1] * width)
+    most = batch.packed_length.shape[1]
+    counts = row_counts(most) if parts > 1 else (most,)
+    need = _rows_needed(batch.packed_length)
+    ran = [next(rows for rows in counts if rows >= max(need[part::parts])) for part in range(min(parts, len(need)))]
+    return prompt + width * sum(ran) / len(ran)
+
+
+def _rows_needed(packed_length: jax.Array) -> list[int]:
+    """Return how many of its packed rows [B,R] each prompt fills."""
+    needed: list[int] = (np.asarray(packed_length) > 0).sum(axis=1).tolist()
+    return needed
+
+
+def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
+    """Return the function that measures the loss on the answers of the held-out questions, a mean over tokens."""
+    policy, rows = make_policy(s), s.config.sft.databases
+
+    @jax.jit
+    def measure(trainable: Any, frozen: Any, batch: GroupBatch) -> Any:
+        return sft_loss(policy(trainable, frozen, batch), batch).metrics
+
+    def loss(state: TrainState) -> float:
+        batches = (s.to_mesh(pack(s, found, sft_dataset.longest), rows) for found in sft_dataset.held_rows())
+        found = [jax.device_get(measure(state.trainable, state.frozen, batch)) for batch in batches]
+        total, tokens = (sum(part) for part in zip(*(metrics["sft/loss"] for metrics in found), strict=True))
+        return float(total) / float(tokens)
+
+    return loss
+
+
+def _copy(params: Any) -> Any:
+    return jax.tree.map(lambda x: x.copy(), params)
+
+
+def sft(config: TrainConfig) -> int:
+    """Run the supervised phase of a configuration that has no other, write the model, and return the exit code."""
+    with open_run(config) as s:
+        trainable, frozen = run_sft(s, s.resume_step())
+        if s.stop:
+            return s.stopped()
+        if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
+            return s.stopped()
+        export_model(s, trainable, frozen)
+        tell_end(s)
+    return 0

@@ -1,0 +1,346 @@
+"""Answer a split in words: a model writes candidates for each question and chooses among them (PaVeRL-SQL)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import DataConfig, TrainConfig, changed
+from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.inference.fingerprint import digests, fingerprint, keys_of
+from jaxrl_sql.inference.policy_client import open_policy_client
+from jaxrl_sql.inference.training_set import split_questions
+from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.rollout import SamplingParams
+from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
+from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
+from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked, with_date
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.evals.choices import Chosen, compare_choices, table
+from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
+from jaxrl_sql.text2sql.files.jsonl import write_lines
+from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, shown_schema
+from jaxrl_sql.text2sql.question_sets.filters import keep_only
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide
+from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
+from jaxrl_sql.training.verbal.judging import (
+    CANDIDATES,
+    JUDGE,
+    SCORES_END,
+    JudgingConfig,
+    Question,
+    VerbalPolicy,
+    Verdict,
+    choose_by_judging,
+)
+from jaxrl_sql.training.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
+
+ANSWERS = "answers.jsonl"
+_SHOWN_EVERY_S = 10.0
+_NAMED = 3
+_LOST = ("attempts", "unanswered", "without_sql", "failed", "empty")
+
+
+class Model(NamedTuple):
+    """The policy, the recipe and style that its answers are read by, and what makes the prompts of questions."""
+
+    policy: VerbalPolicy
+    recipe: Recipe
+    style: PromptStyle
+    prompts: Callable[[Sequence[Example]], Sequence[str | Prompt]]
+
+
+@dataclasses.dataclass
+class Work:
+    """The questions of a run, the records of finished ones by id, and its budget."""
+
+    config: TrainConfig
+    examples: Sequence[Example]
+    executor: Executor
+    memory: Memory
+    budget: Budget
+    display: Display
+    finished: dict[str, Mapping[str, Any]]
+    shown: float = 0.0
+
+    @property
+    def left(self) -> list[Example]:
+        """Return the questions that are not finished."""
+        return [example for example in self.examples if example.uid not in self.finished]
+
+    def show(self, now: bool = False) -> None:
+        """Show the progress, every few seconds or `now`."""
+        if now or time.monotonic() - self.shown > _SHOWN_EVERY_S:
+            self.shown = time.monotonic()
+            done = len(self.examples) - len(self.left)
+            spent = dataclasses.replace(self.budget, spent=self.memory.total)
+            self.display.update(done, spent.shown())
+
+
+def verbal(config: TrainConfig) -> int:
+    """Choose an answer to every question, and report the accuracy of the choice; return the exit code."""
+    cfg, out = config.verbal, Path(config.verbal.out)
+    trained = None
+    if not cfg.base_url:
+        checkpoint, trained = find_asked(config.model.checkpoint)
+        config = with_date(changed(config, {"model.checkpoint": str(checkpoint)}), out / ANSWERS)
+    loaded = load_questions(config)
+    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
+    examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
+    with (
+        Journal(out / ANSWERS, answer_settings(config)) as journal,
+        make_executor(config.executor, config.data.hide) as executor,
+    ):
+        memory = Memory(journal, digests(examples))
+        finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
+        stopped: JaxrlSqlError | None = None
+        with make_display(config.run.display, len(examples), out.name, unit="question") as display:
+            for line in skipped_lines(loaded.skipped):
+                display.note(line)
+            for setting in asked_otherwise(config, trained) if trained else ():
+                display.note(f"the model is not asked as it was trained: {setting}")
+            work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
+            if work.left:
+                with open_model(work) as model:
+                    stopped = choose(work, model)
+        work.budget.spent = memory.total
+        numbers = write(out, work, loaded)
+    shown = table(numbers, loaded.rule)
+    show_table(sys.stdout, shown.title, shown.columns, shown.rows)
+    print_text(work.budget.words())
+    _warn_of_cut(cfg, work.finished.values())
+    if numbers["unanswered"]:
+        why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
+        unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
+        print_text(f"{unanswered}; {out / 'records.jsonl'} names them{why}", sys.stderr)
+    code = report_unfinished(work, stopped, out)
+    return code or int(0 < numbers["attempts"] == numbers["unanswered"])
+
+
+def load_questions(config: TrainConfig) -> Benchmark:
+    """Load the one split that is answered, or its questions of a list; generated first where it is synthetic."""
+    data = config.data
+    if len(data.evals) != 1:
+        raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
+    if data.source == "synth":
+        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    if not config.verbal.include_ids:
+        return split_questions(data, data.evals[0], data.limit_eval, config.executor.databases)
+    found = split_questions(data, data.evals[0], 0, config.executor.databases)
+    return found._replace(examples=tuple(keep_only(found.examples, config.verbal.include_ids, data.limit_eval)))
+
+
+def answer_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that answers depend on: a journal with other settings is refused."""
+    data, is_remote = config.data, bool(config.verbal.base_url)
+    free = {field.name for field in dataclasses.fields(EndpointConfig)} | {
+        "out",
+        "batch",
+        "surplus_columns",
+        "include_ids",
+    }
+    keys = ["seed", *keys_of(config, "verbal", but=free), *(["verbal.model"] if is_remote else [])]
+    about = {"questions": f"{data.dir}/{data.evals[0]}"}
+    return fingerprint(config, about, keys, "endpoint" if is_remote else "checkpoint")
+
+
+@contextmanager
+def open_model(work: Work) -> Iterator[Model]:
+    """Open the endpoint, or else the checkpoint, behind the journal of answers."""
+    config, cfg = work.config, work.config.verbal
+    sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
+    judge_sampling = SamplingParams(
+        temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed
+    )
+    if cfg.base_url:
+        recipe = find_recipe(config.recipe)
+        style = recipe.endpoint_style(config.data)
+        head = f"{style.system}\n\n" if style.system else ""  # a request is one text
+
+        def asked(examples: Sequence[Example]) -> Sequence[str]:
+            return [head + "".join(message_texts(one, style)) for one in examples]
+
+        with open_endpoint(cfg, work.budget) as endpoint:
+            ask = endpoint_asker(endpoint, work.memory, cfg.token_limit, work.show)
+            policy = VerbalPolicy(ask, sampling, judge_sampling)
+            yield Model(policy, recipe, style, asked)
+        return
+    longest = max(cfg.max_tokens, cfg.judge_max_tokens)
+    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
+        style, tokenizer = client.style, client.engine.tokenizer
+        control = ControlTokens(tokenizer)
+
+        def prompts(examples: Sequence[Example]) -> Sequence[Prompt]:
+            return make_prompts(examples, style, tokenizer, sys.maxsize).prompts
+
+        policy = VerbalPolicy(
+            engine_asker(client.engine, work.memory),
+            dataclasses.replace(sampling, stop=client.stops(config.sampling.stop)),
+            dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
+            lambda text: judge_prompt(text, config.data, control),
+            control.shield,
+        )
+        yield Model(policy, client.recipe, style, prompts)
+
+
+def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
+    """Return a judge's text, which may have marks, as a prompt in the form of `data.prompt`."""
+    if data.prompt == "chat":
+        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.thinking], "", data.date)
+    else:
+        text = plain_text(control.tokenizer, text)
+    return Prompt("judge", tuple(control.encode(text)), bare(text))
+
+
+def choose(work: Work, model: Model) -> JaxrlSqlError | None:
+    """Finish one batch of questions after another; return the error that stopped it before all were asked.
+
+    A question that alone is not answered is left for another run. Where the model does not answer at all, or the budget
+    is spent, the run stops.
+    """
+    size = work.config.verbal.batch
+    for start in range(0, len(work.examples), size):
+        todo = [one for one in work.examples[start : start + size] if one.uid not in work.finished]
+        while todo:
+            try:
+                _finish(work, model, todo)
+                break
+            except BudgetSpentError as error:
+                return error
+            except UnreachableError as error:
+                if len(todo) > 1 and error.uids >= {one.uid for one in todo}:
+                    return error
+                work.display.note(f"left for another run: {', '.join(sorted(error.uids))}: {error}")
+                todo = [one for one in todo if one.uid not in error.uids]
+        work.show(now=True)
+    return None
+
+
+def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
+    """Choose an answer to each of some questions and record it."""
+    cfg = work.config.verbal
+    questions = [
+        Question(example.uid, prompt, example.database, _about(example, model.style))
+        for example, prompt in zip(todo, model.prompts(todo), strict=True)
+    ]
+    verdicts = choose_by_judging(
+        model.policy,
+        work.executor,
+        questions,
+        lambda text: model.recipe.reading(text, model.style).sql,
+        JudgingConfig(cfg.candidates, cfg.attempts, cfg.rounds, cfg.normalise),
+    )
+    for example, verdict in zip(todo, verdicts, strict=True):
+        record = _record(example, verdict, work.memory)
+        work.memory.journal.add({"finished": record})
+        work.finished[example.uid] = record
+
+
+def _about(example: Example, style: PromptStyle) -> str:
+    """Return what a judge reads: the schema as in the candidates' prompt, and the question."""
+    evidence = f"External knowledge: {example.evidence}\n" if example.evidence else ""
+    schema = style.show(example, shown_schema(example, style))
+    if style.name == "chat":
+        schema = f"Here is a database, and a question about it.\n\nDatabase schema:\n{schema}"
+    return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
+
+
+def _record(example: Example, verdict: Verdict, memory: Memory) -> dict[str, Any]:
+    spent = memory.spent.get(example.uid, Spent())
+    found = verdict.candidates
+    scores = verdict.scores or (None,) * len(found.found)
+    return {
+        "id": example.uid,
+        "question": example.question,
+        "sql": verdict.sql,
+        "candidates": [
+            {"sql": one.sql, "copies": one.copies, "score": score}
+            for one, score in zip(found.found, scores, strict=True)
+        ],
+        "replies": [list(reply) for reply in verdict.replies],
+        "unread": verdict.unread,
+        **{name: getattr(found, name) for name in _LOST},
+        "finish_reasons": memory.finish_reasons(example.uid),
+        "spent": spent._asdict(),
+    }
+
+
+def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
+    """Write predictions, records and numbers of the questions that are finished; return the numbers."""
+    done = [example for example in work.examples if example.uid in work.finished]
+    records = [work.finished[example.uid] for example in done]
+    chosen = [
+        Chosen(
+            example,
+            record["sql"],
+            tuple(one["sql"] for one in record["candidates"]),
+            tuple(one["copies"] for one in record["candidates"]),
+        )
+        for example, record in zip(done, records, strict=True)
+    ]
+    numbers: dict[str, float] = {}
+    if chosen:
+        surplus = work.config.verbal.surplus_columns
+        numbers = compare_choices(work.executor, chosen, loaded.rule, loaded.prepare, surplus)
+    numbers |= {name: sum(record[name] for record in records) for name in (*_LOST, "unread")}
+    numbers |= {
+        "candidates": sum(len(record["candidates"]) for record in records),
+        "replies": sum(len(record["replies"]) for record in records),
+        "truncated": ending_metrics(_finish_reasons(records, CANDIDATES)).get("truncated", 0.0),
+        "truncated/judge": ending_metrics(_finish_reasons(records, JUDGE)).get("truncated", 0.0),
+        "unfinished": len(work.examples) - len(done),
+        "skipped": len(loaded.skipped),
+        **work.budget.numbers(),
+    }
+    write_lines(out / "predictions.jsonl", [{"id": one["id"], "sql": one["sql"]} for one in records])
+    write_lines(out / "records.jsonl", records)
+    (out / "metrics.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    return numbers
+
+
+def _warn_of_cut(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> None:
+    """Print the shares of answers and of replies that are cut, with the settings to raise."""
+    stages = (
+        (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
+        (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
+    )
+    for stage, what, setting in stages:
+        reasons = _finish_reasons(records, stage)
+        if count := reasons["length"]:
+            print_text(incomplete_warning(count, reasons.total(), cut_at(setting), what))
+
+
+def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
+    """Count the answers of a stage by their finish reason."""
+    of_stage = (record["finish_reasons"].get(stage) for record in records)
+    return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
+
+
+def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:
+    """Print what is unfinished and how to resume; return the exit code, or raise the error that stopped the run."""
+    if work.left:
+        names = ", ".join(example.uid for example in work.left[:_NAMED])
+        print_text(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}")
+    if isinstance(stopped, BudgetSpentError):
+        print_text(f"verbal.{work.budget.limit} is reached; a larger number continues")
+    elif stopped is not None:
+        raise stopped
+    print_text(str(out / "metrics.json"))
+    return 0

@@ -1,0 +1,137 @@
+"""What goes wrong outside of a command is one line, not a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from jaxrl_sql.commands.audit import main as audit
+from jaxrl_sql.commands.command import prepare_process, report_errors
+from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.commands.sft import alone
+from jaxrl_sql.commands.sft import main as sft_main
+from jaxrl_sql.commands.synth import main as synth
+from jaxrl_sql.commands.train import main as train_main
+from jaxrl_sql.config import load_config
+from jaxrl_sql.planning import gpus
+from jaxrl_sql.types import InputError
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        Path("/dev/null/out").mkdir()
+        return 0
+
+    assert report_errors(work) == 2
+    wrong = "no folder can be made: a file is in its place: name another"
+    assert capsys.readouterr().err == f"error: /dev/null/out: {wrong}\n"
+    assert synth(["--out", "/dev/null/out"]) == 2
+    assert capsys.readouterr().err == f"error: /dev/null: {wrong}\n"
+    assert audit([]) == 2
+    assert capsys.readouterr().err == "error: audit: name sets with --train and --eval\n"
+
+
+@pytest.mark.parametrize("main", [train_main, sft_main])
+def test_a_command_that_is_given_nothing_says_how_to_begin(
+    main: Callable[[list[str]], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: nothing is asked for: begin with --config FILE")
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["-m", "jaxrl_sql.train"], ["-m", "jaxrl_sql", "sft"], ["docs/own_recipe.py"]])
+def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], tmp_path: Path) -> None:
+    here = Path(__file__).parents[3]
+    if command[0] != "-m":
+        command = [str(here / command[0])]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(here)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: nothing is asked for: begin with --config FILE")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
+        alone(load_config(None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_systems_that_names_no_file_is_not_hidden() -> None:
+    def work() -> int:
+        raise OSError("what is this?")
+
+    with pytest.raises(OSError, match="what is this"):
+        report_errors(work)
+
+
+def test_a_disk_that_is_full_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        Path("/dev/full").write_text("traces", encoding="utf-8")
+        return 0
+
+    assert report_errors(work) == 1
+    assert capsys.readouterr().err == "error: a file cannot be written: No space left on device\n"
+
+
+def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        jnp.zeros((1 << 47,)).block_until_ready()
+        return 0
+
+    assert report_errors(work) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: memory: ")
+    assert "562949953421312 bytes" in said
+    assert said.count("\n") == 1
+
+    def other() -> int:
+        raise RuntimeError("what is this?")
+
+    with pytest.raises(RuntimeError, match="what is this"):
+        report_errors(other)
+
+
+@pytest.mark.parametrize("end", [pytest.param(report_errors, marks=pytest.mark.slow), exit_code])
+def test_a_reader_that_goes_is_no_traceback(end: Callable[..., int]) -> None:
+    program = (
+        f"import sys\nfrom {end.__module__} import {end.__name__} as end\n"
+        "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\n"
+        "sys.exit(end(work))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 1
+
+
+def test_loops_are_one_graph_where_the_platform_is_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_foo")
+    monkeypatch.setattr(gpus, "has_compiler", lambda: False)
+    prepare_process()
+    assert os.environ["XLA_FLAGS"] == "--xla_foo"
+    monkeypatch.setattr(gpus, "has_compiler", lambda: True)
+    prepare_process()
+    prepare_process()
+    assert os.environ["XLA_FLAGS"] == "--xla_foo --xla_gpu_enable_command_buffer=+WHILE"

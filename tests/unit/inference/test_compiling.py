@@ -1,0 +1,91 @@
+"""A program that compiles for long is told, by its name, and one that does not is not."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_sql.inference import compiling
+from jaxrl_sql.inference.compiling import drop_programs, hear_compiling, show_compiling
+from jaxrl_sql.runtime.memory import mappings_taken
+from jaxrl_sql.runtime.progress import Compiled
+
+
+@pytest.mark.parametrize(("wait_s", "is_told"), [(0.0, True), (1000.0, False)])
+def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
+    lines: list[str] = []
+    heard = threading.Event()
+
+    def note(line: str) -> None:
+        lines.append(line)
+        heard.set()
+
+    def first(x: jax.Array) -> jax.Array:
+        return jnp.sin(x) * 3
+
+    def waiting(x: jax.Array) -> jax.Array:  # while it is lowered and compiled, the line has time to come
+        for _ in range(200):
+            x = jnp.sin(x) @ x
+        return x
+
+    with show_compiling(note, wait_s):
+        jax.jit(first)(np.float32(1))
+        jax.jit(waiting)(np.ones((3, 3), np.float32))
+        heard.wait(10 if is_told else 0)
+    assert [line for line in lines if "waiting" in line] == (
+        [line for line in lines if line.startswith("compiling waiting: 1 programs took 0 s before it")]
+    )
+    assert any("waiting" in line for line in lines) == is_told
+    before = len(lines)
+    jax.jit(lambda x: first(x) + 1)(np.float32(1))
+    assert len(lines) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted on Linux")
+def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
+    @jax.jit
+    def layers(x: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = jax.nn.softmax(jnp.sin(x @ x)) + x
+        return x
+
+    compiled, before = Compiled(), mappings_taken()
+    assert 0 < before < 1
+    with hear_compiling(compiled):
+        found = [layers(jnp.ones((n, n))) for n in range(2, 8)]
+        assert compiled.programs >= 6
+        full = mappings_taken()
+        assert full > before
+        compiled.crowded = 1.0
+        assert not drop_programs(compiled)
+        compiled.crowded = full
+        assert not drop_programs(compiled)  # nothing was compiled since
+        again = layers(jnp.ones((8, 8)))
+        assert drop_programs(compiled)
+        assert mappings_taken() < full
+        count = compiled.programs
+        np.testing.assert_array_equal(layers(jnp.ones((8, 8))), again)
+        np.testing.assert_array_equal(layers(jnp.ones((2, 2))), found[0])
+        assert compiled.programs >= count + 2
+        taken = mappings_taken()
+        assert not drop_programs(compiled)  # what a step compiles anew is what it needs
+        assert compiled.crowded == pytest.approx((1 + taken) / 2, abs=0.01)
+
+
+def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(compiling, "release_freed_memory", lambda: calls.append(None))
+    double, is_released = jax.jit(lambda x: 2 * x), []
+    with hear_compiling(Compiled()):
+        for x in (np.float32(1), np.float32(2), np.ones(3, np.float32)):
+            before = len(calls)
+            double(x)
+            is_released.append(len(calls) > before)
+    assert is_released == [True, False, True]

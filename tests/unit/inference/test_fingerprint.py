@@ -1,0 +1,214 @@
+"""What decides answers: every command's journal is refused where it changed, and goes on where it did not."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference import augmentation, distillation, filtering
+from jaxrl_sql.inference.benchmark_evaluation import answer_settings as evaluate_settings
+from jaxrl_sql.inference.fingerprint import as_asked, changed_since, digests, fingerprint, set_digest
+from jaxrl_sql.runtime.model_locator import files_identity
+from jaxrl_sql.training.verbal import choosing
+from jaxrl_sql.types import Example
+
+MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
+SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
+    "filter_data": filtering.answer_settings,
+    "distill": distillation.answer_settings,
+    "augment": lambda config: augmentation.answer_settings(config, []),
+    "evaluate": lambda config: evaluate_settings(config, []),
+    "verbal": choosing.answer_settings,
+}
+HERE = [f"model.checkpoint={MODEL}"]
+THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
+CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
+ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
+LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
+WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3", "data.schema_budget=9"]
+SYNONYMS = ("data.retrieve=3", "data.synonyms=vectors")
+CHECKPOINT = [
+    "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
+    "sampling.stop=[x]", "data.shots=2", "data.date=2024-02-09",
+]  # fmt: skip
+FREE = ["executor.threads=1", "executor.isolation=thread", "run.display=none", "data.matched=question"]
+
+
+@cache
+def settings_of(command: str, *changes: str) -> dict[str, Any]:
+    return SETTINGS[command](load_config(None, [*ANSWERING[command], *changes]))
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        *((command, change) for command in SETTINGS for change in LIMITS),
+        *((command, change) for command in SETTINGS if command != "augment" for change in WORDS),
+        *((command, change) for command in ("filter_data", "evaluate", "verbal") for change in CHECKPOINT),
+        *(("filter_data", one) for one in ("sampling.top_k=3", "filter.samples=3")),
+        ("filter_data", "data.prune=true"),
+        ("evaluate", "evaluate.temperature=0.5"),
+        ("evaluate", "data.max_prompt_tokens=77"),
+        ("verbal", "verbal.judge_temperature=0.5"),
+        *((command, "distill.temperature=0.1") for command in ("distill", "augment")),
+        ("augment", "augment.fill=empty"),
+    ],
+)
+def test_what_decides_an_answer_is_another_fingerprint(command: str, change: str) -> None:
+    before, after = settings_of(command), settings_of(command, change)
+    assert before != after
+    assert change.partition("=")[0] in {name for name in {*before, *after} if before.get(name) != after.get(name)}
+
+
+def test_word_vectors_decide_answers_where_values_are_shown() -> None:
+    for command in ("evaluate", "distill"):
+        assert settings_of(command, SYNONYMS[0]) != settings_of(command, *SYNONYMS)
+
+
+def test_dialects_and_where_they_run_decide_answers() -> None:
+    where = "executor.databases.mysql=translated"
+    there = settings_of("filter_data", where)
+    mixed = settings_of("filter_data", "data.dialects={sqlite: 0.5, mysql: 0.5}", where)
+    assert settings_of("filter_data")["executor.databases.mysql"] != there["executor.databases.mysql"]
+    assert {name for name in mixed if mixed[name] != there[name]} == {"data.dialects.sqlite", "data.dialects.mysql"}
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        *((command, change) for command in SETTINGS for change in FREE),
+        ("distill", "distill.samples=9"),
+        ("distill", "model.dtype=bfloat16"),  # it answers elsewhere
+        ("augment", "recipe=sql_r1"),
+        ("filter_data", "filter.low=0.5"),
+        ("filter_data", "data.max_prompt_tokens=77"),
+        ("verbal", "verbal.batch=3"),
+        ("verbal", "verbal.max_requests=3"),
+        ("evaluate", "evaluate.max_num_seqs=3"),
+    ],
+)
+def test_what_decides_none_is_the_same(command: str, change: str) -> None:
+    assert settings_of(command) == settings_of(command, change)
+
+
+def test_another_endpoint_model_is_another_fingerprint() -> None:
+    assert settings_of("verbal", *THERE) != settings_of("verbal")
+    assert settings_of("verbal", *THERE) != settings_of("verbal", *THERE, "verbal.model=n")
+    assert settings_of("verbal", *THERE) == settings_of("verbal", *THERE, "verbal.base_url=http://other/v1")
+
+
+def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    config = load_config(None, [f"model.checkpoint={model}"])
+    before = fingerprint(config, {}, (), "checkpoint")
+    assert files_identity(model) == files_identity(MODEL)
+    (model / "README.md").write_text("a note")
+    assert fingerprint(config, {}, (), "checkpoint") == before
+    weights = next(model.glob("*.safetensors"))
+    raw = bytearray(weights.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    weights.write_bytes(raw)
+    assert fingerprint(config, {}, (), "checkpoint")["model"] != before["model"]
+    assert files_identity(tmp_path / "none") == ""
+    assert files_identity("") == ""
+
+
+def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "own.jinja"
+    path.write_text("{% block user %}{{ question }}{% endblock %}")
+    config = load_config(None, [f"data.template={path}"])
+    before = fingerprint(config, {}, (), "endpoint")
+    assert fingerprint(config, {}, (), "endpoint") == before
+    path.write_text("{% block user %}Q: {{ question }}{% endblock %}")
+    assert fingerprint(config, {}, (), "endpoint")["data.template"] != before["data.template"]
+
+
+def test_a_tokenizer_or_a_recipe_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "own.py").write_text("RULES = 1")
+    config = load_config(None, [f"data.tokenizer={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
+    before = fingerprint(config, {}, (), "checkpoint")
+    assert fingerprint(config, {}, (), "checkpoint") == before
+    for name, key in (("tokenizer.json", "data.tokenizer"), ("own.py", "recipe")):
+        (tmp_path / name).write_text("[1]")
+        assert fingerprint(config, {}, (), "checkpoint")[key] != before[key]
+
+
+def two_questions(folder: Path) -> list[Example]:
+    """Make two questions, each on a database of its own."""
+    for name in "ab":
+        with closing(sqlite3.connect(folder / name)) as connection:
+            connection.execute("PRAGMA journal_mode = wal")
+            connection.execute("CREATE TABLE t (x)")
+    return [Example(name, name, str(folder / name), "How many?", "SELECT count(*) FROM t") for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"question": "What?"}, {"evidence": "Known."}, {"gold_sql": "SELECT 1"}, {"other_golds": ("SELECT 1",)},
+        {"options": {"ignore_order": True}}, {"dialect": "mysql"}, {"answerable": False}, {"suite": (__file__,)},
+    ],
+)  # fmt: skip
+def test_what_a_question_asks_is_in_its_digest_and_in_no_other(change: dict[str, Any], tmp_path: Path) -> None:
+    one, other = two_questions(tmp_path)
+    before, after = digests([one, other]), digests([dataclasses.replace(one, **change), other])
+    assert before["a"] != after["a"]
+    assert before["b"] == after["b"] != before["a"]
+    assert set_digest([one, other]) != set_digest([dataclasses.replace(one, **change), other])
+
+
+def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
+    examples = two_questions(tmp_path)
+    before = digests(examples)
+    with closing(sqlite3.connect(f"file:{tmp_path}/a?mode=ro", uri=True)) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+    assert (tmp_path / "a-wal").exists()
+    assert digests(examples) == before, "a database that was only read is as it was"
+    with closing(sqlite3.connect(tmp_path / "a")) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+        connection.commit()
+        after = digests(examples)
+        assert (tmp_path / "a-wal").stat().st_size > 0
+    assert (after["a"] != before["a"], after["b"] == before["b"]) == (True, True)
+
+
+def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: Path) -> None:
+    (question, _), copy = two_questions(tmp_path), tmp_path / "a.duckdb"
+    copy.write_text("rows")
+    example = dataclasses.replace(question, dialect="duckdb", engine_url=f"duckdb:{copy}")
+    before = digests([example])
+    assert digests([example]) == before
+    copy.write_text("other rows")
+    assert digests([example]) != before
+
+
+def test_predictions_are_in_the_digest_of_a_set(tmp_path: Path) -> None:
+    examples = two_questions(tmp_path)
+    found = {set_digest(examples, sqls) for sqls in ({}, {"a": "SELECT 1"}, {"b": "SELECT 1"}, {"b": None})}
+    assert len(found) == 3
+    assert set_digest(examples, {"other": "SELECT 1"}) == set_digest(examples)
+
+
+def test_records_are_of_questions_as_they_were_asked() -> None:
+    asked = {"a": "1", "b": "2"}
+    records = [
+        {"id": "a", "asked": "1"},
+        {"id": "b", "asked": "1"},
+        {"id": "b"},
+        {"id": "c"},
+        {"id": "c", "asked": "1"},
+    ]
+    assert as_asked(records, asked) == records[:1]
+    assert changed_since(records, asked).startswith("asked again: 1 questions ")
+    assert changed_since([*records, {"id": "b", "asked": "2"}], asked) == ""

@@ -1,0 +1,110 @@
+"""What asks a policy holds no more of a device than it may, and as much as it can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import load_config
+from jaxrl_sql.inference import policy_client
+from jaxrl_sql.inference.policy_client import PolicyClient, open_policy_client
+from jaxrl_sql.models import load_checkpoint
+from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.rollout import Engine, SamplingParams
+from jaxrl_sql.rollout.stop_strings import STATEMENT_END
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.recipes import find_recipe
+from jaxrl_sql.types import InputError
+
+START = Path(__file__).parents[3] / "configs" / "quickstart_start"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mebibytes", "budget", "refused"),
+    [(400, (1192, 12, 400), []), (8, (16, 12, 8), [2000]), (0.1, (0, 0, 0), [100, 2000])],
+)
+def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
+    mebibytes: float, budget: tuple[int, ...], refused: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of 64 tokens takes 256 KiB of this model. Prompts that no setting bounds have all that others leave."""
+    monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # so that shares of it are exact
+    share = mebibytes / 1024
+    config = load_config(None, [f"model.checkpoint={START}", "data.max_prompt_tokens=320", f"rollout.memory={share}"])
+    lengths = [100, 2000]
+    with (
+        make_executor(config.executor) as executor,
+        open_policy_client(config, executor, 4, Purpose.EVAL, 96) as client,
+    ):
+        assert client.engine.config.budget == budget
+        assert isinstance(client.engine.params["layers"], tuple), "layers that are taken apart later are there twice"
+        prompts, sampling = [[5] * length for length in lengths], SamplingParams(max_new_tokens=4)
+        samples = list(client.engine.generate(prompts, sampling))
+    assert sorted(lengths[one.prompt_index] for one in samples if "needs more than the" in one.error) == refused
+    assert sum(one.finish_reason in {"stop", "length"} for one in samples) == 2 - len(refused)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute", "kept"),
+    [
+        pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("float32", "same", "float32", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
+def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
+    """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
+    config = load_config(None, [f"model.checkpoint={START}", f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
+    with (
+        make_executor(config.executor) as executor,
+        open_policy_client(config, executor, 4, Purpose.EVAL, 96) as client,
+    ):
+        engine = client.engine
+        assert isinstance(engine, Engine)
+        whole = Engine(engine.model, load_checkpoint(START, dtype)[1], engine.tokenizer, engine.config)
+        layer = engine.params["layers"][0]
+        assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (kept, kept, dtype)
+        prompts, sampling = [[5, 9, 7] * 20, [8, 3]], SamplingParams(max_new_tokens=12, n=2)
+        told = [
+            {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in one.generate(prompts, sampling)}
+            for one in (engine, whole)
+        ]
+        assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "stops"),
+    [
+        (["data.prompt=compact"], (STATEMENT_END,)),
+        (["data.prompt=compact", "sampling.stop=[x]"], ("x",)),
+        (["data.prompt=tagged", "recipe=skyrl_sql", "sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
+    ],
+)
+def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
+    config = load_config(None, [f"model.checkpoint={START}", *words])
+    recipe = find_recipe(config.recipe)
+    client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
+    assert client.stops(config.sampling.stop) == stops
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "helps"),
+    [
+        (4, r"take model\.dtype=bfloat16, which needs 2\.3 MiB, or 2 times as many devices"),
+        (2, "take 3 times as many"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+    mebibytes: int, helps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)
+    monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_, **__: pytest.fail("read"))
+    config = load_config(None, [f"model.checkpoint={START}"])
+    with (
+        make_executor(config.executor) as executor,
+        pytest.raises(InputError, match=rf"in float32, which has {mebibytes}\.0 MiB: {helps}") as caught,
+        open_policy_client(config, executor, 4, Purpose.EVAL, 96),
+    ):
+        pass
+    assert "\n" not in str(caught.value)

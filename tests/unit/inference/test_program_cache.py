@@ -1,0 +1,129 @@
+"""Compiled programs are kept for the next command, in a folder of this processor's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxrl_sql.inference import program_cache as programs
+
+# Compiles one program that takes longer than LEAST_S, and says where programs are kept and whether it was found there.
+COMMAND = """
+import sys
+import jax
+import jax.numpy as jnp
+from jaxrl_sql.training import programs
+
+programs.LEAST_S = 0.0
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+programs.keep_programs(sys.argv[1])
+heard = []
+jax.monitoring.register_event_listener(lambda event, **_: heard.append(event))
+jax.jit(lambda x: jnp.linalg.qr(x @ x)[0])(jnp.ones((8, 8)))
+print(jax.config.jax_compilation_cache_dir, heard.count("/jax/compilation_cache/cache_hits"))
+"""
+
+
+def compiled(named: str, **variables: str) -> tuple[str, bool]:
+    """Return where a command keeps its programs, and whether it found some there."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")} | variables
+    given = [sys.executable, "-c", COMMAND, named]
+    where, hits = subprocess.run(given, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    return where, int(hits) > 0
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Return a function that keeps programs in this process as a command would, compiles one -> its folder."""
+    names = ("jax_compilation_cache_dir", programs.SHORTEST.lower(), "jax_persistent_cache_min_entry_size_bytes")
+    before = {name: getattr(jax.config, name) for name in names}
+
+    def choose(named: str, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for name, setting in zip(names, (variables.get("JAX_COMPILATION_CACHE_DIR"), 0.0, -1), strict=True):
+            jax.config.update(name, setting)
+        compilation_cache.reset_cache()
+        programs.keep_programs(named)
+        jax.jit(lambda x: x @ x)(np.ones((8, 8), np.float32))
+        return str(programs.kept_in())
+
+    yield choose
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.slow
+def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
+    where, found = compiled("auto", JAXRL_SQL_CACHE=str(tmp_path))
+    assert Path(where).parent == tmp_path / "programs"
+    assert not found
+    assert list(Path(where).iterdir())
+    assert compiled("auto", JAXRL_SQL_CACHE=str(tmp_path)) == (where, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shortest", "kept"), [("1000", False), ("0", True)])
+def test_a_variable_says_how_short_a_program_is_kept(shortest: str, kept: bool, tmp_path: Path) -> None:
+    for found in (False, kept):
+        assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), found)
+
+
+@pytest.mark.parametrize(
+    ("named", "variables", "where"),
+    [
+        ("auto", {"JAXRL_SQL_CACHE": "off"}, "None"),
+        ("", {"JAXRL_SQL_CACHE": "{folder}"}, "None"),
+        ("auto", {"JAXRL_SQL_CACHE": "{folder}/ours", "JAX_COMPILATION_CACHE_DIR": "{folder}/jax"}, "{folder}/jax"),
+        ("{folder}/named", {"JAXRL_SQL_CACHE": "{folder}/ours"}, "{folder}/named"),
+    ],
+)
+def test_what_names_a_folder_goes_before_the_users(
+    named: str, variables: dict[str, str], where: str, tmp_path: Path, chosen: Callable[..., str]
+) -> None:
+    filled = {name: text.format(folder=tmp_path) for name, text in variables.items()}
+    folder = chosen(named.format(folder=tmp_path), **filled)
+    assert folder == where.format(folder=tmp_path)
+    assert folder == "None" or list(Path(folder).iterdir())
+
+
+def test_by_itself_a_folder_of_the_processor_in_the_users_cache_is_taken(
+    tmp_path: Path, chosen: Callable[..., str]
+) -> None:
+    where = Path(chosen("auto", JAXRL_SQL_CACHE=str(tmp_path)))
+    assert where.parent == tmp_path / "programs"
+    assert list(where.iterdir())
+
+
+def test_runs_of_several_processes_keep_none_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would find other programs in its own machine's folder."""
+    monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path))
+    before = programs.jax.config.jax_compilation_cache_dir
+    monkeypatch.setattr(programs.jax, "process_count", lambda: 2)
+    programs.jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        programs.keep_programs("auto")
+        assert programs.jax.config.jax_compilation_cache_dir is None
+        assert not list(tmp_path.iterdir())
+    finally:
+        programs.jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_room_is_made_of_what_was_written_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "MOST_BYTES", 250)
+    for age, name in enumerate(("newest", "second", "third", "oldest")):
+        (tmp_path / name).write_bytes(b"x" * 100)
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    (tmp_path / "cut short").touch()
+    programs._make_room(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"newest", "second"}
+    programs._make_room(tmp_path / "that is not there")

@@ -1,0 +1,153 @@
+"""The training set: one function makes it, so that each command sees the very questions that training sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
+from jaxrl_sql.inference.benchmark_sets import open_sets
+from jaxrl_sql.inference.filtering import ask, filter_data
+from jaxrl_sql.inference.questions import load_questions
+from jaxrl_sql.inference.training_set import training_questions
+from jaxrl_sql.runtime.display import make_display
+from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.types import InputError
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+MODEL = CONFIGS / "quickstart_start"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    database(tmp_path / "train" / "databases" / "d" / "d.sqlite")
+    questions = [{"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": "SELECT x FROM t"} for i in range(12)]
+    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    return DataConfig(
+        source="folder",
+        dir=str(tmp_path),
+        evals=["train"],
+        dialects=DialectsConfig(0.5, mysql=0.5),
+        tokenizer=str(MODEL),
+    )
+
+
+@pytest.mark.parametrize("keep", ["", "q1\nq2\nq5\nq6\n"])
+def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
+    if keep:
+        (tmp_path / "ids").write_text(keep)
+        data = dataclasses.replace(data, include_ids=str(tmp_path / "ids"))
+    config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
+    with make_executor(config.executor) as executor:
+        trained, _ = load_questions(config, executor, make_display("none", 0, ""))
+    assert {one.dialect for one in trained} == {"sqlite", "mysql"}
+    chosen = training_questions(data, config.executor.databases).examples
+    assert list(chosen) == list(trained)
+    asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(config, chosen).prompts}
+    assert asked == {one.uid: one.dialect == "mysql" for one in trained}
+
+
+@pytest.mark.parametrize(
+    ("evals", "names"),
+    [
+        (["train", "train"], ["train"]),
+        (["copies/dev"], ["dev"]),
+        (["{here}/copies/dev", "train"], ["dev", "train"]),
+        (["train", "copies/train", "copies/train_2"], ["train", "train_2", "train_2_2"]),
+    ],
+)
+def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
+    data: DataConfig, tmp_path: Path, evals: list[str], names: list[str]
+) -> None:
+    for name in ("dev", "train", "train_2"):
+        shutil.copytree(tmp_path / "train", tmp_path / "copies" / name)
+    evals = [split.format(here=tmp_path) for split in evals]
+    config = TrainConfig(data=dataclasses.replace(data, evals=evals, dialects=DialectsConfig()))
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        _, found = load_questions(config, executor, make_display("none", 0, ""))
+    assert {name: len(one.examples) for name, one in found.items()} == dict.fromkeys(names, 12)
+    assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in found}) == 0.5
+
+
+def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
+    config = TrainConfig(data=dataclasses.replace(data, limit_eval=3, dialects=DialectsConfig()))
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        train, evals = load_questions(config, executor, make_display("none", 0, ""))
+    assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
+
+
+@pytest.mark.parametrize("of", ["train", "dev", "streamed", "filter", "evaluate"])
+def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_path: Path, of: str) -> None:
+    shutil.copytree(tmp_path / "train", tmp_path / "dev")
+    questions = tmp_path / ("dev" if of == "dev" else "train") / "questions.jsonl"
+    first, *others = questions.read_text().splitlines()
+    questions.write_text("\n".join([json.dumps({**json.loads(first), "dialect": "mysql"}), *others]) + "\n")
+    overrides = [
+        f"data.dir={tmp_path}",
+        "data.source=folder",
+        "data.evals=[dev]",
+        f"data.stream_above={5 if of == 'streamed' else 0}",
+        f"data.tokenizer={MODEL}",
+        f"evaluate.data=[{tmp_path / 'train'}]",
+        f"filter.out={tmp_path / 'out'}",
+    ]
+
+    def load(*more: str) -> None:
+        config = load_config(None, [*overrides, *more])
+        if of == "evaluate":
+            open_sets(config, [])
+        elif of == "filter":
+            filter_data(config)
+        else:
+            with make_executor(ExecutorConfig(threads=1)) as executor:
+                load_questions(config, executor, make_display("none", 0, ""))[0][0]
+
+    load()
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    with pytest.raises(InputError, match=r"q0 asks for MySQL, .* executor.sqlite_version=3.40.1: leave that empty"):
+        load("executor.sqlite_version=3.40.1")
+    questions.write_text("\n".join([first, *others]) + "\n")
+    load("executor.sqlite_version=3.40.1")
+
+
+def database(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1);")
+
+
+def published(folder: Path) -> None:
+    """Write Spider as it is published, in small."""
+    database(folder / "database" / "d" / "d.sqlite")
+    (folder / "tables.json").write_text(json.dumps([{"db_id": "d"}]))
+    for number, name in enumerate(("train_spider", "train_others", "dev")):
+        asked = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
+        (folder / f"{name}.json").write_text(json.dumps(asked))
+
+
+def plain(folder: Path) -> None:
+    """Write the same questions in the plain form."""
+    for split, numbers in (("spider_train", (0, 1)), ("spider_dev", (2,))):
+        database(folder / split / "databases" / "d" / "d.sqlite")
+        asked = [
+            {"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": f"SELECT x, {i} FROM t"} for i in numbers
+        ]
+        (folder / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+
+
+@pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])
+def test_spiders_configurations_read_its_layouts(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path)
+    config = load_config(CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
+    with make_executor(ExecutorConfig(threads=1)) as executor:
+        train, evals = load_questions(config, executor, make_display("none", 0, ""))
+    assert [one.question for one in train] == ["Which 0?", "Which 1?"]
+    assert [one.question for found in evals.values() for one in found.examples] == ["Which 2?"]

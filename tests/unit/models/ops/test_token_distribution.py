@@ -1,0 +1,366 @@
+"""The next-token distribution against NumPy, and sampled tokens against their own probabilities."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+
+from jaxrl_sql.models.ops import token_distribution
+from jaxrl_sql.models.ops.token_distribution import (
+    KEPT_BYTES,
+    IdRanges,
+    SamplingMetadata,
+    first_of_largest,
+    token_logprobs,
+    without_ids,
+)
+
+LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
+# One program per shape: operation by operation each would be a program of its own.
+truncate, penalize = jax.jit(token_distribution.truncate), jax.jit(token_distribution.penalize)
+sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncates", "samples"))
+sample_by_mass = jax.jit(token_distribution.sample_by_mass)
+
+
+def sampling(rows: int = 1, **given: float) -> SamplingMetadata:
+    """The same sampling parameters for all rows: the whole distribution, but for what is given."""
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    return SamplingMetadata(
+        **{
+            name: np.full(rows, value, np.int32 if name == "top_k" else np.float32)
+            for name, value in (plain | given).items()
+        }
+    )
+
+
+def truncated(logprobs: jax.Array, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> jax.Array:
+    rows = logprobs.shape[:-1]
+    return truncate(logprobs, *(np.full(rows, limit) for limit in (top_k, top_p, min_p)))
+
+
+def test_temperature_divides_the_logits() -> None:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = sample_tokens(keys, jnp.tile(LOGITS, (20_000, 1)), sampling(20_000, temperature=0.5))
+    squared = np.array([0.5, 0.25, 0.15, 0.07, 0.03]) ** 2
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, squared / squared.sum(), atol=0.015)
+    np.testing.assert_allclose(np.exp(got.logprob), (squared / squared.sum())[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.behavior_logprob, got.logprob, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
+)
+def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, kept: int) -> None:
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, top_k, top_p))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("min_p", "kept"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
+def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, kept: int) -> None:
+    full = jax.nn.log_softmax(LOGITS)
+    got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
+    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
+
+
+def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
+    rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
+    kept = np.isfinite(truncated(rows, 7))
+    assert (kept.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), kept, strict=True):
+        assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
+
+
+def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """Return which tokens of a row are kept, by sorting them."""
+    order = np.argsort(-logprobs, kind="stable")
+    mass = np.exp(logprobs[order].astype(np.float64))
+    kept = np.arange(len(order)) < (top_k or len(order))
+    mass = np.where(kept, mass, 0) / mass[kept].sum()
+    kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
+    kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
+    found = np.zeros(len(order), bool)
+    found[order[kept]] = True
+    return found
+
+
+@pytest.mark.parametrize("digits", [8, 1, 0])
+def test_what_is_kept_is_what_a_sort_keeps(digits: int) -> None:
+    """Rounded to no digit many tokens are alike: those of lower ids stay."""
+    r = np.random.default_rng(digits)
+    for vocab in (1, 2, 37, 64, 1000):
+        logits = np.round(r.normal(0, 2, (40, vocab)), digits).astype(np.float32)
+        logits[:5, : vocab // 2] = -np.inf
+        rows = np.asarray(jax.nn.log_softmax(logits))
+        top_k, top_p = r.integers(0, vocab + 2, 40), r.choice([0.05, 0.3, 0.777, 0.95, 1.0], 40)
+        min_p = r.choice([0.0, 0.01, 0.3], 40)
+        got = np.isfinite(truncate(jnp.asarray(rows), *(jnp.asarray(x) for x in (top_k, top_p, min_p))))
+        for i, row in enumerate(rows):
+            wanted = sorted_out(row, int(top_k[i]), float(top_p[i]), float(min_p[i]))
+            np.testing.assert_array_equal(got[i], wanted & np.isfinite(row))
+
+
+def test_no_vocabulary_is_sorted() -> None:
+    rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 100), (4,), (4,), (4,))]
+    assert " sort(" not in truncate.lower(*rows).compile().as_text()
+
+
+def test_rows_are_cut_each_in_their_own_way() -> None:
+    rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
+    got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))
+    assert np.isfinite(got).sum(axis=-1).tolist() == [2, 3, 2, 5]
+    np.testing.assert_allclose(got[3], rows[3], rtol=1e-6)
+
+
+def test_sampled_tokens_follow_the_distribution_and_carry_both_logprobs() -> None:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    got = sample_tokens(keys, jnp.tile(LOGITS, (20_000, 1)), sampling(20_000, top_k=3))
+    share = np.bincount(np.asarray(got.token), minlength=5) / 20_000
+    np.testing.assert_allclose(share, np.array([0.5, 0.25, 0.15, 0, 0]) / 0.9, atol=0.015)
+    np.testing.assert_allclose(got.logprob, LOGITS[got.token], rtol=1e-5)
+    np.testing.assert_allclose(got.behavior_logprob - got.logprob, -np.log(0.9), rtol=1e-4)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 7, 63, 64, 65, 1038])
+def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int) -> None:
+    r = np.random.default_rng(vocab)
+    mass = r.random(vocab) * (r.random(vocab) < 0.5)
+    mass[r.integers(vocab)] += 1.0
+    mass /= mass.sum()
+    until = np.cumsum(mass)
+    inside = [until[i] - mass[i] / 2 for i in np.flatnonzero(mass)]  # the middle of each share
+    u = jnp.array([*inside, 0.0, np.float32(1) - np.float32(2**-24)], jnp.float32)
+    logprobs = jnp.broadcast_to(jnp.log(jnp.array(mass, jnp.float32)), (len(u), vocab))
+    found = np.asarray(sample_by_mass(u, logprobs)).tolist()
+    wanted = np.flatnonzero(mass).tolist()
+    assert found[:-2] == wanted
+    assert found[-2:] == [wanted[0], wanted[-1]]
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_greedy_takes_the_likeliest(samples: bool) -> None:
+    got = sample_tokens(
+        jax.random.split(jax.random.key(0), 1), LOGITS[None], sampling(temperature=0.0), samples=samples
+    )
+    assert int(got.token[0]) == 0
+    assert float(got.behavior_logprob[0]) == 0.0
+    assert float(got.logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
+
+
+def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
+    logits = jnp.array([[2.0, -1.0, 1.5, -0.5]])
+    seen = jnp.array([[True, True, False, False]])
+    np.testing.assert_allclose(penalize(logits, seen, jnp.array([2.0])), [[1.0, -2.0, 1.5, -0.5]])
+    got = sample_tokens(
+        jax.random.split(jax.random.key(0), 1), logits, sampling(temperature=0.0, repetition_penalty=2.0), seen
+    )
+    assert int(got.token[0]) == 2
+    # The trainer knows no penalty: the full distribution is the one without.
+    assert float(got.logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
+
+
+def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
+    """Return the cases with logits of a token at a time, of three and of all kept; those not always run are slow."""
+    every = [(*case, kept) for case in cases for kept in (0, 900, 1 << 20)]
+    return [pytest.param(*case, marks=() if case in always else pytest.mark.nightly) for case in every]
+
+
+@pytest.mark.parametrize(
+    ("steps", "cap", "kept_bytes"),
+    some(
+        {(5, None, 0), (16, None, 1 << 20), (32, None, 900), (32, 1.5, 0), (32, 1.5, 900)},
+        [(5, None), (16, None), (32, None), (32, 1.5)],
+    ),
+)
+def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, cap: float | None, kept_bytes: int) -> None:
+    keys = jax.random.split(jax.random.key(2), 3)
+    hidden, matrix = jax.random.normal(keys[0], (2, 3, steps, 8)), jax.random.normal(keys[1], (8, 11))
+    targets = jax.random.randint(keys[2], (2, 3, steps), 0, 11)
+
+    def scored(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap)
+        return jnp.sum(got.logprob) + 0.3 * jnp.sum(got.entropy)
+
+    def whole(h: jax.Array, w: jax.Array) -> jax.Array:
+        logits = cap * jnp.tanh(h @ w / cap) if cap else h @ w
+        logprobs = jax.nn.log_softmax(logits / 0.7)
+        entropy = -jnp.sum(jnp.exp(logprobs) * logprobs, axis=-1)
+        return jnp.sum(jnp.take_along_axis(logprobs, targets[..., None], -1)) + 0.3 * jnp.sum(entropy)
+
+    (value, slopes), (wanted, wanted_slopes) = (
+        jax.jit(jax.value_and_grad(function, (0, 1)))(hidden, matrix) for function in (scored, whole)
+    )
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    for got, want in zip(slopes, wanted_slopes, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cap", "bonus", "kept_bytes"),
+    some(
+        {(None, 0.0, 0), (1.5, 0.0, 900), (1.5, 0.3, 900), (None, 0.0, 1 << 20)},
+        [(None, 0.0), (1.5, 0.0), (1.5, 0.3)],
+    ),
+)
+def test_a_frozen_table_scores_and_moves_states_alike(cap: float | None, bonus: float, kept_bytes: int) -> None:
+    keys = jax.random.split(jax.random.key(2), 4)
+    hidden, matrix = jax.random.normal(keys[0], (2, 3, 16, 8)), jax.random.normal(keys[1], (8, 11))
+    targets, factor = jax.random.randint(keys[2], (2, 3, 16), 0, 11), jax.random.normal(keys[3], (2, 3, 16))
+
+    def loss(h: jax.Array, is_frozen: bool) -> jax.Array:
+        got = token_logprobs(h, matrix, targets, 0.7, kept_bytes=kept_bytes, logit_cap=cap, is_frozen=is_frozen)
+        return jnp.sum(got.logprob * factor) + (bonus * jnp.sum(got.entropy * factor) if bonus else 0.0)
+
+    (got, got_slope), (want, want_slope) = (
+        jax.jit(jax.value_and_grad(partial(loss, is_frozen=is_frozen)))(hidden) for is_frozen in (True, False)
+    )
+    assert float(got) == pytest.approx(float(want), rel=1e-6)
+    np.testing.assert_allclose(got_slope, want_slope, rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_that_is_called_frozen_is_not_differentiated_by() -> None:
+    hidden, matrix = jnp.ones((1, 1, 2, 3)), jnp.ones((3, 5))
+    with pytest.raises(ValueError, match="frozen"):
+        jax.grad(lambda w: token_logprobs(hidden, w, jnp.zeros((1, 1, 2), int), 1.0, is_frozen=True).logprob.sum())(
+            matrix
+        )
+
+
+@pytest.mark.parametrize(
+    ("is_frozen", "bonus", "count"),
+    # The logits, their gradient by states and by the table, the logits again where they are not kept.
+    [(False, 0.0, 4), (True, 0.0, 2), (True, 0.1, 4)],
+)
+def test_logits_of_a_frozen_table_are_computed_once(is_frozen: bool, bonus: float, count: int) -> None:
+    hidden, matrix, targets = jnp.ones((1, 2, 64, 4)), jnp.ones((4, 1001)), jnp.zeros((1, 2, 64), int)
+
+    def loss(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 1.0, kept_bytes=1001 * 4 * 16, is_frozen=is_frozen)
+        return jnp.sum(got.logprob) + (bonus * jnp.sum(got.entropy) if bonus else 0.0)
+
+    gradient = jax.value_and_grad(loss, (0,) if is_frozen else (0, 1))
+    assert jax.jit(gradient).lower(hidden, matrix).compile().as_text().count(" dot(") == count
+    assert largest(jax.make_jaxpr(gradient)(hidden, matrix).jaxpr) <= 1001 * 16
+
+
+def largest(jaxpr: Any) -> int:
+    """Return the number of elements of the largest array that a program computes, in its loops too."""
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    inner = [largest(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
+    return max([*sizes, *inner], default=0)
+
+
+@pytest.mark.parametrize("steps", [1024, 1023, 997])
+def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
+    """A vocabulary of 150k, and lengths that nothing divides: both passes hold at most `kept_bytes` at once."""
+    b, g, width, vocab = 2, 8, 64, 150_000
+    hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)
+    matrix = jax.ShapeDtypeStruct((width, vocab), jnp.float32)
+    targets = jax.ShapeDtypeStruct((b, g, steps), jnp.int32)
+
+    def scored(h: jax.Array, w: jax.Array, t: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, t, 1.0)
+        return jnp.sum(got.logprob) + jnp.sum(got.entropy)
+
+    program = jax.make_jaxpr(jax.grad(scored, (0, 1)))(hidden, matrix, targets)
+    bound = KEPT_BYTES // 4
+    assert vocab * width < bound < b * g * steps * vocab
+    assert bound // 2 < largest(program.jaxpr) <= bound
+
+
+def test_of_equals_the_first_is_the_largest() -> None:
+    r = np.random.default_rng(0)
+    x = r.integers(-3, 4, (50, 33)).astype(np.float32)
+    x[0], x[1], x[2, 5:] = -np.inf, 7.0, np.nan
+    got = jax.jit(first_of_largest)(x)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
+    assert 0 <= got[2] < 33  # a row that is no distribution still gives a token
+
+
+MISSING: IdRanges = ((2, 4), (9, 11))
+PRESENT = [0, 1, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.99}, {"min_p": 1e-6}])
+def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass(options: dict[str, Any]) -> None:
+    logits = jax.random.normal(jax.random.key(0), (500, 11)).at[:, 3].set(9.0).at[:, 10].set(50.0)
+    seen, penalty = jnp.ones(logits.shape, bool), 0.5
+    plan = sampling(500, repetition_penalty=penalty, **options)
+    keys = jax.random.split(jax.random.key(1), 500)
+    got = sample_tokens(keys, without_ids(logits, MISSING), plan, seen)
+    assert set(np.asarray(got.token).tolist()) <= set(PRESENT)
+    narrow = jax.nn.log_softmax(logits[:, jnp.array(PRESENT)] / (options.get("temperature", 1.0) or 1.0))
+    places = np.searchsorted(PRESENT, np.asarray(got.token))
+    np.testing.assert_allclose(got.logprob, np.asarray(narrow)[np.arange(500), places], atol=1e-5)
+    assert np.isfinite(got.behavior_logprob).all()
+
+
+def test_a_vocabulary_without_gaps_is_left_as_it_is() -> None:
+    assert without_ids(LOGITS, ()) is LOGITS
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1e-6])
+@pytest.mark.parametrize(("is_frozen", "kept_bytes"), [(False, 1 << 20), (False, 900), (True, 900)])
+def test_scores_are_those_of_the_tokens_that_there_are(is_frozen: bool, kept_bytes: int, temperature: float) -> None:
+    """Value and gradient equal those of a table without the columns, in bfloat16 too, and no column of theirs moves."""
+    keys = jax.random.split(jax.random.key(2), 4)
+    hidden = jax.random.normal(keys[0], (2, 3, 32, 8)).astype(jnp.bfloat16)
+    matrix = jax.random.normal(keys[1], (8, 11)).astype(jnp.bfloat16).at[:, 10].mul(9.0)
+    places = jax.random.randint(keys[2], (2, 3, 32), 0, len(PRESENT))
+    factor = jax.random.normal(keys[3], (2, 3, 32))
+
+    def loss(h: jax.Array, w: jax.Array, targets: jax.Array, missing: IdRanges) -> jax.Array:
+        got = token_logprobs(
+            h, w, targets, temperature, kept_bytes=kept_bytes, logit_cap=5.0, is_frozen=is_frozen, missing=missing
+        )
+        return jnp.sum(got.logprob * factor) + 0.3 * jnp.sum(got.entropy * factor)
+
+    gradient = jax.jit(jax.value_and_grad(loss, (0,) if is_frozen else (0, 1)), static_argnums=3)
+    got, slopes = gradient(hidden, matrix, jnp.array(PRESENT)[places], MISSING)
+    want, narrow = gradient(hidden, matrix[:, jnp.array(PRESENT)], places, ())
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose(
+        slopes[0].astype(np.float32), narrow[0].astype(np.float32), rtol=0.02, atol=0.02 / temperature
+    )
+    if not is_frozen:
+        assert not np.asarray(slopes[1]).astype(np.float32)[:, [2, 3, 9, 10]].any()
+
+
+def test_a_target_without_a_token_leaves_numbers_finite() -> None:
+    """A batch of an earlier version may hold one: its ratio to itself is 1, and nothing becomes NaN."""
+    hidden, matrix = jnp.ones((1, 1, 3, 4)), jax.random.normal(jax.random.key(0), (4, 11))
+    targets = jnp.array([[[3, 0, 10]]])
+
+    def loss(h: jax.Array, w: jax.Array) -> jax.Array:
+        got = token_logprobs(h, w, targets, 0.5, missing=MISSING)
+        ratio = jnp.exp(got.logprob - jax.lax.stop_gradient(got.logprob))
+        return jnp.sum(ratio) + jnp.sum(got.entropy)
+
+    value, slopes = jax.value_and_grad(loss, (0, 1))(hidden, matrix)
+    assert np.isfinite(value)
+    assert all(np.isfinite(slope).all() for slope in slopes)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
+def test_scores_at_the_bounds_of_the_temperature_are_the_sampler_s(temperature: float) -> None:
+    r = np.random.default_rng(0)
+    hidden, matrix = (jnp.asarray(r.normal(0, 9, shape), jnp.float32) for shape in ((1, 1, 200, 16), (16, 500)))
+    logits = hidden[0, 0] @ matrix
+    drawn = sample_tokens(
+        jax.random.split(jax.random.key(0), 200), logits, sampling(200, temperature=temperature), truncates=False
+    )
+    score = jax.jit(lambda h, w, t: token_logprobs(h, w, t, temperature))
+    got = score(hidden, matrix, drawn.token[None, None])
+    np.testing.assert_allclose(got.logprob[0, 0], drawn.logprob, atol=1e-3)
+    assert (np.asarray(got.entropy) >= -1e-4).all()

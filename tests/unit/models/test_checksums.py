@@ -1,0 +1,31 @@
+"""The weights of a run's model are refused where they are not those that the run wrote."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.models.formats.checksums import SUMS, refuse_damaged_weights, seal_weights
+from jaxrl_sql.types import InputError
+
+
+def test_changed_weights_of_a_run_are_refused_and_copies_may_be_changed(tmp_path: Path) -> None:
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    for name in ("model-1.safetensors", "model-2.safetensors", "config.json"):
+        (model / name).write_bytes(name.encode() * 100)
+    seal_weights(model)
+    shutil.copytree(model, tmp_path / "copy")
+    (tmp_path / "copy" / "model-1.safetensors").write_bytes(b"merged")
+    (model / "config.json").write_bytes(b"edited")
+    for source in (model, tmp_path / "copy", model / "config.json", "Qwen/Qwen3-0.6B"):
+        refuse_damaged_weights(source)
+    raw = bytearray((model / "model-2.safetensors").read_bytes())
+    raw[700] ^= 16
+    (model / "model-2.safetensors").write_bytes(raw)
+    with pytest.raises(InputError, match=r"/run: model/model-2\.safetensors does not match its checksum: put it back"):
+        refuse_damaged_weights(model)
+    (model.parent / SUMS).unlink()  # as the message advises
+    refuse_damaged_weights(str(model))

@@ -1,0 +1,424 @@
+"""The folder that `jaxrl-sql view` writes, read back as the page reads it, and its refusals."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.commands.view import main
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
+from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.report.html import in_page
+from jaxrl_sql.report.view.folder import View
+from jaxrl_sql.report.view.judging import Asked, Judge, reads_no_table
+from jaxrl_sql.report.view.serving import serving
+from jaxrl_sql.runtime.rollouts import FOLDER, RolloutWriter, pieces_of
+from jaxrl_sql.text2sql.env.address import parse_address
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.evals.side_by_side import side_by_side, write_comparison
+from jaxrl_sql.training.keep import question_of
+from jaxrl_sql.types import Example, InputError
+
+
+def data(out: Path, name: str) -> Any:
+    text = (out / "data" / f"{name}.js").read_text(encoding="utf-8")
+    found = re.fullmatch(r'jx\("([\w-]+)","([A-Za-z0-9+/=]*)"\);\n', text)
+    assert found is not None
+    assert found[1] == name
+    return json.loads(zlib.decompress(base64.b64decode(found[2]), wbits=-15))
+
+
+def groups(out: Path) -> list[dict[str, Any]]:
+    return [one for path in sorted((out / "data").glob("part-*.js")) for one in data(out, path.stem)]
+
+
+@pytest.fixture
+def run(view_runs: ModuleType, tmp_path: Path) -> Path:
+    return view_runs.write_run(tmp_path / "run")
+
+
+def test_every_answer_is_there_with_its_verdict_and_rows(
+    view_runs: ModuleType, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run)]) == 0
+    out = run / "view"
+    assert capsys.readouterr().out == f"{out / 'index.html'}\n"
+    found = {(one["step"], one["uid"]): one for one in groups(out)}
+    assert sorted(found) == sorted(
+        [(0, "e1"), (0, "e2"), (9, "e1"), (9, "e2"), (1, "q1"), (2, "q2"), (1, view_runs.HARM), (2, view_runs.HARM)]
+    )
+    right, wrong = found[1, "q1"]["answers"]
+    assert (right["advantage"], wrong["advantage"]) == (0.5, -0.5)
+    assert right["verdict"]["scores"]["bird"] == right["verdict"]["scores"]["refined"] == 1.0
+    assert wrong["verdict"]["scores"]["bird"] == 0.0
+    assert wrong["verdict"]["results"]["pairs"][0] == [None, ["cup"], []]
+    assert [turn[0] for turn in wrong["turns"]] == ["assistant", "environment", "assistant"]
+    known, broken, none = found[1, view_runs.HARM]["answers"]
+    assert known["verdict"]["constant"]
+    assert known["verdict"]["reasons"] == ["duplicates"]
+    assert "error" in broken["verdict"]["results"]["prediction"]
+    assert "verdict" not in none
+    assert "CREATE TABLE" in data(out, "schemas")["shop"]
+    assert data(out, "tokens") == {"0": "SELECT", "1": " 1", "2": "<b>", "3": "\n"}
+
+
+def test_the_index_marks_what_is_looked_for(view_runs: ModuleType, run: Path) -> None:
+    main([str(run)])
+    index, texts = data(run / "view", "index"), data(run / "view", "texts")
+    uids = [index["uids"][at] for at in index["columns"]["question"]]
+    flags = dict(zip(uids, index["columns"]["flags"], strict=True))
+    assert flags[view_runs.HARM] == SUSPICIOUS | CONSTANT | JUDGED
+    assert flags["q1"] == JUDGED
+    assert len(index["rewards"]) == sum(index["columns"]["count"]) == 14
+    assert sum(index["parts"]) == len(uids) == len(texts["sqls"]) == 8
+    assert view_runs.HARM in texts["questions"]
+    assert index["words"]["statuses"] == ["ok", "syntax_error", "no_sql"]
+    head = data(run / "view", "head")["runs"][0]
+    assert (head["answers"], head["steps"]) == (14, 9)
+    (changed,) = head["changes"]
+    assert (changed["better"], changed["worse"], changed["steps"]) == (1, 1, [0, 9])
+
+
+def test_alike_rewards_are_no_signal_and_a_single_answer_is_no_group(view_runs: ModuleType) -> None:
+    from jaxrl_sql.report.folder import row_of
+
+    shown = {"db": "d", "hardness": ""}
+    assert row_of(view_runs.group(1, "a", [view_runs.answer("x", 1.0)] * 2, **shown), 0).flags & NO_SIGNAL
+    assert not row_of(view_runs.group(1, "a", [view_runs.answer("x", 1.0)], **shown), 0).flags & NO_SIGNAL
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_so"),
+    [
+        ({"bird": 1.0, "refined": 0.0, "test_suite": 1.0}, True),
+        ({"bird": 1.0, "refined": 1.0, "test_suite": 0.0}, True),
+        ({"bird": 1.0, "refined": 1.0, "test_suite": 0.0, "suite": 1.0}, False),
+        ({"bird": 1.0, "refined": 1.0, "test_suite": 1.0, "suite": 0.0}, True),
+        ({"bird": 0.0, "refined": 0.0}, False),
+        ({"bird": 1.0}, False),
+        ({}, False),
+    ],
+)
+def test_suspicious_is_right_by_bird_and_wrong_by_a_stricter_rule(scores: dict[str, float], is_so: bool) -> None:
+    assert is_suspicious({"scores": scores}) == is_so
+
+
+def test_a_query_that_reads_no_table_is_known() -> None:
+    assert reads_no_table("SELECT 3")
+    assert reads_no_table("SELECT 'a' UNION SELECT 'b'")
+    assert not reads_no_table("SELECT (SELECT max(x) FROM t)")
+    assert not reads_no_table("no SQL at all (")
+
+
+def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+    other = view_runs.write_run(tmp_path / "other", steps=(1,))
+    out = tmp_path / "out"
+    assert main([str(run), str(other), "--out", str(out)]) == 0
+    head, index = data(out, "head"), data(out, "index")
+    assert head["title"] == "run and other"
+    assert sorted(set(index["columns"]["run"])) == [0, 1]
+    again = view_runs.write_run(tmp_path / "more" / "run", steps=(1,))
+    assert main([str(run), str(again), "--out", str(out)]) == 0
+    assert len({one["name"] for one in data(out, "head")["runs"]}) == 2
+
+
+def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Path) -> None:
+    first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
+    cut = (first / "records.jsonl").read_text().replace('"finish_reason": "stop"', '"finish_reason": "length"', 1)
+    (first / "records.jsonl").write_text(cut)
+    second = view_runs.write_evaluation(tmp_path / "second", {"a": 0.0, "b": 0.0})
+    (first / "config.yaml").write_text(
+        "recipe: arctic\nseed: 4\nmodel: {checkpoint: M}\nevaluate: {data: [D, E], predictions: []}\n"
+    )
+    (second / "config.yaml").write_text(
+        "seed: 0\nevaluate: {model: named, base_url: 'http://me:key@127.0.0.1:8000/v1'}\n"
+    )
+    out = tmp_path / "out"
+    assert main([str(first), str(second), "--out", str(out)]) == 0
+    shown = groups(out)
+    assert [(one["phase"], one["uid"], one["answers"][0]["reward"]) for one in shown] == [
+        ("eval", "a", 1.0), ("eval", "b", 0.0), ("eval", "a", 0.0), ("eval", "b", 0.0),
+    ]  # fmt: skip
+    assert shown[0]["answers"][0]["verdict"]["results"]["pairs"][0] == [["cup"], ["pot"], [0]]
+    assert [one["answers"][0]["finish_reason"] for one in shown] == ["length", "stop", "stop", "stop"]
+    assert [bool(flags & 16) for flags in data(out, "index")["columns"]["flags"]] == [True, False, False, False]
+    assert shown[0]["prompt"] == "CREATE TABLE item"
+    (head, other) = data(out, "head")["runs"]
+    assert dict(head["ran"]) == {"folder": "first", "recipe": "arctic", "model": "M", "data": "D, E", "seed": "4"}
+    assert dict(other["ran"]) == {"folder": "second", "model": "named at 127.0.0.1:8000", "seed": "0"}
+    rules = head["rules"]
+    assert rules == [{"set": "dev", "rule": "bird", "mean": 0.5, "low": 0.2, "high": 0.8}]
+    write_comparison(side_by_side(first, second), tmp_path / "compared")
+    assert main([str(tmp_path / "compared"), "--out", str(out)]) == 0
+    (changed,) = groups(out)
+    assert [one["from"] for one in changed["answers"]] == ["first: first", "second: second"]
+    assert [one["reward"] for one in changed["answers"]] == [1.0, 0.0]
+    assert [one["finish_reason"] for one in changed["answers"]] == ["length", "stop"]
+    whole = json.loads((tmp_path / "compared" / "compare.json").read_text())
+    assert f"50.0% of the answers in {first} are truncated at the token limit" in whole["notes"]
+    assert "ok (length) → ok" in (tmp_path / "compared" / "compare.md").read_text()
+
+
+def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> None:
+    (run / "shop.sqlite").unlink()
+    assert main([str(run)]) == 0
+    head = data(run / "view", "head")
+    assert head["told"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
+    found = [one for one in groups(run / "view") if one["uid"] == "q1"]
+    assert found[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
+
+
+# SQL that no SQLite runs, and its rows.
+ON_ENGINES = {
+    "postgresql": ("SELECT name FROM item WHERE price::int > 3 ORDER BY id", [["pot"]]),
+    "mysql": ("SELECT LEFT(name, 2) FROM item ORDER BY id LIMIT 0, 2", [["cu"], ["po"]]),
+    "duckdb": ("FROM item SELECT name WHERE price > 3", [["pot"]]),
+}
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, server_database: Callable[[str, str], Any], monkeypatch: Any
+) -> tuple[str, str]:
+    """Return an engine's dialect and where its database is; the password is in the environment alone."""
+    dialect: str = request.param
+    script = "CREATE TABLE item(id integer PRIMARY KEY, name text, price double precision);"
+    script += "INSERT INTO item VALUES (1, 'cup', 2.5), (2, 'pot', 9.0);"
+    if dialect == "duckdb":
+        with pytest.importorskip("duckdb").connect(str(tmp_path / "shop.duckdb")) as connection:
+            connection.execute(script)
+        return dialect, f"duckdb:{tmp_path / 'shop.duckdb'}"
+    url: str = server_database("mariadb" if dialect == "mysql" else dialect, script).reader
+    monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], parse_address(url).password)
+    return dialect, url
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["duckdb", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mysql"))],
+    indirect=True,
+)
+def test_answers_that_a_server_ran_have_verdicts_and_rows(
+    view_runs: ModuleType, run: Path, place: tuple[str, str], tmp_path: Path
+) -> None:
+    dialect, url = place
+    gold, rows = ON_ENGINES[dialect]
+    wrong = "SELECT name FROM item WHERE id = 1"
+    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
+    record = view_runs.group(3, "s1", [view_runs.answer(gold, 1.0), view_runs.answer(wrong, 0.0)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    assert main([str(run), "--out", str(tmp_path / "out")]) == 0
+    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
+    right, other = (one["verdict"] for one in found["answers"])
+    assert (right["scores"]["bird"], other["scores"]["bird"]) == (1.0, 0.0)
+    assert [mine for mine, _, _ in right["results"]["pairs"]] == rows
+    assert other["results"]["pairs"][0][2], "a cell that differs is marked"
+    assert "item" in data(tmp_path / "out", "schemas")["shop"]
+    password = parse_address(url).password if dialect != "duckdb" else url.rpartition("/")[0]
+    for path in tmp_path.joinpath("out/data").iterdir():
+        assert password not in json.dumps(data(path.parents[1], path.stem) if path.stem != "stamp" else "")
+    if dialect != "duckdb":
+        assert password not in "".join(piece.read_text() for piece in pieces_text(run))
+
+
+def pieces_text(run: Path) -> Iterator[Path]:
+    """Unpack the pieces of a run beside them."""
+    for piece in sorted((run / FOLDER).glob("train-*")):
+        plain = run / f"{piece.name}.txt"
+        plain.write_bytes(gzip.decompress(piece.read_bytes()))
+        yield plain
+
+
+def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+    url = "postgresql://someone@127.0.0.1:1/shop"
+    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url)
+    record = view_runs.group(3, "s1", [view_runs.answer("SELECT 1", 1.0)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    assert main([str(run), "--out", str(tmp_path / "out")]) == 0
+    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
+    assert found["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
+    assert data(tmp_path / "out", "head")["told"] == ["Not judged: shop of PostgreSQL cannot be reached."]
+    assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
+
+
+@pytest.mark.servers
+def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[[str, str], Any]) -> None:
+    server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
+    gold = "SELECT id FROM item"
+    asked = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
+    with make_executor(ExecutorConfig()) as executor:
+        judge = Judge(executor, 100, 60.0)
+        judge.judge([Asked(asked, gold)])
+        server.stop()
+        judge.judge([Asked(asked, gold), Asked(asked, "SELECT 1")])
+    assert judge.judged == 1
+    assert judge.missing == ["shop of PostgreSQL cannot be reached"]
+
+
+def test_judging_is_bounded_and_that_is_told(run: Path) -> None:
+    assert main([str(run), "--judge", "1"]) == 0
+    (told,) = data(run / "view", "head")["told"]
+    assert told.startswith("1 of 10 distinct answers were judged")
+    assert main([str(run), "--judge", "0"]) == 0
+    assert data(run / "view", "head")["told"] == []
+    assert not any("verdict" in answer for one in groups(run / "view") for answer in one["answers"])
+
+
+def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+    shown = View([open_source(run)], tmp_path / "out", None)
+    assert shown.update(is_live=True)
+    assert not shown.update(is_live=True)
+    first = data(tmp_path / "out", "index")
+    view_runs.add_step(run, 3)
+    assert shown.update(is_live=True)
+    more = data(tmp_path / "out", "index")
+    assert len(more["columns"]["step"]) == len(first["columns"]["step"]) + 2
+    assert (tmp_path / "out" / "data" / "stamp.js").read_text() == "jxStamp(2, true);\n"
+    assert shown.update(is_live=False)
+    assert (tmp_path / "out" / "data" / "stamp.js").read_text() == "jxStamp(3, false);\n"
+
+
+def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleType, tmp_path: Path) -> None:
+    run = view_runs.write_run(tmp_path / "run", steps=range(1, 4), keep=20)
+    shown = View([open_source(run)], tmp_path / "out", None)
+    shown.update(is_live=True)
+    for step in range(4, 12):
+        view_runs.add_step(run, step, keep=20)
+    assert pieces_of(run / FOLDER, "train")[0].number > 0
+    shown.update(is_live=True)
+    index = data(tmp_path / "out", "index")
+    assert 0 in index["parts"]
+    assert max(index["columns"]["step"]) == 11
+    assert any("keep_rollouts" in told for told in data(tmp_path / "out", "head")["told"])
+
+
+def test_a_cut_piece_is_told_and_the_rest_is_shown(run: Path) -> None:
+    piece = pieces_of(run / FOLDER, "train")[0].path
+    piece.write_bytes(piece.read_bytes()[:-40])
+    assert main([str(run)]) == 0
+    assert data(run / "view", "head")["told"] == [f"A part of {piece.name} cannot be read and is left out."]
+    assert {one["step"] for one in groups(run / "view")} == {0, 1, 2, 9}
+
+
+def line_of(capsys: pytest.CaptureFixture[str]) -> str:
+    text = capsys.readouterr().err
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    return text
+
+
+def test_what_cannot_be_looked_at_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert "neither a run (metrics.jsonl)" in line_of(capsys)
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert main([str(older)]) == 2
+    assert "the run kept no answers (run.keep_rollouts was 0" in line_of(capsys)
+    (older / FOLDER).mkdir()
+    assert main([str(older)]) == 2
+    assert "no piece of answers is left" in line_of(capsys)
+    assert not (older / "view").exists()
+    assert main([str(run), "--out", str(run)]) == 2
+    assert "holds other files: name an empty folder" in line_of(capsys)
+    (tmp_path / "file").write_text("")
+    assert main([str(run), "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be written" in line_of(capsys)
+
+
+def test_broken_evaluations_are_one_line(
+    view_runs: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = view_runs.write_evaluation(tmp_path / "one", {"a": 1.0})
+    whole = (folder / "records.jsonl").read_text()
+    (folder / "records.jsonl").write_text(whole + whole[:-20])
+    assert main([str(folder)]) == 2
+    assert "records.jsonl:2: no record of a question" in line_of(capsys)
+    (folder / "records.jsonl").write_text(whole)
+    (folder / "metrics.json").write_text("[")
+    assert main([str(folder)]) == 2
+    assert "metrics.json: no numbers of an evaluation" in line_of(capsys)
+    compared = tmp_path / "compared"
+    compared.mkdir()
+    (compared / "compare.json").write_text("{}")
+    assert main([str(compared)]) == 2
+    assert "no comparison of two evaluations" in line_of(capsys)
+    (compared / "compare.json").write_text(json.dumps({"own": "bird", "changed": []}))
+    assert main([str(compared)]) == 2
+    assert "no question ends differently" in line_of(capsys)
+
+
+def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main([str(run), "--serve", str(port)]) == 2
+    assert f"--serve {port}: Address already in use: name another port" in line_of(capsys)
+    assert main([str(run), "--serve", "99999"]) == 2
+    assert "--serve 99999" in line_of(capsys)
+
+
+def test_only_who_knows_the_address_is_served(run: Path) -> None:
+    main([str(run)])
+    (run / "view/notes.txt").write_text("somebody's own")
+    with serving(run / "view", 0) as address:
+        with urllib.request.urlopen(f"{address}index.html") as found:  # noqa: S310 - loopback
+            assert b"Content-Security-Policy" in found.read()
+            assert found.headers["Cache-Control"] == "no-store"
+        other = urllib.request.Request(f"{address}index.html", headers={"Host": "evil.example"})  # noqa: S310
+        others = ("../config.yaml", "notes.txt", "page/../notes.txt", "%00", "page/%00")
+        beside = [(f"{address}{one}", 404) for one in others]
+        for asked, code in ((other, 403), (f"{address}data/", 404), *beside):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(asked)  # noqa: S310
+            assert refused.value.code == code
+            refused.value.close()
+    with pytest.raises(InputError, match="neither a run"):
+        open_source(run / "view")
+
+
+def test_a_folder_that_holds_something_else_is_never_served(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/secret").write_text("")
+    served: list[Path] = []
+    monkeypatch.setattr("jaxrl_sql.report.view.serving.serving", lambda folder, _port: served.append(folder))
+    assert main([str(run), "--out", str(tmp_path / "home"), "--serve", "0"]) == 2
+    assert "home holds other files" in line_of(capsys)
+    assert served == []
+
+
+def test_the_command_needs_no_jax(run: Path) -> None:
+    program = (
+        "import sys; from jaxrl_sql.commands.view import main; code = main(sys.argv[1:]); "
+        "assert 'jax' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_browser_rounds_no_number(tmp_path: Path) -> None:
+    """Its numbers are doubles: whole ones beyond 2^53 are text in a page's data."""
+    large, exact = 9007199254740993, 9007199254740991
+    cells = [large, -large, exact, 0.1234567890123456789, 1e300, True, None, "9007199254740993"]
+    shown = [str(large), str(-large), *cells[2:]]
+    assert json.loads(in_page({"rows": [cells]})) == {"rows": [shown]}
+    AnswersFolder(tmp_path / "out").write_more("tokens", {"rows": [cells]})
+    assert data(tmp_path / "out", "tokens") == {"rows": [shown]}

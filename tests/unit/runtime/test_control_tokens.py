@@ -1,0 +1,107 @@
+"""Control tokens in a text from outside: each kind of tokenizer encodes their names as ordinary text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from jaxrl_sql.runtime.control_tokens import MARK, ControlTokens, bare
+
+VOCABULARY = ("\n\n", "<b>", " >= ")
+PLAIN = "SELECT a[1], '<>' FROM t WHERE a < b AND c >= d  -- \n\n<b>, é"
+
+
+def byte_level(*tokens: AddedToken, normalizer: Any = None) -> Any:
+    """Return a tokenizer of bytes with special tokens and further ones."""
+    letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    core: Any = Tokenizer(models.BPE(letters, []))
+    core.normalizer = normalizer
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken("<|im_end|>", normalized=False), AddedToken("PAD", normalized=False)])
+    further = [AddedToken(name, normalized=False) for name in ("<think>", "\n\n", "<b>", " >= ")]
+    core.add_tokens([*further, *tokens])
+    return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)
+
+
+def control_ids(tokenizer: Any) -> set[int]:
+    """Return the ids of all added tokens of a tokenizer but those that are vocabulary."""
+    return {i for i, token in tokenizer.added_tokens_decoder.items() if token.content not in VOCABULARY}
+
+
+@pytest.mark.parametrize("make", [byte_level, ByT5Tokenizer], ids=["fast", "slow"])
+@pytest.mark.parametrize("form", ["{}", "a {} b", "{0}{0}", "{}\n", "<{}>", "</s{}"])
+def test_the_name_of_each_control_token_is_ordinary_text(make: Callable[[], Any], form: str) -> None:
+    tokenizer = make()
+    control = ControlTokens(tokenizer)
+    for i in control_ids(tokenizer):
+        text = form.format(tokenizer.added_tokens_decoder[i].content)
+        assert i in tokenizer.encode(text, add_special_tokens=False)
+        ids = control.encode(control.shield(text))
+        assert control_ids(tokenizer).isdisjoint(ids)
+        assert tokenizer.decode(ids) == text
+        assert bare(control.shield(text)) == text
+
+
+def test_other_text_is_neither_marked_nor_encoded_otherwise() -> None:
+    tokenizer = byte_level()
+    control = ControlTokens(tokenizer)
+    assert control.shield(PLAIN) == PLAIN
+    assert control.encode(PLAIN) == tokenizer.encode(PLAIN, add_special_tokens=False)
+    assert {*tokenizer.convert_tokens_to_ids([*VOCABULARY])} <= {*control.encode(PLAIN)}
+
+
+def test_names_that_are_exempt_or_written_by_a_template_stay_tokens() -> None:
+    tokenizer = byte_level()
+    control = ControlTokens(tokenizer)
+    think, end = tokenizer.convert_tokens_to_ids(["<think>", "<|im_end|>"])
+    ids = control.encode(control.shield("<think>a<|im_end|>", but=("<think>",)) + "<|im_end|>")
+    assert [ids.count(think), ids.count(end)] == [1, 1]
+    assert control.tags == {"<think>"}
+
+
+def test_names_that_overlap_are_each_cut() -> None:
+    tokenizer = byte_level(AddedToken("<x><y>", normalized=False), AddedToken("<y>", normalized=False))
+    control = ControlTokens(tokenizer)
+    assert control.shield("<x><y>") == f"<{MARK}x><{MARK}y>"
+    assert control_ids(tokenizer).isdisjoint(control.encode(control.shield("<x><y><y>")))
+
+
+def test_a_name_that_comes_about_by_normalization_is_ordinary_text() -> None:
+    tokenizer = byte_level(AddedToken("<tool>", normalized=True), normalizer=normalizers.NFKC())
+    control = ControlTokens(tokenizer)
+    wide = "a ＜tool＞ b"
+    assert not control_ids(tokenizer).isdisjoint(tokenizer.encode(wide))
+    assert control_ids(tokenizer).isdisjoint(control.encode(control.shield(wide)))
+    assert control.shield("a tool, é") == "a tool, é"
+
+
+def test_an_unknown_character_is_no_control_token() -> None:
+    unknown, end = "<unk>", "</s>"
+    core = Tokenizer(models.BPE(unk_token=unknown))
+    core.normalizer = normalizers.Replace(" ", "_")
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=[unknown, end], show_progress=False)
+    core.train_from_iterator(["select name from singer"] * 9, trainer)
+    described = json.loads(core.to_str())
+    for token in described["added_tokens"]:
+        token["normalized"] = True
+    core = Tokenizer.from_str(json.dumps(described))
+    control = ControlTokens(PreTrainedTokenizerFast(tokenizer_object=core, unk_token=unknown, eos_token=end))
+    assert control.shield("select é from singer") == "select é from singer"
+    assert control.shield("select </s> <unk>").count(MARK) >= 2
+
+
+def test_a_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
+    class Letters:
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            assert not add_special_tokens
+            return [*map(ord, text)]
+
+    control = ControlTokens(Letters())
+    assert control.shield("<|im_end|>") == "<|im_end|>"
+    assert control.encode("ab") == [97, 98]

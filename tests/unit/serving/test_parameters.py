@@ -1,0 +1,276 @@
+"""Parameters of requests: each is read, ignored as no answer depends on it, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import openai.types.chat as openai_chat
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from pydantic import BaseModel
+
+from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.inference.endpoint_client import _Client
+from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.rollout.stop_strings import Vocabulary
+from jaxrl_sql.serving.parameters import IGNORED, IGNORED_IN_CONTENT, REFUSED, REFUSED_IN, RefusedError
+from jaxrl_sql.serving.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    Message,
+    Request,
+    StreamOptions,
+    TemplateOptions,
+    read,
+)
+
+ROOT = Path(__file__).parents[3]
+LEAST: dict[type[Request], dict[str, Any]] = {
+    ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+    CompletionRequest: {"model": "m", "prompt": "a"},
+}
+KINDS = pytest.mark.parametrize("kind", LEAST)
+MEMBERS: dict[str, type[BaseModel]] = {
+    "stream_options": StreamOptions, "chat_template_kwargs": TemplateOptions,
+    "messages": Message, "content": ContentPart,
+}  # fmt: skip
+
+
+def ask(kind: type[Request], **more: Any) -> Request:
+    return read(kind, json.dumps(LEAST[kind] | more).encode())
+
+
+def refusal(kind: type[Request], **more: Any) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        ask(kind, **more)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def say(**message: Any) -> dict[str, Any]:
+    """Return the field of a chat with one message."""
+    return {"messages": [{"role": "user", "content": "a"} | message]}
+
+
+@KINDS
+def test_refused_parameters_are_named_and_their_neutral_values_pass(kind: type[Request]) -> None:
+    for name in REFUSED.keys() - kind.model_fields.keys():
+        for value in (None, *REFUSED[name]):
+            ask(kind, **{name: value})
+        for value in ({"x": 1}, "x", 7, *(flag for flag in (False, True) if flag not in REFUSED[name])):
+            error = refusal(kind, **{name: value})
+            assert (error.code, error.param) == ("unsupported_parameter", name)
+            assert str(error).startswith(f"{name} is not supported")
+
+
+@KINDS
+def test_ignored_parameters_pass_with_any_value(kind: type[Request]) -> None:
+    for value in ("a", 7, False):
+        ask(kind, **dict.fromkeys(IGNORED, value))
+    ask(kind, metadata={"a": "b"}, prediction={"type": "content", "content": "a"})
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("temprature", "temperature"), ("max_new_tokens", "max_tokens"), ("Stop", "stop"), ("zzzzzz", "")],
+)
+def test_an_unknown_parameter_is_refused_with_the_nearest(kind: type[Request], name: str, near: str) -> None:
+    for value in (None, 0, 0.5):
+        error = refusal(kind, **{name: value})
+        assert str(error) == f"unknown parameter {name}" + (f"; the nearest is {near}" if near else "")
+        assert (error.code, error.param) == ("unknown_parameter", name)
+
+
+@KINDS
+def test_null_is_an_absent_value(kind: type[Request]) -> None:
+    optional = {name: None for name, field in kind.model_fields.items() if not field.is_required()}
+    assert ask(kind, **optional) == ask(kind)
+    for name in LEAST[kind]:
+        assert str(refusal(kind, **{name: None})).startswith(f"{name}: ")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", "2"), ("n", True), ("n", 1.5), ("max_tokens", "9"), ("temperature", "0.5"), ("temperature", True),
+        ("top_p", [1]), ("stream", "yes"), ("stream", 1), ("stop", 5), ("stop", [1]), ("stop", {"a": "b"}),
+        ("seed", "1"), ("logprobs", "yes"), ("return_token_ids", 1), ("stream_options", True), ("model", 1),
+        ("stream_options", {"include_usage": "yes"}),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused(kind: type[Request], name: str, value: Any) -> None:
+    assert str(refusal(kind, **{name: value})).startswith(name)
+
+
+@KINDS
+def test_limits_that_contradict_each_other_are_refused(kind: type[Request]) -> None:
+    assert "send one" in str(refusal(kind, max_tokens=3, max_completion_tokens=4))
+    ask(kind, max_tokens=3, max_completion_tokens=3)
+
+
+def test_best_of_is_neutral_where_it_leaves_no_choice() -> None:
+    ask(CompletionRequest, best_of=3, n=3)
+    for best_of in (1, 4):
+        assert refusal(CompletionRequest, best_of=best_of, n=3).param == "best_of"
+
+
+def test_log_probabilities_of_further_tokens_are_refused() -> None:
+    ask(CompletionRequest, logprobs=0)
+    assert str(refusal(CompletionRequest, logprobs=1)).startswith("logprobs: ")
+    assert refusal(ChatRequest, logprobs=True, top_logprobs=1).param == "top_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (
+            {"stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats is not supported",
+        ),
+        ({"stream_options": {"include_usages": True}}, "the nearest is stream_options.include_usage"),
+        ({"chat_template_kwargs": {"thinking": False}}, "unknown parameter chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking: "),
+        (say(name="Ann"), "messages.0.name is not supported"),
+        (say(tool_calls=[{"id": "1"}]), "messages.0.tool_calls is not supported"),
+        (say(role="tool", tool_call_id="1"), "messages.0.tool_call_id is not supported"),
+        (say(reasoning_content="so"), "messages.0.reasoning_content is not supported"),
+        (say(contents="b"), "unknown parameter messages.0.contents; the nearest is messages.0.content"),
+        (say(content=None), "messages.0.content: "),
+        (say(content=7), "messages.0.content"),
+        (say(role=None), "messages.0.role: "),
+        (
+            say(content=[{"type": "image_url", "image_url": {"url": "x"}}]),
+            "messages.0.content.0 is of type 'image_url'",
+        ),
+        (say(content=[{"type": "input_audio", "input_audio": {}}]), "messages.0.content.0 is of type 'input_audio'"),
+        (say(content=[{"type": "text"}]), "messages.0.content.0.text is missing"),
+        (say(content=[{"type": "text", "text": "a", "cache": 1}]), "unknown parameter messages.0.content.0.cache"),
+        ({"messages": []}, "messages: "),
+    ],
+)
+def test_members_that_are_not_read_are_refused(more: dict[str, Any], reason: str) -> None:
+    assert reason in str(refusal(ChatRequest, **more))
+
+
+def test_a_message_as_the_server_wrote_it_is_read_again() -> None:
+    empty = dict.fromkeys(("audio", "function_call", "refusal"))
+    ask(ChatRequest, **say(role="assistant", tool_calls=[], annotations=[], reasoning_content="", **empty))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"model": "m", "prompt": "a", "temperature": 0, "temperature": 1}', "temperature"),
+        (b'{"model": "m", "prompt": "a", "metadata": {"b": {"c": 1, "c": 1}}}', "c"),
+    ],
+)
+def test_a_name_that_is_there_twice_is_refused(body: bytes, name: str) -> None:
+    with pytest.raises(RefusedError, match=f"{name} is in an object twice"):
+        read(CompletionRequest, body)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b'{"model": "m", "prompt": "a", "x": \xff}'])
+def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(RefusedError, match=r"^the body: "):
+        read(CompletionRequest, body)
+
+
+def test_a_message_that_the_template_leaves_out_is_refused() -> None:
+    tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role in ['system', 'user'] %}{{ m.role }}: {{ m.content | trim }}\n"
+        "{% elif m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}\n{% endif %}{% endfor %}"
+    )
+    engine: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+    turns = [{"role": role, "content": f" {role} <|im_end|> "} for role in ("system", "user", "assistant", "user")]
+    turns[2]["content"] = "<think>so</think>yes"
+    (prompt,) = ask(ChatRequest, messages=turns).prompts(engine)
+    assert prompt.text.startswith("system: system <|im_end|>\nuser: ")
+    request = ask(ChatRequest, messages=[{"role": "developer", "content": "Answer in French."}, *turns])
+    with pytest.raises(RefusedError, match=r"messages.0: the model's chat template leaves out .* role 'developer'"):
+        request.prompts(engine)
+
+
+def test_a_message_whose_text_the_template_changes_is_answered() -> None:
+    tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content.replace('/no_think', '').rstrip() }}{% endfor %}"
+    engine: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
+    (prompt,) = ask(ChatRequest, messages=[{"role": "system", "content": "Be brief. /no_think"}]).prompts(engine)
+    assert prompt.text == "Be brief."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": "hi", "type": "text"},
+        {"role": "user", "content": "hi", "name": ""},
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": None},
+    ],
+    ids=["type", "name", "cache_control", "no content"],
+)
+def test_members_that_clients_send_by_default_are_read(message: dict[str, Any]) -> None:
+    assert ask(ChatRequest, messages=[message]).messages[0].plain()["content"] in ("hi", "")
+
+
+def test_whole_numbers_may_have_a_point() -> None:
+    request = ask(CompletionRequest, max_tokens=100.0, n=1.0, top_k=50.0, seed=1.0)
+    assert (request.max_tokens, request.n, request.top_k, request.seed) == (100, 1, 50, 1)
+    assert str(refusal(CompletionRequest, n=1.5)).startswith("n: ")
+
+
+def test_requests_of_our_own_client_are_read() -> None:
+    changed = {
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "token_limit": "max_completion_tokens",
+    }
+    for settings in ({}, changed, {"send_temperature": False}):
+        client: Any = SimpleNamespace(config=EvaluateConfig(**settings))
+        ask(ChatRequest, **_Client._options(client))
+
+
+def test_every_parameter_of_openai_s_package_is_known() -> None:
+    for kind, params in ((ChatRequest, chat_create_params), (CompletionRequest, completion_create_params)):
+        names = typing.get_type_hints(params.CompletionCreateParamsBase)
+        assert set(names) <= kind.model_fields.keys() | IGNORED | REFUSED.keys()
+    known = Message.model_fields.keys() | REFUSED_IN["messages"].keys()
+    for role in ("System", "Developer", "User", "Assistant", "Tool", "Function"):
+        assert set(typing.get_type_hints(getattr(openai_chat, f"ChatCompletion{role}MessageParam"))) <= known
+
+
+def test_the_page_lists_the_parameters() -> None:
+    """Lines of the page begin with what they list, and names are in backticks, with a neutral value behind `=`."""
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    section = page.split("### Parameters\n")[1].split("\n#")[0]
+
+    def listed(title: str) -> set[str]:
+        (item,) = re.findall(rf"^- \*\*{title}\*\*(.*?)(?=^- \*\*|^$|\Z)", section, re.MULTILINE | re.DOTALL)
+        return set(re.findall("`([^`]+)`", item))
+
+    def with_values(refused: Any, before: str = "") -> set[str]:
+        return {
+            f"{before}{name}" + "".join(f"={json.dumps(value)}" for value in values[:1])
+            for name, values in refused.items()
+        }
+
+    both = ChatRequest.model_fields.keys() & CompletionRequest.model_fields.keys()
+    assert listed("Read by both") == {*both}
+    assert listed("Read in a chat") == {*ChatRequest.model_fields} - both
+    assert listed("Read in a completion") == {*CompletionRequest.model_fields} - both
+    assert listed("Ignored") == IGNORED
+    assert listed("Refused") == with_values(REFUSED)
+    for name, kind in MEMBERS.items():
+        ignored = IGNORED_IN_CONTENT if name == "content" else set()
+        assert listed(f"Members of {name}") == {*kind.model_fields} | with_values(REFUSED_IN[name]) | ignored

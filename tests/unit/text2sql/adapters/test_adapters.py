@@ -1,0 +1,333 @@
+"""The same transcripts earn the same rewards, in whichever trainer's form the dialogue is held."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.text2sql.adapters.episode import SqlTask, example_of
+from jaxrl_sql.text2sql.adapters.trl import SqlEnvironment, environment_factory, reward_function
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.types import InputError
+
+GOLD = "SELECT name FROM singer WHERE age > 30"
+T = "<think>so</think>\n"
+# What the policy writes turn by turn, and what it earns.
+TRANSCRIPTS = {
+    "right at once": ([f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "right after a look": ([f"{T}<sql>SELECT age FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "wrong rows": ([f"{T}<solution>SELECT name FROM singer</solution>"], 0.0),
+    "an error seen and mended": ([f"{T}<sql>SELECT nme FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "does not run": ([f"{T}<solution>SELEC name</solution>"], 0.0),
+    "would change": ([f"{T}<sql>DELETE FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "no solution": ([f"{T}<sql>SELECT 1</sql>"] * 3, -1.0),
+    "no thought": ([f"<solution>{GOLD}</solution>"], -1.0),
+    "two solutions": ([f"{T}<solution>{GOLD}</solution><solution>{GOLD}</solution>"], -1.0),
+    "nothing asked": (["Hm.", f"{T}<solution>{GOLD}</solution>"], -1.0),
+}
+ALL = pytest.mark.parametrize(("turns", "wanted"), TRANSCRIPTS.values(), ids=TRANSCRIPTS)
+
+
+@pytest.fixture(scope="module")
+def task() -> Iterator[SqlTask]:
+    with make_executor(ExecutorConfig()) as executor:
+        yield SqlTask(executor, turns=3)
+
+
+@pytest.fixture
+def row(tmp_path: Path) -> dict[str, str]:
+    path = tmp_path / "pop.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE singer (name TEXT, age INT)")
+        connection.executemany("INSERT INTO singer VALUES (?, ?)", [("Ann", 25), ("Bo", 52), ("Cy", 31)])
+    connection.close()
+    return {"db_path": str(path), "gold_sql": GOLD, "question": "Who is over 30?"}
+
+
+def messages(task: SqlTask, row: dict[str, str], turns: list[str]) -> list[dict[str, str]]:
+    """Return the dialogue as a chat's messages after the prompt."""
+    episode = task.begin(example_of(row))
+    for turn in turns:
+        episode.step(turn)
+    roles = {"assistant": "assistant", "environment": "user"}
+    return [{"role": roles[role], "content": text} for role, text in episode.transcript]
+
+
+@ALL
+def test_the_episode(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    episode = task.begin(example_of(row))
+    said = [episode.step(turn) for turn in turns]
+    assert said[-1] is None
+    assert episode.done
+    assert None not in said[:-1]
+    assert episode.reward() == wanted
+    with pytest.raises(InputError, match="the dialogue is over"):
+        episode.step("more")
+
+
+@ALL
+def test_trls_reward_function(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    chat = messages(task, row, turns)
+    text = "".join(one["content"] for one in chat)
+    columns = {name: [value] * 2 for name, value in row.items()}
+    given = [chat, text]
+    assert reward_function(task)(completions=given, prompts=["", ""], trainer_state=None, **columns) == [wanted] * 2
+
+
+@ALL
+def test_trls_environment(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    """Tool calls have no form that could be wrong: the transcripts without a thought are not theirs."""
+    if not all(turn.startswith(T) and turn.count("</s") == 1 for turn in turns):
+        pytest.skip("no tool call writes this")
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    for turn in turns:
+        tag = "sql" if "<sql>" in turn else "solution"
+        sql = turn.partition(f"<{tag}>")[2].partition("<")[0]
+        (environment.query if tag == "sql" else environment.solution)(sql)
+    assert environment.get_reward() == wanted
+    assert environment.query("SELECT 1") == "The dialogue is over."
+
+
+RIGHT = f"{T}<solution>{GOLD}</solution>"
+SOLVED = {"role": "assistant", "content": RIGHT}
+
+
+def call(name: str, sql: str, *, is_text: bool = True) -> dict[str, Any]:
+    """Return a message that calls a tool, with arguments as JSON text or as a mapping."""
+    arguments = json.dumps({"sql": sql}) if is_text else {"sql": sql}
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+TOOL = {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "1"}]}
+PROMPT = [{"role": "user", "content": "Who is over 30?"}]
+# Messages of a completion, the prompt, and the reward.
+MESSAGES: dict[str, tuple[Any, Any, float]] = {
+    "a text": (RIGHT, "", 1.0),
+    "a text behind a begun thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
+    "content as text": ([SOLVED], PROMPT, 1.0),
+    "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], PROMPT, 1.0),
+    "two parts and an image": (
+        [{**SOLVED, "content": [{"type": "text", "text": T}, {"type": "image"}, {"text": RIGHT.removeprefix(T)}]}],
+        PROMPT,
+        1.0,
+    ),
+    "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], PROMPT, 1.0),
+    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
+    "no content": ([{**SOLVED, "content": None}], PROMPT, -1.0),
+    "no content key": ([{"role": "assistant"}], PROMPT, -1.0),
+    "no messages": ([], PROMPT, -1.0),
+    "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], PROMPT, 1.0),
+    "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], PROMPT, 1.0),
+    "a call alone": ([call("query", GOLD), TOOL], PROMPT, -1.0),
+    "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], PROMPT, 1.0),
+    "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], PROMPT, 1.0),
+    "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], PROMPT, 0.0),
+    "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], PROMPT, 1.0),
+    "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], PROMPT, -1.0),
+    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
+    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
+    "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], PROMPT, 1.0),
+    "a thought that nobody opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
+    "a turn that the prompt began": (
+        [{**SOLVED, "content": RIGHT.removeprefix("<think>")}],
+        [*PROMPT, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
+        1.0,
+    ),
+    "a turn that the prompt began and the completion repeats": (
+        [SOLVED], [*PROMPT, {"role": "assistant", "content": "<think>"}], 1.0
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("completion", "prompt", "wanted"), MESSAGES.values(), ids=MESSAGES)
+def test_trls_reward_function_reads_every_form_of_message(
+    task: SqlTask, row: dict[str, str], completion: Any, prompt: Any, wanted: float
+) -> None:
+    columns = {name: [value] for name, value in row.items()}
+    assert reward_function(task)(completions=[completion], prompts=[prompt], **columns) == [wanted]
+
+
+@pytest.mark.parametrize("completion", [7, [RIGHT], [{**SOLVED, "content": 7}], [{**SOLVED, "tool_calls": [7]}]])
+def test_completions_of_another_type_are_refused(task: SqlTask, row: dict[str, str], completion: Any) -> None:
+    columns = {name: [value] for name, value in row.items()}
+    with pytest.raises(InputError, match=r"must be .* not (int|list)"):
+        reward_function(task)(completions=[completion], **columns)
+
+
+@pytest.mark.parametrize("arguments", ["[" * 200_000, "{", '["sql"]', '{"sql": 7}'])
+def test_arguments_that_are_no_sql_earn_nothing(task: SqlTask, row: dict[str, str], arguments: str) -> None:
+    call = {"type": "function", "function": {"name": "solution", "arguments": arguments}}
+    completion = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert reward_function(task)(completions=[completion], **{name: [value] for name, value in row.items()}) == [0.0]
+
+
+@pytest.mark.parametrize("content", [[{"type": "text", "text": RIGHT}], [T, RIGHT.removeprefix(T)]])
+def test_an_episode_takes_content_in_parts(task: SqlTask, row: dict[str, str], content: Any) -> None:
+    episode = task.begin(example_of(row))
+    assert "No query and no solution" in (episode.step(None) or "")
+    episode = task.begin(example_of(row))
+    assert episode.step(content) is None
+    assert episode.reward() == 1.0
+
+
+def test_columns_may_be_arrays_and_paths(task: SqlTask, row: dict[str, str]) -> None:
+    columns: dict[str, Any] = {name: np.array([value] * 2) for name, value in row.items()}
+    assert reward_function(task)(completions=[RIGHT, RIGHT], **columns) == [1.0, 1.0]
+    columns |= {"db_path": [Path(row["db_path"])] * 2, "trainer_state": object(), "log_metric": print}
+    assert reward_function(task)(completions=[RIGHT, RIGHT], **columns) == [1.0, 1.0]
+    with pytest.raises(InputError, match="must be texts, not str and int"):
+        reward_function(task)(completions=[RIGHT], **columns | {"db_path": [row["db_path"]], "gold_sql": [7]})
+
+
+TAGS = ("</solution>", "<solution>", "</sql>", "<sql>", "</think>", "<observation>", "</answer>", "```", "it''s")
+HOLDING_TAGS = [f"{GOLD} AND '{tag}' <> ''" for tag in TAGS]
+HOLDING_TAGS += [f'SELECT name AS "<think>" FROM ({GOLD})', f"{GOLD} /* </solution> it's <sql> */"]
+
+
+@pytest.mark.parametrize("sql", HOLDING_TAGS)
+def test_sql_may_hold_the_dialogues_tags(task: SqlTask, row: dict[str, str], sql: str) -> None:
+    """As a tool's argument, and as text: within a literal, a quoted name or a comment a tag is text."""
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    assert "Cy" in environment.query(sql)
+    assert environment.solution(sql) == "The dialogue is over."
+    assert environment.get_reward() == 1.0
+    episode = task.begin(example_of(row))
+    assert "Cy" in (episode.step(f"{T}<sql>{sql}</sql>") or "")
+    assert episode.step(f"{T}<solution>{sql}</solution>") is None
+    assert episode.reward() == 1.0
+    assert episode.scored().sql == sql
+
+
+@pytest.mark.parametrize("sql", [None, 7, ["SELECT 1"], {"sql": "SELECT 1"}])
+def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str, str], sql: Any) -> None:
+    environment = environment_factory(task)()
+    environment.reset(**row)
+    assert "no_sql" in environment.query(sql)
+    environment.solution(sql)
+    assert environment.get_reward() == 0.0
+
+
+def examples() -> list[str]:
+    """Return the code of the page's last section, for trainers that have no adapter."""
+    page = Path(__file__).parents[4].joinpath("docs/environment.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", page.partition("## skyrl-gym and verl")[2], flags=re.DOTALL)
+
+
+@ALL
+def test_verls_function_of_the_page(task: SqlTask, row: dict[str, str], turns: list[str], wanted: float) -> None:
+    names: dict[str, Any] = {"task": task, "example_of": example_of}
+    exec(examples()[1], names)  # noqa: S102 - the page's own code
+    text = "".join(one["content"] for one in messages(task, row, turns))
+    asked = {"data_source": "spider", "solution_str": text, "ground_truth": row["gold_sql"]}  # as its managers call it
+    assert names["compute_score"](**asked, extra_info={"db_path": row["db_path"]}) == wanted
+
+
+@pytest.mark.trainers
+@ALL
+def test_skyrl_gyms_environment_of_the_page(
+    task: SqlTask, row: dict[str, str], turns: list[str], wanted: float
+) -> None:
+    names: dict[str, Any] = {"example_of": example_of}
+    exec(examples()[0], names)  # noqa: S102 - the page's own code
+    environment = names["SQLEnv"](SimpleNamespace(task=task), {"extra_info": row})
+    for turn in turns:
+        output = environment.step(turn)
+    assert (output["done"], output["reward"]) == (True, wanted)
+
+
+@pytest.mark.trainers
+def test_openenvs_client_talks_to_our_server(task: SqlTask, row: dict[str, str]) -> None:
+    """Its own client, over a socket, of a server that uvicorn runs: a session holds all dialogues."""
+    import uvicorn
+    from openenv.core.generic_client import GenericEnvClient
+
+    from jaxrl_sql.text2sql.adapters.openenv import make_app
+
+    settings = uvicorn.Config(make_app(task, [example_of(row)]), port=0, log_level="warning")
+    server = uvicorn.Server(settings)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with GenericEnvClient(base_url=address).sync() as session:
+                for turns, wanted in TRANSCRIPTS.values():
+                    assert session.reset(seed=0).observation["text"] == "Who is over 30?"
+                    for turn in turns:
+                        answer = session.step({"text": turn})
+                    assert (answer.done, answer.reward) == (True, wanted)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.mark.trainers
+def test_verifiers_own_runner_holds_the_dialogues(row: dict[str, str], tmp_path: Path, chat_server: ModuleType) -> None:
+    """`vf-eval`, with its chat program as the player and a server that answers by the question."""
+    (tmp_path / "sql_env.py").write_text(
+        "from jaxrl_sql.text2sql.adapters.verifiers import SqlEnv, SqlTaskset\n__all__ = ['SqlEnv', 'SqlTaskset']\n"
+    )
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({**row, "prompt": f"<{name}>"}) + "\n" for name in TRANSCRIPTS))
+
+    def script(_number: int, body: dict[str, Any]) -> Any:
+        said = body["messages"]
+        turns, _ = TRANSCRIPTS[said[0]["content"].strip("<>")]
+        return chat_server.said(turns[sum(one["role"] == "assistant" for one in said)])
+
+    programs = Path(sys.executable).parent
+    path = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": f"{Path.cwd()}:{tmp_path}"}
+    with chat_server.serving(script) as (url, _):
+        command = (
+            f"{programs}/vf-eval sql-env --env.taskset.questions {questions} --env.turns 3 --no-rich --no-push -m m"
+        )
+        command += f" --env.player.harness.id null --env.player.runtime.type subprocess --client.base-url {url}"
+        command += f" --client.api-key-var NO_KEY -o {tmp_path / 'out'} --run.name all --run.dir all"
+        done = subprocess.run(
+            command.split(), env=os.environ | path, capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    episodes = map(json.loads, (tmp_path / "out/all/traces.jsonl").read_text().splitlines())
+    earned = {trace["task"]["data"]["prompt"]: trace["rewards"] for one in episodes for trace in one["traces"]}
+    assert {name: rewards["sql_reward"]["score"] for name, rewards in earned.items()} == {
+        f"<{name}>": wanted for name, (_, wanted) in TRANSCRIPTS.items()
+    }
+
+
+def test_a_gold_that_fails_teaches_nothing(task: SqlTask, row: dict[str, str]) -> None:
+    broken = row | {"gold_sql": "SELECT nothing FROM nowhere"}
+    episode = task.begin(example_of(broken))
+    episode.step(f"{T}<solution>SELECT 1</solution>")
+    assert episode.reward() is None
+    columns = {name: [value] for name, value in broken.items()}
+    assert reward_function(task)(completions=["<solution>SELECT 1</solution>"], **columns) == [None]
+
+
+def test_what_is_missing_is_one_line(task: SqlTask) -> None:
+    with pytest.raises(InputError, match="a row has no db_path and no gold_sql; it has question"):
+        SqlEnvironment(task).reset(question="How many?")
+    with pytest.raises(InputError, match="call reset"):
+        SqlEnvironment(task).query("SELECT 1")
+    assert reward_function(task)(completions=[]) == []
+
+
+def test_adapters_load_without_jax() -> None:
+    code = "import sys, jaxrl_sql.text2sql.adapters.trl; assert not {'jax', 'torch', 'trl'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,686 @@
+"""Benchmarks in the layouts in which they are published, written here in small."""
+
+import csv
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, load_split
+from jaxrl_sql.text2sql.benchmarks.bird import description_folder
+from jaxrl_sql.text2sql.benchmarks.defog import golds_of
+from jaxrl_sql.text2sql.benchmarks.spider import as_run
+from jaxrl_sql.text2sql.benchmarks.spider2 import read_table
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.question_sets.stream import open_stream
+from jaxrl_sql.types import InputError
+
+
+def database(path: Path, rows: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t(a INTEGER, b TEXT)")
+        connection.executemany("INSERT INTO t VALUES(?, ?)", [(i, f"v{i}") for i in range(rows)])
+        connection.commit()
+    return path
+
+
+def write(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def lines(path: Path, *records: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), encoding="utf-8")
+    return path
+
+
+def asked(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
+    return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
+
+
+def uids(found: Benchmark) -> list[str]:
+    return [example.uid for example in found.examples]
+
+
+@pytest.fixture
+def spider(tmp_path: Path) -> Path:
+    folder = tmp_path / "spider"
+    database(folder / "database/d/d.sqlite")
+    database(folder / "test_database/d/d.sqlite", rows=9)
+    write(folder / "tables.json", [{"db_id": "d"}])
+    write(folder / "dev.json", [asked(0), asked(1, "gone"), asked(2)])
+    write(folder / "train_spider.json", [asked(3), asked(4)])
+    write(folder / "train_others.json", [asked(5)])
+    return folder
+
+
+def test_spider_is_read_by_split(spider: Path) -> None:
+    assert load_benchmark(spider).name == "spider"
+    dev = load_benchmark(spider)
+    assert (dev.name, dev.rule, dev.submission) == ("spider", "test_suite", "spider")
+    assert uids(dev) == ["spider_dev_0", "spider_dev_2"]
+    assert dev.skipped == (("spider_dev_1", "no database gone"),)
+    assert dev.examples[0].db_path == str(spider / "database/d/d.sqlite")
+    assert (dev.examples[1].gold_sql, dev.examples[1].question) == ("SELECT 2", "How many 2?")
+    assert uids(load_benchmark(spider, "train")) == [f"spider_train_{i}" for i in range(3)]
+    assert uids(load_benchmark(spider, "train_spider")) == ["spider_train_0", "spider_train_1"]
+    assert uids(load_benchmark(spider, "dev", limit=1)) == ["spider_dev_0"]
+    assert [one.gold_sql for one in load_split(spider, "train").examples] == ["SELECT 3", "SELECT 4", "SELECT 5"]
+    with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train, train_spider, train_others\)"):
+        load_benchmark(spider, "test")
+
+
+# As `exec_eval.py` and `parse.py` of the test suite's repository run them.
+RUN_BY_SPIDER = [
+    ("SELECT 1 WHERE 1 > = 1", "SELECT 1 WHERE 1 >= 1"), ("SELECT 1 < = 2, 1 ! = 2", "SELECT 1 <= 2, 1 != 2"),
+    ("SELECT '> ='", "SELECT '>='"),  # in texts as well
+    ("SELECT a FROM t; SELECT b FROM t", "SELECT a FROM t"), ("SELECT 1;", "SELECT 1;"),
+    ("SELECT ';' ; SELECT 2", "SELECT ';'"), ("SELECT 1 -- a; b\n + 2; SELECT 3", "SELECT 1 -- a; b\n + 2"),
+    ("SELECT /* ; */ 1; DROP TABLE t", "SELECT /* ; */ 1"), ("", ""), (";", ";"),
+    ("SELECT year ( CurDate() ) - 1", "SELECT 2020- 1"), ("SELECT YEAR(x)", "SELECT YEAR(x)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
+def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
+    assert as_run(sql) == run
+
+
+def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
+    write(spider / "dev.json", [asked(0, query="SELECT a FROM t WHERE a < = 1")])
+    write(tmp_path / "dk/Spider-DK.json", [asked(0, query="SELECT a FROM t WHERE a ! = 1")])
+    write(tmp_path / "en_data/dev.json", [asked(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")])
+    for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
+        found = load_benchmark(folder)
+        assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
+        assert found.prepare is as_run
+
+
+def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
+    (spider / "train_others.json").unlink()
+    (note,) = load_benchmark(spider, "train").notes
+    assert note.startswith("train_others.json is missing")
+    (spider / "database/d/d.sqlite").unlink()
+    with pytest.raises(InputError, match=r"expected in .*spider/database\): no usable question \(no database d: 2;"):
+        load_benchmark(spider, "train_spider")
+
+
+def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> None:
+    (spider / "dev_gold.sql").write_text("SELECT  0 ;\td\nSELECT 1\tgone\nSELECT 7\td\n\n")
+    (note,) = load_benchmark(spider).notes
+    assert note.startswith(
+        "dev_gold.sql has another gold than the questions' file for 1 of 3 questions, first spider_dev_2"
+    )
+    (spider / "dev_gold.sql").write_text("SELECT 0\td\n")
+    assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
+
+
+def test_the_test_set_of_spider_has_databases_of_its_own_and_may_have_golds_apart(spider: Path) -> None:
+    test = [{key: value for key, value in asked(i).items() if key != "query"} for i in range(2)]
+    write(spider / "test.json", test)
+    (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\td\n")
+    found = load_benchmark(spider, "test")
+    assert [(one.uid, one.gold_sql) for one in found.examples] == [
+        ("spider_test_0", "SELECT 8"),
+        ("spider_test_1", "SELECT 9"),
+    ]
+    assert found.examples[0].db_path == str(spider / "test_database/d/d.sqlite")
+    assert "line by line" in found.notes[0]
+    (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\tother\n")
+    with pytest.raises(InputError, match=r"no usable question \(no sql: 2"):
+        load_benchmark(spider, "test")
+
+
+@pytest.mark.parametrize("place", ["spider/test_suite/database", "spider_testsuite/databases", "test_suite_database"])
+def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place: str) -> None:
+    variants = [database(tmp_path / place / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
+    found = load_benchmark(spider)
+    assert found.examples[0].suite == (found.examples[0].db_path, *map(str, variants))
+    assert found.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
+
+
+def test_databases_that_came_with_their_variants_are_a_suite(spider: Path) -> None:
+    variant = database(spider / "database/d/dv1.sqlite")
+    (first, _) = load_benchmark(spider).examples
+    assert first.suite == (str(spider / "database/d/d.sqlite"), str(variant))
+
+
+def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path) -> None:
+    dk, syn, realistic = (tmp_path / name for name in ("Spider-DK", "Spider-Syn", "spider-realistic"))
+    database(dk / "database/new_d/new_d.sqlite")
+    write(dk / "Spider-DK.json", [asked(0, "new_d", type="3"), asked(1, type="34"), asked(2, type="0")])
+    syn_question = {"SpiderQuestion": "Plain?", "SpiderSynQuestion": "Synonym?", "query": "SELECT 1", "db_id": "d"}
+    write(syn / "dev.json", [syn_question])
+    write(syn / "train_spider.json", [syn_question])
+    write(realistic / "spider-realistic.json", [asked(5)])
+    found = load_benchmark(dk)
+    assert (found.name, uids(found)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
+    assert [one.difficulty for one in found.examples] == ["T3", "T34", "T0"]
+    assert [Path(one.db_path).stem for one in found.examples] == ["new_d", "d", "d"]
+    assert found.notes == (f"Spider's databases are those of {spider / 'database'}",)
+    found = load_benchmark(syn)
+    assert (found.name, found.examples[0].question, uids(found)) == ("spider_syn", "Synonym?", ["spider_syn_dev_0"])
+    assert uids(load_benchmark(syn, "train")) == ["spider_syn_train_0"]
+    found = load_benchmark(realistic)
+    assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
+
+
+def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> None:
+    """Folders of other sets hold databases too, and Spider's may be in several: none of these has the questions."""
+    realistic, dk = tmp_path / "spider-realistic", tmp_path / "Spider-DK"
+    write(realistic / "spider-realistic.json", [asked(0, "a"), asked(1, "b"), asked(2, "b"), asked(3, "gone")])
+    write(dk / "Spider-DK.json", [asked(0, "new_a"), asked(1, "a")])
+    other = database(dk / "database/new_a/new_a.sqlite")
+    database(tmp_path / "bird_some/databases/other/other.sqlite")
+    first = database(tmp_path / "spider_dev/databases/a/a.sqlite")
+    second = database(tmp_path / "spider_train/databases/b/b.sqlite")
+    found = load_benchmark(realistic)
+    assert [one.db_path for one in found.examples] == [str(first), str(second), str(second)]
+    assert found.skipped == (("spider_realistic_3", "no database gone"),)
+    assert found.notes == (f"Spider's databases are those of {first.parents[1]} and {second.parents[1]}",)
+    found = load_benchmark(dk)
+    assert [one.db_path for one in found.examples] == [str(other), str(first)]
+    database(tmp_path / "spider/database/a/a.sqlite")
+    write(tmp_path / "spider/dev.json", [asked(0, "a")])
+    write(tmp_path / "spider/tables.json", [])
+    assert load_benchmark(dk).examples[1].db_path == str(tmp_path / "spider/database/a/a.sqlite")
+
+
+def test_without_spiders_folder_that_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "sets/spider-realistic/spider-realistic.json", [asked(5)])
+    with pytest.raises(InputError, match=r"no database d: 1"):
+        load_benchmark(tmp_path / "sets/spider-realistic")
+
+
+def bird(number: int, **more: Any) -> dict[str, Any]:
+    question = {"db_id": "d", "question": f"How many {number}?", "evidence": "e", "SQL": f"SELECT {number}"}
+    return {"question_id": number, **question, "difficulty": "simple", **more}
+
+
+def test_bird_is_read_by_split_and_by_its_ids(tmp_path: Path) -> None:
+    dev = tmp_path / "bird/dev_20240627"
+    path = database(dev / "dev_databases/d/d.sqlite")
+    (path.parent / "database_description").mkdir()
+    database(dev / "dev_databases/bare/bare.sqlite")
+    write(dev / "dev.json", [bird(3), bird(1, db_id="bare"), bird(3), bird(4, evidence="", db_id="gone")])
+    (dev / "dev.sql").write_text("SELECT 3\td\nSELECT 1\tbare\nSELECT 33\td\nSELECT 4\tgone\n")
+    write(dev / "dev_tied_append.json", [bird(1, SQL="SELECT 1, 1"), bird(99)])
+    train = tmp_path / "bird/train"
+    database(train / "train_databases/d/d.sqlite")
+    write(
+        train / "train.json", [{key: value for key, value in bird(i).items() if key != "question_id"} for i in (0, 1)]
+    )
+    found = load_benchmark(dev)
+    assert (found.name, found.rule, found.submission) == ("bird", "bird", "bird")
+    assert [(one.uid, one.gold_sql, one.evidence, one.difficulty) for one in found.examples] == [
+        ("3", "SELECT 3", "e", "simple"),
+        ("1", "SELECT 1", "e", "simple"),
+    ]
+    assert found.skipped == (("3", "duplicate id"), ("4", "no database gone"))
+    gold, tied, described = found.notes
+    assert gold.startswith("dev.sql has another gold than dev.json for 1 of 4 questions, first 3")
+    assert tied.startswith(
+        "dev_tied_append.json gives 2 questions another gold because their answers tie, 1 of them here"
+    )
+    assert described.startswith("1 of 2 databases have no database_description/")
+    assert description_folder(path) == path.parent / "database_description"
+    assert found.examples[1].golds == "SELECT 1"
+    # The folder round both, whose splits are folders.
+    assert uids(load_benchmark(tmp_path / "bird", "dev")) == ["3", "1"]
+    assert uids(load_benchmark(tmp_path / "bird", "train")) == ["bird_train_0", "bird_train_1"]
+    assert len(load_split(tmp_path / "bird", "train").examples) == 2
+    with pytest.raises(InputError, match=r"sets are in the folders dev_20240627, train"):
+        load_benchmark(tmp_path / "bird")
+
+
+def test_mini_dev_and_databases_that_are_still_packed(tmp_path: Path) -> None:
+    folder = tmp_path / "minidev/MINIDEV"
+    database(folder / "dev_databases/d/d.sqlite")
+    write(folder / "mini_dev_sqlite.json", [bird(1471)])
+    (folder / "mini_dev_sqlite_gold.sql").write_text("SELECT 1471\td\n")
+    found = load_benchmark(tmp_path / "minidev", "mini_dev")
+    assert (found.name, uids(found)) == ("bird", ["1471"])
+    assert not any("gold" in note for note in found.notes)
+    packed = tmp_path / "packed"
+    write(packed / "dev.json", [bird(0)])
+    (packed / "dev_databases.zip").touch()
+    with pytest.raises(InputError, match=r"dev_databases\.zip: unpack it here first"):
+        load_benchmark(packed)
+
+
+def gold(path: Path, *rows: list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def test_spider2_on_sqlite_has_tables_for_golds(tmp_path: Path) -> None:
+    database(tmp_path / "resource/databases/spider2-localdb/E_shop.sqlite")
+    (tmp_path / "resource/documents").mkdir(parents=True)
+    (tmp_path / "resource/documents/rfm.md").write_text("# RFM\n")
+    questions = [
+        {"instance_id": "local002", "db": "E_shop", "question": "Which?", "external_knowledge": "rfm.md"},
+        {"instance_id": "local003", "db": "e_shop", "question": "How many?", "external_knowledge": None},
+        {"instance_id": "local004", "db": "E_shop", "question": "Why?", "external_knowledge": "none.md"},
+        {"instance_id": "local005", "db": "E_shop", "question": "No gold?"},
+        {"instance_id": "bq011", "db": "ga4", "question": "Elsewhere?"},
+    ]
+    lines(tmp_path / "spider2-lite.jsonl", *questions)
+    results = tmp_path / "evaluation_suite/gold/exec_result"
+    gold(results / "local002.csv", ["a", "b", "c"], ["0", "v0", ""], ["1", "2", "1.5"])
+    gold(results / "local002_x1.csv", ["not"], ["mine"])
+    gold(results / "local003_a.csv", ["a", "b"], ["2", "x"])
+    gold(results / "local003_b.csv", ["n", "a"], ["z", "2"])
+    gold(results / "local004.csv", ["a"])
+    lines(
+        tmp_path / "evaluation_suite/gold/spider2lite_eval.jsonl",
+        {"instance_id": "local002", "condition_cols": [1], "ignore_order": True},
+        {"instance_id": "local003", "condition_cols": [[0], [1]], "ignore_order": False},
+    )
+    found = load_benchmark(tmp_path)
+    assert (found.name, found.rule, found.submission) == ("spider2", "spider2", "spider2")
+    first, second, third = found.examples
+    assert (first.uid, first.gold_sql, first.evidence, first.db_id) == ("local002", "", "# RFM", "E_shop")
+    assert first.gold_tables == ((("a", "b", "c"), ((0, "v0", None), (1, "2", 1.5))),)
+    assert first.options == {"ignore_order": True, "condition_cols": [1]}
+    assert second.gold_tables == ((("a",), ((2,),)), (("a",), ((2,),)))
+    assert second.options == {"ignore_order": False}
+    assert (third.gold_tables, third.evidence) == (((("a",), ()),), "")
+    assert [reason for _, reason in found.skipped] == [
+        "no gold table",
+        "another engine than SQLite answers it (BigQuery or Snowflake)",
+    ]
+    assert any("local004: external knowledge none.md is missing" in note for note in found.notes)
+    assert any("e_shop as E_shop.sqlite" in note for note in found.notes)
+    with Executor(threads=1) as executor:
+        for example, sql, right in (
+            (first, "SELECT b FROM (VALUES ('2', '2'), ('v0', 'v0')) AS x(z, b)", 0.0),
+            (first, "SELECT 5 AS q, column1 FROM (VALUES ('2'), ('v0'))", 1.0),
+            (first, "SELECT column1 FROM (VALUES ('2'), ('v1'))", 0.0),
+            (second, "SELECT count(*) FROM t", 1.0),
+        ):
+            verdict = executor.score(
+                example.db_path, sql, example.golds, rules=("spider2",), options=dict(example.options)
+            )
+            assert (verdict["gold_status"], verdict["spider2"] if verdict["pred_status"] == "ok" else 0.0) == (
+                "ok",
+                right,
+            )
+
+
+def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    record = {"db_id": "shop", "question": "Q?", "external_knowledge": "in words"}
+    write(tmp_path / "test.json", [{"instance_id": "local1", **record}, {"instance_id": "local2", **record}])
+    gold(tmp_path / "gold_exec_result/local1.csv", ["a"], ["1"])
+    gold(tmp_path / "gold_exec_result/local2.csv", ["a"], ["1", "2"])
+    found = load_benchmark(tmp_path)
+    assert (uids(found), found.examples[0].evidence) == (["local1"], "in words")
+    assert found.skipped == (("local2", "gold table: row 2 of local2.csv has not the 1 columns of its header"),)
+    assert found.notes[0].startswith("no evaluation standard")
+
+
+@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["as many as golds", "more than golds"])
+def test_spider2_columns_that_count_are_those_of_each_gold(tmp_path: Path, lists: list[list[int]]) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    lines(tmp_path / "spider2-lite.jsonl", {"instance_id": "local1", "db": "shop", "question": "Q?"})
+    lines(tmp_path / "gold/spider2lite_eval.jsonl", {"instance_id": "local1", "condition_cols": lists})
+    gold(tmp_path / "gold/exec_result/local1_a.csv", ["name", "other"], ["nail", "x"])
+    gold(tmp_path / "gold/exec_result/local1_b.csv", ["other", "name"], ["x", "nail"])
+    (example,) = load_benchmark(tmp_path).examples
+    assert example.gold_tables == ((("name",), (("nail",),)), (("name",), (("nail",),)))
+    assert dict(example.options) == {"ignore_order": True}
+
+
+def test_spider2_golds_have_the_types_that_csv_gives_them(tmp_path: Path) -> None:
+    """What is missing does not make numbers text, and text of digits stays text beside other text."""
+    long = "12345678901234567890123"
+    gold(
+        tmp_path / "g.csv", list("abcdef"), ["NA", "01", "1e3", "01", long, "None"], ["2", "x", ".5", "02", "1", "inf"]
+    )
+    names, rows = read_table(tmp_path / "g.csv", [])
+    assert names == tuple("abcdef")
+    assert rows == ((None, "01", 1000.0, 1, long, None), (2, "x", 0.5, 2, "1", "inf"))
+
+
+def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
+    kaggle = tmp_path / "kaggle"
+    database(kaggle / "databases/Soccer/Soccer.sqlite")
+    for name in ("Soccer", "Soccer_test", "Soccer_fewshot"):
+        write(kaggle / f"examples/{name}.json", [asked(len(name), "Soccer")])
+    found = load_benchmark(kaggle)
+    assert (found.name, found.rule, uids(found)) == ("kaggledbqa", "test_suite", ["Soccer_test_0"])
+    assert uids(load_benchmark(kaggle, "fewshot")) == ["Soccer_fewshot_0"]
+    assert uids(load_benchmark(kaggle, "all")) == ["Soccer_0"]
+    science = tmp_path / "science"
+    database(science / "databases/sdss/sdss.sqlite")
+    (science / "cordis").mkdir(parents=True)
+    write(science / "cordis/seed.json", [asked(1, "cordis")])
+    write(science / "sdss/dev.json", [asked(2, "sdss_v2")])
+    found = load_benchmark(science)
+    assert (found.name, uids(found)) == ("sciencebenchmark", ["sdss_dev_0"])
+    assert found.notes[0] == "missing: cordis/dev.json"
+    with pytest.raises(InputError, match=r"no split 'tests' \(there are: dev, seed\)"):
+        load_benchmark(science, "tests")
+
+
+def test_synsql_teaches_its_chain_of_thought(tmp_path: Path) -> None:
+    database(tmp_path / "databases/d/d.sqlite")
+    record = {
+        "db_id": "d",
+        "sql_complexity": "Simple",
+        "question": "How many?",
+        "external_knowledge": "",
+        "cot": "Count the rows.\n```sql\nSELECT count(*) FROM t\n```\n",
+        "sql": "SELECT COUNT(*) FROM t",
+    }
+    write(tmp_path / "data.json", [record, record | {"db_id": "gone"}])
+    write(tmp_path / "tables.json", [])
+    found = load_benchmark(tmp_path)
+    (one,) = found.examples
+    assert (found.name, one.uid, one.difficulty, one.reasoning) == ("synsql", "synsql_0", "Simple", "Count the rows.")
+    assert (one.gold_sql, one.taught_sql) == ("SELECT COUNT(*) FROM t", "SELECT count(*) FROM t")
+    assert found.skipped == (("synsql_1", "no database gone"),)
+
+
+def test_ones_own_records_with_their_own_names(tmp_path: Path) -> None:
+    database(tmp_path / "databases/d/d.sqlite")
+    path = database(tmp_path / "elsewhere/shop.db")
+    think = "<think>one\ntwo</think><answer>\n```sql\nSELECT 3\n```\n</answer>"
+    reasoning = "<reasoning>r</reasoning>\n<answer>SELECT 4</answer>"
+    lines(
+        tmp_path / "train.jsonl",
+        {"id": 7, "db_id": "d", "question": "A?", "SQL": "SELECT 1", "hint": "h", "other_sql": ["SELECT 2"]},
+        {"db_path": "elsewhere/shop.db", "question": "B?", "query": "SELECT 2"},
+        {"db_id": "d", "question": "C?", "response": think},
+        {"db": "elsewhere/shop.db", "question": "D?", "gold": "SELECT 5", "completion": reasoning},
+        {
+            "db_id": "d",
+            "question": "E?",
+            "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": think}],
+        },
+        {"db_id": "d", "question": "F?"},
+    )
+    found = load_benchmark(tmp_path, "train")
+    assert (found.name, uids(found)) == ("own", ["7", "train_1", "train_2", "train_3", "train_4"])
+    first, second, third, fourth, fifth = found.examples
+    assert (first.evidence, first.golds) == ("h", ["SELECT 1", "SELECT 2"])
+    assert (second.db_path, second.db_id) == (str(path), "shop")
+    assert (third.reasoning, third.demonstration, third.gold_sql) == ("one\ntwo", "SELECT 3", "SELECT 3")
+    assert (fourth.reasoning, fourth.demonstration, fourth.gold_sql) == ("r", "SELECT 4", "SELECT 5")
+    assert (fourth.db_path, fifth.demonstration) == (str(path), "SELECT 3")
+    assert found.skipped == (("train_5", "no sql"),)
+    assert uids(load_benchmark(tmp_path / "train.jsonl")) == uids(found)
+    assert len(load_split(tmp_path, "train", limit=2).examples) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ('Question,SQL\n"How many, all?",SELECT count(*) FROM t\n\n', [("How many, all?", "SELECT count(*) FROM t")]),
+        ('\ufeffid;question;Gold SQL\r\n7;Which?;"SELECT a\nFROM t"\r\n', [("Which?", "SELECT a\nFROM t")]),
+        ("nl\tquery\nWhich?\tSELECT a FROM t\n", [("Which?", "SELECT a FROM t")]),
+    ],
+)
+def test_a_csv_of_ones_own_needs_no_name_of_its_one_database(
+    tmp_path: Path, text: str, asked: list[tuple[str, str]]
+) -> None:
+    database(tmp_path / "mine.db")
+    (tmp_path / "train.csv").write_text(text, newline="")
+    for benchmark in (load_benchmark(tmp_path, "train"), load_benchmark(tmp_path / "train.csv")):
+        assert [(one.question, one.gold_sql) for one in benchmark.examples] == asked
+        assert {(one.db_id, one.db_path) for one in benchmark.examples} == {("mine", str(tmp_path / "mine.db"))}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending: str) -> None:
+    database(tmp_path / "mine.db")
+    rows = [{"question": f"Q{n}?", "sql": f"SELECT {n // 2}" + "  " * (n % 2)} for n in range(40)]
+    path = tmp_path / f"all.{ending}"
+    if ending == "parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    elif ending == "csv":
+        path.write_text("question,sql\n" + "".join(f"{row['question']},{row['sql']}\n" for row in rows))
+    else:
+        lines(path, *rows)
+    whole, taught, held = (load_split(path, name) if name else load_benchmark(path) for name in ("", "train", "dev"))
+    assert len(whole.examples) == 40
+    assert {one.db_path for one in whole.examples} == {str(tmp_path / "mine.db")}
+    assert sorted(uids(taught) + uids(held)) == sorted(uids(whole))
+    assert len(held.examples) == 10, "a quarter of the golds"
+    assert not {one.gold_sql for one in taught.examples} & {one.gold_sql for one in held.examples}
+    assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
+    assert taught.notes[0].startswith(f"30 of the 40 questions of all.{ending}, which has no splits")
+    assert open_stream(path, "train", 1) is None, "a split is made of all questions"
+    for name in ("train", "dev"):
+        with pytest.raises(InputError, match=rf"no split '{name}' \(there are: all\); name {path} as the data, and"):
+            load_split(tmp_path, name)
+
+
+def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
+    database(tmp_path / "mine.db")
+    path = tmp_path / "all.jsonl"
+    lines(path, {"question": "Q?", "sql": "SELECT 1"}, {"question": "R?", "sql": "select  1"})
+    assert len(load_split(path, "dev").examples) == 2
+    with pytest.raises(InputError, match=r"nothing is left to train on: its questions \(2\) have one gold"):
+        load_split(path, "train")
+
+
+def test_the_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
+    database(tmp_path / "mine.db")
+    rows = "id,question,sql,evidence\na,Q?,SELECT 1,nan\nb,Q?,nan,NaN\nc,Banana?,SELECT 'nan',banana\n"
+    (tmp_path / "dev.csv").write_text(rows)
+    found = load_benchmark(tmp_path)
+    assert [(one.uid, one.gold_sql, one.evidence) for one in found.examples] == [
+        ("a", "SELECT 1", ""),
+        ("c", "SELECT 'nan'", "banana"),
+    ]
+    assert [uid for uid, _ in found.skipped] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "Qestion,db,notes\nWhich?,t,x\n",
+            r"no column question and no column sql; its columns are q.* \(did you mean question for qestion\?\)",
+        ),
+        (
+            "question,sqll\nWhich?,SELECT 1\n",
+            r"no column sql; its columns are question, sqll \(did you mean sql for sqll\?\)",
+        ),
+        ("question,sql\nWhich?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
+        ('question,sql\nWhich?,"SELECT 1\n', "line 2: unexpected end of data"),
+        ("\n", "its first line is empty"),
+        ("question,sql\n", "has no rows below its header"),
+    ],
+)
+def test_a_csv_that_is_no_set_of_questions_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    database(tmp_path / "mine.db")
+    (tmp_path / "train.csv").write_text(text)
+    for place, split in ((tmp_path, "train"), (tmp_path / "train.csv", "")):
+        with pytest.raises(InputError, match=words) as caught:
+            load_benchmark(place, split)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_question_in_the_place_of_a_database_s_name_is_left_out(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    asked = "How many? " * 30
+    (tmp_path / "dev.csv").write_text(f"question,sql,db_id\nHow many?,SELECT 1,shop\nx,SELECT 1,{asked}\n")
+    found = load_benchmark(tmp_path)
+    assert [one.db_id for one in found.examples] == ["shop"]
+    ((_, reason),) = found.skipped
+    assert reason == f"db_id {asked[:40] + '…'!r} is not a folder name"
+
+
+def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    database(tmp_path / "databases/d/d.sqlite")
+    for part in range(2):
+        rows = [{"id": f"q{part}", "db_id": "d", "question": "A?", "sql": f"SELECT {part}", "evidence": None}]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / f"data/train-0000{part}-of-00002.parquet")
+    found = load_benchmark(tmp_path, "train")
+    assert [(one.uid, one.gold_sql) for one in found.examples] == [("q0", "SELECT 0"), ("q1", "SELECT 1")]
+    (tmp_path / "data/train-00000-of-00002.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match="not a Parquet file"):
+        load_benchmark(tmp_path, "train")
+
+
+def test_odd_bytes_are_read_and_told(spider: Path) -> None:
+    text = json.dumps([asked(0, question="é naïve?"), asked(2)], ensure_ascii=False, indent=0)
+    (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.replace("naïve", "na@ve").encode().replace(b"@", b"\xef"))
+    found = load_benchmark(spider)
+    assert found.examples[0].question == "é naïve?"
+    (note,) = found.notes
+    assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Windows-1252, the first in line 4 near ")
+    assert "naïve" in note
+    (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert load_benchmark(spider).notes == ()
+
+
+def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Path) -> None:
+    (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"},\n{]')
+    with pytest.raises(InputError, match=r"dev\.json:2: not JSON"):
+        load_benchmark(spider)
+    (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"}, 3]')
+    with pytest.raises(InputError, match=r"dev\.json: item 2: expected a JSON object, found int"):
+        load_benchmark(spider)
+    with pytest.raises(InputError, match="no such folder"):
+        load_benchmark(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        InputError, match=r"format that is known: it is empty\. Looked for questions\.jsonl, databases/<db_id>"
+    ):
+        load_benchmark(tmp_path / "empty")
+
+
+SCREEN = 24 * 80
+
+
+def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None:
+    for i in range(50):
+        (tmp_path / "odd" / f"some folder that holds no questions {i}").mkdir(parents=True)
+        lines(tmp_path / "sets" / f"a set of questions {i}" / "questions.jsonl", {})
+        database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
+        write(tmp_path / "own" / f"file of questions {i}.json", [asked(i, sql="SELECT 1")])
+    write(tmp_path / "around/dk/Spider-DK.json", [asked(0)])
+    told = {}
+    for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
+        with pytest.raises(InputError) as caught:
+            load_benchmark(tmp_path / name, split)
+        told[name, split] = str(caught.value).replace(str(tmp_path), "")
+    assert max(map(len, told.values())) <= SCREEN // 2
+    assert "it holds some folder that holds no questions 0, " in told["odd", ""]
+    assert " and 42 more. Looked for questions.jsonl" in told["odd", ""]
+    assert "sets are in the folders a set of questions 0, " in told["sets", ""]
+    assert told["around/dk", ""].endswith(" and 47 more)")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth: int) -> None:
+    root = spider
+    for level in range(depth):
+        (tmp_path / f"round{level}").mkdir()
+        root = root.rename(tmp_path / f"round{level}" / root.name).parent
+    assert uids(load_benchmark(root)) == ["spider_dev_0", "spider_dev_2"]
+    assert uids(load_benchmark(root, "train")) == ["spider_train_0", "spider_train_1", "spider_train_2"]
+    assert uids(load_benchmark(root, "train_others")) == ["spider_train_others_0"]
+
+
+def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
+    for split in ("dev", "train"):
+        folder = tmp_path / "bird" / f"{split}_20240627"
+        database(folder / f"{split}_databases/d/d.sqlite")
+        write(folder / f"{split}.json", [asked(0, SQL="SELECT 1", evidence="e")])
+    assert uids(load_benchmark(tmp_path, "train")) == ["bird_train_0"]
+    assert uids(load_benchmark(tmp_path, "dev")) == ["bird_dev_0"]
+    with pytest.raises(InputError, match=r"sets are in the folders bird/dev_20240627, bird/train_20240627"):
+        load_benchmark(tmp_path)
+
+
+def test_archer_has_its_knowledge_and_both_splits(spider: Path, tmp_path: Path) -> None:
+    known = {"commonsense_knowledge": "A year has 12 months.", "reasoning_type": "- + C"}
+    write(tmp_path / "en_data/dev.json", [asked(0, **known), asked(1, **known, id="own")])
+    write(tmp_path / "en_data/train.json", [asked(2, commonsense_knowledge="", reasoning_type="/ * H")])
+    found = load_benchmark(tmp_path / "en_data")
+    assert (found.name, found.rule, uids(found)) == ("archer", "test_suite", ["archer_dev_0", "own"])
+    assert [(one.evidence, one.difficulty, one.gold_sql) for one in found.examples] == [
+        ("A year has 12 months.", "+ - C", "SELECT 0"),
+        ("A year has 12 months.", "+ - C", "SELECT 1"),
+    ]
+    assert found.examples[0].db_path == str(spider / "database/d/d.sqlite")
+    train = load_benchmark(tmp_path / "en_data", "train").examples
+    assert [(one.uid, one.evidence, one.difficulty) for one in train] == [("archer_train_0", "", "* / H")]
+    with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train\)"):
+        load_benchmark(tmp_path / "en_data", "test")
+
+
+HEAD = "db_name,db_type,query_category,query,question"
+
+
+def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
+    database(tmp_path / "databases/d.db")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "questions_gen_sqlite.csv").write_text(
+        f"{HEAD},instructions\n"
+        """d,sqlite,group_by,"SELECT {a, b}, 1 FROM t GROUP BY {};SELECT ';' FROM t;","Which?",Say it.\n"""
+        """d,sqlite,ratio,SELECT 1;,"How many, in ORDER?",\n"""
+    )
+    (data / "instruct_advanced_sqlite.csv").write_text(
+        f"{HEAD},instructions,full_instructions\nd,sqlite,keyword,SELECT 2,Q?,short,long\n"
+    )
+    (data / "questions_gen_postgres.csv").write_text(f"{HEAD}\nd,postgres,x,SELECT 9,Q?\n")
+    found = load_benchmark(tmp_path)
+    assert (found.name, uids(found)) == ("defog", ["defog_questions_gen_0", "defog_questions_gen_1"])
+    first, second = found.examples
+    assert (first.evidence, first.difficulty, second.other_golds) == ("Say it.", "group_by", ())
+    assert (found.rule, first.options, second.options) == ("defog", {"asks_for_order": False}, {"asks_for_order": True})
+    assert [first.gold_sql, *first.other_golds] == [
+        "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
+        "SELECT ';' FROM t",
+    ]  # fmt: skip
+    assert found.notes == ("1 of 2 questions have several golds: any of them may be met",)
+    assert [one.evidence for one in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
+    assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(found)
+    there = r"questions_gen, instruct_advanced, questions_gen_postgres"
+    with pytest.raises(InputError, match=rf"no split 'x' \(there are: {there}\)"):
+        load_benchmark(tmp_path, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "golds"),
+    [
+        ("SELECT 1", ["SELECT 1"]), (" ; ;", []), ("SELECT {a} FROM t;", ["SELECT a FROM t"]),
+        ("SELECT 'it''s; so';SELECT \"a;b\"", ["SELECT 'it''s; so'", 'SELECT "a;b"']),
+        ("SELECT 1;SELECT 1;", ["SELECT 1"]), ("SELECT {a FROM t", ["SELECT {a FROM t"]),
+        ("SELECT 'open; x", ["SELECT 'open", "x"]),
+    ],
+)  # fmt: skip
+def test_defogs_golds(text: str, golds: list[str]) -> None:
+    assert golds_of(text) == golds
+
+
+def test_many_columns_in_braces_make_no_golds_without_number() -> None:
+    golds = golds_of(f"SELECT {{{', '.join(f'c{i}' for i in range(30))}}} FROM t")
+    assert len(golds) == 31
+    assert golds[-1].count(",") == 29
+
+
+def test_a_plain_folder_takes_its_suite_from_beside(tmp_path: Path) -> None:
+    database(tmp_path / "dev/databases/d/d.sqlite")
+    lines(tmp_path / "dev/questions.jsonl", {"id": "q", "db_id": "d", "question": "Q?", "sql": "SELECT 1"})
+    found = load_benchmark(tmp_path, "dev")
+    assert (found.name, found.rule, found.examples[0].suite) == ("plain", "bird", ())
+    variant = database(tmp_path / "dev_testsuite/databases/d/dv.sqlite")
+    found = load_benchmark(tmp_path, "dev")
+    assert (found.rule, found.examples[0].suite) == ("test_suite", (found.examples[0].db_path, str(variant)))

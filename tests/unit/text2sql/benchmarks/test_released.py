@@ -1,0 +1,209 @@
+"""Training rows as the systems released them: small files of our own in their forms."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
+from jaxrl_sql.text2sql.benchmarks.released import asked_in, shown_tables
+from jaxrl_sql.types import Example, InputError
+
+SHOP = "CREATE TABLE item(id INTEGER, name TEXT); INSERT INTO item VALUES (1, 'cup');"
+BANK = "CREATE TABLE item(id INTEGER); CREATE TABLE account(no INTEGER, owner TEXT);"
+SQL = "SELECT name FROM item"
+# As OmniSQL's prompts show a schema and ask, in fewer words.
+SHOWN = """Database Schema:
+CREATE TABLE `item` (
+    `id` INTEGER, -- example: [1]
+    "name" TEXT, -- what it is, example: ['cup']
+    PRIMARY KEY (`id`)
+);
+
+{external}Question:
+{question}
+
+Instructions:
+- Think.
+"""
+
+
+def database(path: Path, script: str = SHOP) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write rows in the form that the file's name ends with."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(records), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    else:
+        path.write_text(json.dumps(records))
+
+
+def brief(found: Example) -> tuple[str, str, str, str]:
+    return found.question, found.evidence, found.gold_sql, str(Path(found.db_path).parents[2].name)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
+@pytest.mark.parametrize("reward", ["reward_spec", "reward_model"])
+def test_skyrl_sql_s_rows(reward: str, ending: str, tmp_path: Path) -> None:
+    """One name is a database of both sources: `data` says whose. The archive lies where SkyRL's script unpacks it."""
+    archive = tmp_path / "db_files/data"
+    database(archive / "SynSQL-2.5M/databases/shop/shop.sqlite")
+    database(archive / "spider/database/shop/shop.sqlite", SHOP + BANK.split(";")[1] + ";")
+
+    def row(number: int, data: str) -> dict[str, Any]:
+        asked = (
+            f"{{db_details}}:CREATE TABLE x;\n {{external_knowledge}}: none {number};\n {{question}}: Which {number}?"
+        )
+        return {
+            "data_source": "synsql",
+            "prompt": [{"role": "system", "content": "Question: how many pigs?"}, {"role": "user", "content": asked}],
+            "db_id": "shop",
+            "data": data,
+            reward: {"method": "rule", "ground_truth": SQL},
+            "extra_info": {"split": "dummy", "index": 0},
+        }
+
+    write(tmp_path / f"train.{ending}", [row(0, "synsql"), row(1, "spider")])
+    found = load_split(tmp_path, "train")
+    assert [one.uid for one in found.examples] == ["train_0", "train_1"]
+    assert [brief(one) for one in found.examples] == [
+        ("Which 0?", "none 0", SQL, "SynSQL-2.5M"), ("Which 1?", "none 1", SQL, "spider"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_verl_s_rows(ending: str, nested: bool, tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    truth: Any = {"db_id": "shop", "sql": SQL}
+    prompt = [{"role": "user", "content": SHOWN.format(external="External Knowledge:\nA cup.\n\n", question="Which?")}]
+    records = [
+        {"prompt": prompt, "reward_model": {"style": "rule", "ground_truth": truth | {"extra": ""}}, "id": None},
+        {"prompt": prompt, "reward_model": {"style": "rule", "ground_truth": truth | {"extra": ""}}, "id": "mine"},
+    ]
+    if nested:
+        for one in records:
+            one["reward_model"]["ground_truth"] = json.dumps({"ground_truth": truth})
+    write(tmp_path / f"train.{ending}", records)
+    found = load_benchmark(tmp_path)
+    assert [one.uid for one in found.examples] == ["train_0", "mine"]
+    assert {brief(one)[:3] for one in found.examples} == {("Which?", "A cup.", SQL)}
+    assert {one.db_id for one in found.examples} == {"shop"}
+
+
+def test_a_gold_that_only_looks_like_json_is_one_that_fails(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    written = str({"db_id": "shop", "sql": SQL})  # as Python writes it, and no JSON
+    rows = [
+        {"prompt": "Question:\nWhich?", "db_id": "shop", "reward_model": {"ground_truth": truth}}
+        for truth in (written, json.dumps({"sql": SQL}))
+    ]
+    write(tmp_path / "train.jsonl", rows)
+    assert [one.gold_sql for one in load_benchmark(tmp_path).examples] == [written, SQL]
+
+
+@pytest.mark.parametrize("empty", [None, "", " "])
+def test_an_empty_question_is_read_from_the_prompt_and_empty_evidence_is_none(
+    empty: str | None, tmp_path: Path
+) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    prompt = "External Knowledge:\nA cup.\n\nQuestion:\nWhich?"
+    row = {"prompt": prompt, "db_id": "shop", "question": empty, "reward_model": {"ground_truth": SQL}}
+    write(tmp_path / "train.jsonl", [row, row | {"evidence": ""}])
+    found = load_benchmark(tmp_path)
+    assert [brief(one)[:2] for one in found.examples] == [("Which?", "A cup."), ("Which?", "")]
+
+
+def test_a_question_beside_the_prompt_is_taken(tmp_path: Path) -> None:
+    database(tmp_path / "databases/shop/shop.sqlite")
+    row = {"prompt": "Say.", "extra_info": {"question": "Which?", "index": 3}, "db_id": "shop"}
+    write(tmp_path / "train.jsonl", [row | {"reward_model": {"ground_truth": SQL}}, row | {"reward_model": None}])
+    found = load_benchmark(tmp_path)
+    assert [brief(one)[0] for one in found.examples] == ["Which?"]
+    assert found.skipped == (("train_1", "no sql"),)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
+def test_omnisql_s_pairs_are_on_the_database_that_they_show(ending: str, tmp_path: Path) -> None:
+    """They name none; of a schema that is part of two it is the smaller one, and of no schema or two none is taken."""
+    spider = tmp_path / "spider/database"
+    database(spider / "shop/shop.sqlite")
+    database(spider / "bank/bank.sqlite", BANK)
+    database(spider / "mall/mall.sqlite", SHOP + "CREATE TABLE floor(no INTEGER);")
+    database(tmp_path / "SynSQL-2.5M/databases/other/other.sqlite")
+    thought = f"First I look.\n```sql\n{SQL}\n```"
+    lost = "CREATE TABLE `lost` (\n    `id` INTEGER\n);\nQuestion:\nWhere?\n\nInstructions:"
+    pairs = [
+        {"input_seq": SHOWN.format(external="", question="A cup is a thing.\nWhich?"), "output_seq": SQL},
+        {"input_seq": SHOWN.format(external="", question="Why?"), "output_seq": thought},
+        {"input_seq": lost, "output_seq": SQL},
+    ]
+    write(tmp_path / f"train_spider.{ending}", pairs)
+    found = load_benchmark(tmp_path / f"train_spider.{ending}")
+    assert [(one.db_id, *brief(one)[:3]) for one in found.examples] == [
+        ("shop", "Which?", "A cup is a thing.", SQL), ("shop", "Why?", "", SQL),
+    ]  # fmt: skip
+    assert found.examples[1].reasoning == "First I look."
+    assert found.skipped == (("train_spider_2", "no one database has the schema that it shows"),)
+    database(spider / "kiosk/kiosk.sqlite")
+    with pytest.raises(InputError, match="no one database has the schema that it shows: 3"):
+        load_benchmark(tmp_path / f"train_spider.{ending}")
+
+
+def test_gretel_s_rows_say_what_makes_their_databases(tmp_path: Path) -> None:
+    row = {"id": 7, "sql_prompt": "Which?", "sql_context": SHOP, "sql": SQL, "sql_complexity": "basic SQL"}
+    write(tmp_path / "train.jsonl", [row])
+    with pytest.raises(
+        InputError, match=r"its database is a script: python -m jaxrl_sql\.datagen\.prepare makes it: 1"
+    ):
+        load_benchmark(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("data/dev_20251106-00000-of-00001.json", "dev_20251106"),
+        ("dev_20251106.json", "dev_20251106"),
+        ("data/train-00000-of-00001.jsonl", "train"),
+        ("train_filtered.json", "train_filtered"),
+        ("bird-verified-train.json", "bird-verified-train"),
+        ("bird-verified-train.parquet", "bird-verified-train"),
+    ],
+)
+@pytest.mark.parametrize("beside", [False, True])
+def test_bird_s_revisions(name: str, split: str, beside: bool, tmp_path: Path) -> None:
+    """Later, filtered and verified questions, alone beside the databases or in the folder of the first release."""
+    part = "train" if "train" in name else "dev"
+    database(tmp_path / f"{part}_databases/shop/shop.sqlite")
+    row = {"question_id": 3, "db_id": "shop", "question": "Which?", "evidence": "A cup.", "SQL": SQL}
+    write(tmp_path / name, [row])
+    if beside:
+        write(tmp_path / f"{part}.json", [row | {"question": "Old?"}])
+    if beside and (name.startswith("data/") or name.endswith("parquet")):
+        found = load_benchmark(tmp_path / name)  # the folder is read as it was first published
+    else:
+        found = load_benchmark(tmp_path, split)
+    (one,) = found.examples
+    assert (one.uid, *brief(one)[:3], found.rule) == ("3", "Which?", "A cup.", SQL, "bird")
+
+
+def test_what_a_prompt_asks_and_shows() -> None:
+    assert asked_in("{question}: Who?\nReally?") == {"question": "Who?\nReally?"}
+    assert asked_in("Question:\n  Who?\nInstructions:\n- Go.\n\nQuestion: pigs") == {"question": "Who?"}
+    assert asked_in("Tell me.") == {}
+    assert shown_tables(SHOWN) == {"item": frozenset({"id", "name"})}
+    assert shown_tables("nothing") == {}

@@ -1,0 +1,51 @@
+"""How answers end: shares, and the setting that a warning names."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons, incomplete_warning, why_incomplete
+
+
+def test_only_answers_with_a_reason_are_counted() -> None:
+    records = [
+        {"finish_reason": "stop"},
+        {"finish_reason": ""},
+        {"finish_reason": "stop", "finish_reasons": {"stop": 2, "length": 1, "": 1}},
+    ]
+    assert finish_reasons(records) == {"stop": 3, "length": 1}
+    assert ending_metrics({"stop": 3, "length": 1}) == {
+        "truncated": 0.25, "finish_reason/stop": 3, "finish_reason/length": 1
+    }  # fmt: skip
+    assert ending_metrics({"turns": 2})["truncated"] == 0.0
+    assert ending_metrics({}) == {}
+
+
+LIMIT = "cut at the token limit: raise evaluate.max_new_tokens"
+
+
+@pytest.mark.parametrize(
+    ("reason", "cfg", "why"),
+    [
+        ("stop", EvaluateConfig(), ""),
+        ("length", EvaluateConfig(max_new_tokens=7), f"{LIMIT}=7"),
+        (
+            "length",
+            EvaluateConfig(turns=3, max_total_tokens=9000),
+            f"{LIMIT}=1024 (each turn) or evaluate.max_total_tokens=9000 (all turns)",
+        ),
+        (
+            "length",
+            EvaluateConfig(turns=3, base_url="http://x"),
+            f"{LIMIT}=1024",
+        ),
+        ("turns", EvaluateConfig(turns=3), "out of turns and without a solution: raise evaluate.turns=3"),
+        ("content_filter", EvaluateConfig(), "cut by the server's content filter"),
+        ("eos", EvaluateConfig(), ""),
+    ],
+)
+def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateConfig, why: str) -> None:
+    assert why_incomplete(reason, cfg) == why
+    if why:
+        assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) are {why}"

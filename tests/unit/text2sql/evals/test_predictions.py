@@ -1,0 +1,552 @@
+"""Predictions are read as what they are, paired with their questions or refused: never scored for another."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.text2sql.env.files import BIRD_MARK, Paired
+from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.text2sql.evals.submission import NOTHING, one_line, write_submission
+from jaxrl_sql.types import Example, InputError
+
+QUESTIONS = [Example(f"q{i}", "shop" if i < 2 else "zoo", "x.sqlite", "?", "SELECT 'right'") for i in range(3)]
+IDS = [one.uid for one in QUESTIONS]
+SQLS = ["SELECT 1", "SELECT a,\n b FROM t -- all", 'SELECT "x, y"']
+
+
+def paired(path: Path, content: str | bytes, field: str = "", **options: bool) -> Paired:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return pair(read_predictions(path, field), QUESTIONS, IDS, **options)
+
+
+def refusal(path: Path, content: str | bytes, field: str = "", **options: bool) -> str:
+    with pytest.raises(InputError) as caught:
+        paired(path, content, field, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    return message
+
+
+def json_lines(*pairs: tuple[object, object]) -> str:
+    return "".join(json.dumps({"id": uid, "sql": sql}) + "\n" for uid, sql in pairs)
+
+
+def csv_of(header: str, mark: str) -> str:
+    quoted = ['"' + sql.replace('"', '""') + '"' for sql in SQLS]
+    return header + "\r\n" + "".join(f"{uid}{mark}{sql}\r\n" for uid, sql in zip(IDS, quoted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "form"),
+    [
+        (json_lines(*zip(IDS[::-1], SQLS[::-1], strict=True)), "JSON lines"),
+        (json.dumps([{"question_id": uid, "query": s} for uid, s in zip(IDS, SQLS, strict=True)], indent=1), "list"),
+        (json.dumps(dict(zip(IDS, SQLS, strict=True))), "JSON object of ids"),
+        (csv_of("id,sql", ","), "table"),
+        (csv_of("instance_id\tSQL", "\t"), "table"),
+        (csv_of("id;sql", ";"), "table"),
+        (csv_of(",id,sql", ",").replace("\nq", "\n0,q"), "table"),
+        (csv_of("Unnamed: 0;id;sql", ";").replace("\nq", "\n0;q"), "table"),
+        (json_lines(*zip(IDS, SQLS, strict=True)).replace('"id"', '"ID"'), "JSON lines"),
+        ("\ufeff" + csv_of('"id","sql"', ","), "table"),
+    ],
+)
+def test_files_with_ids_are_paired_by_them(content: str, form: str, tmp_path: Path) -> None:
+    found = paired(tmp_path / "p", content)
+    assert found.sqls == dict(zip(IDS, SQLS, strict=True))
+    assert form in found.notes[0]
+    assert len(found.notes) == 1
+
+
+def test_birds_numbers_are_places_where_the_databases_agree(tmp_path: Path) -> None:
+    numbered = {str(i): f"{sql}{BIRD_MARK}{QUESTIONS[i].db_id}" for i, sql in enumerate(SQLS)}
+    found = paired(tmp_path / "p.json", json.dumps(numbered))
+    assert list(found.sqls.values()) == SQLS
+    assert "BIRD's numbers" in found.notes[0]
+    swapped = {**numbered, "0": numbered["2"], "2": numbered["0"]}
+    assert "2 predictions are for another database (entry 0 is for zoo" in refusal(
+        tmp_path / "p.json", json.dumps(swapped)
+    )
+    fewer = {key: numbered[key] for key in "01"}
+    assert "none of its 2 ids is a question's" in refusal(tmp_path / "p.json", json.dumps(fewer))
+    plain = dict(zip("012", SQLS, strict=True))
+    assert "none of its 3 ids" in refusal(tmp_path / "p.json", json.dumps(plain)), "positions, and no database to check"
+
+
+def test_what_bird_writes_for_nothing_is_no_sql(tmp_path: Path) -> None:
+    found = paired(tmp_path / "p.json", json.dumps({"q0": 0, "q1": f"SELECT 1{BIRD_MARK}shop", "q2": " "}))
+    assert found.sqls == {"q0": None, "q1": "SELECT 1", "q2": None}
+    assert "2 predictions hold no SQL and count as wrong (q0, q2)" in found.notes[1]
+
+
+def test_code_fences_are_told(tmp_path: Path) -> None:
+    found = paired(tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"}))
+    assert found.sqls["q0"] == "```sql\nSELECT 1\n```"
+    assert "1 predictions stand in a code fence" in found.notes[1]
+    assert "(q0)" in found.notes[1]
+
+
+def test_no_sql_for_a_question_without_an_answer_is_not_called_wrong(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps({"q0": None, "q1": None, "q2": "SELECT 1"}))
+    questions = [dataclasses.replace(QUESTIONS[0], answerable=False), *QUESTIONS[1:]]
+    found = pair(read_predictions(tmp_path / "p.json"), questions, IDS)
+    assert found.sqls["q0"] is None
+    assert "1 predictions hold no SQL and count as wrong (q1)" in found.notes[1]
+
+
+def test_lines_without_ids_are_paired_only_when_the_counts_agree(tmp_path: Path) -> None:
+    path = tmp_path / "pred.sql"
+    assert list(paired(path, "SELECT 1\tshop\r\nSELECT '\t'\nSELECT 3\tzoo\n").sqls.values()) == [
+        "SELECT 1", "SELECT '\t'", "SELECT 3",
+    ]  # fmt: skip
+    blank = paired(path, "SELECT 1\n\nSELECT 3\n")
+    assert list(blank.sqls.values()) == ["SELECT 1", None, "SELECT 3"]
+    assert "1 predictions hold no SQL" in blank.notes[1]
+    skipped = paired(path, "SELECT 1\n\nSELECT 2\n\nSELECT 3\n")
+    assert list(skipped.sqls.values()) == ["SELECT 1", "SELECT 2", "SELECT 3"]
+    assert "2 blank lines skipped" in skipped.notes[0]
+    for wrong in ("SELECT 1\nSELECT 2\n", "SELECT 1\n" * 4):
+        assert "lines for 3 questions" in refusal(path, wrong, allow_missing=True, allow_extra=True)
+    assert "1 predictions are for another database" in refusal(path, "SELECT 1\tzoo\nSELECT 2\nSELECT 3\n")
+    assert list(paired(path, json.dumps(SQLS)).sqls.values()) == SQLS
+
+
+def test_lines_keep_their_place_behind_a_question_that_cannot_be_judged(tmp_path: Path) -> None:
+    path = tmp_path / "pred.sql"
+    path.write_text("SELECT 0\nSELECT 1\nSELECT 2\n")
+    found = pair(read_predictions(path), [QUESTIONS[0], QUESTIONS[2]], IDS)
+    assert found.sqls == {"q0": "SELECT 0", "q2": "SELECT 2"}
+    assert "1 predictions are for questions that cannot be judged and left out (q1)" in found.notes[1]
+
+
+def test_lines_for_another_set_are_not_read_as_names_of_columns(tmp_path: Path) -> None:
+    path = tmp_path / "pred.sql"
+    assert "3 predictions are for another database (line 1 is for SHOP," in refusal(
+        path, "SELECT 1\tSHOP\nSELECT 2\tSHOP\nSELECT 3\tcars\n"
+    )
+    assert list(paired(path, "SELECT 1\tAS b\nSELECT 2\tshop\nSELECT 3\tzoo\n").sqls.values()) == [
+        "SELECT 1\tAS b", "SELECT 2", "SELECT 3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", ["sql", "SQL", "query"])
+def test_a_gold_beside_the_prediction_is_not_taken_for_it(gold: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    entries = [{"id": uid, gold: "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
+    assert list(paired(path, json.dumps(entries)).sqls.values()) == SQLS
+    table = f"id,{gold},pred_sql\n" + "".join(f"{uid},gold,SELECT {uid}\n" for uid in IDS)
+    assert list(paired(path, table).sqls.values()) == [f"SELECT {uid}" for uid in IDS]
+    vague = [{"id": uid, gold: "SELECT gold", "prediction": "SELECT 1"} for uid in IDS]
+    assert f"3 of 3 hold one thing in {gold} and another in prediction" in refusal(path, json.dumps(vague))
+    answer = refusal(path, table.replace("pred_sql", "prediction"))
+    assert f"3 of 3 hold one thing in {gold.lower()} and another in prediction (line 2, line 3, line 4)" in answer
+    same = [{"id": uid, gold: "SELECT 1", "prediction": "SELECT 1"} for uid in IDS]
+    assert list(paired(path, json.dumps(same)).sqls.values()) == ["SELECT 1"] * 3
+
+
+NAMES = ("generated_sql", "predicted_query", "predict_sql", "model_output", "pred_query", "query", "SQL", "Predicted")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    entries = [
+        {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
+    ]
+    whole = json.dumps(entries)
+    told = f"hold one thing in sql and another in {name} (entry 0, entry 1, entry 2): --field NAME says which"
+    assert told in refusal(path, whole)
+    assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
+    assert list(paired(path, whole, name).sqls.values()) == SQLS
+    assert list(paired(path, whole, "sql").sqls.values()) == ["SELECT x"] * 3
+    assert "3 of 3 have no answer (entry 0, entry 1, entry 2)" in refusal(path, whole, "answer")
+    fenced = [{**one, name: "```sql\nSELECT\n  x;\n```", "gold_sql": "SELECT y"} for one in entries]
+    assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, "the same SQL, and a gold by name"
+    if name.lower() != "sql":
+        table = f"id,sql,{name}\n" + "".join(f"{uid},SELECT x,SELECT y\n" for uid in IDS)
+        assert f"3 of 3 hold one thing in sql and another in {name.lower()}" in refusal(path, table)
+        assert list(paired(path, table, name).sqls.values()) == ["SELECT y"] * 3
+
+
+def test_answers_that_some_entries_lack_are_not_filled_with_golds(tmp_path: Path) -> None:
+    entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
+    del entries[1]["pred_sql"]
+    said = refusal(tmp_path / "p", json.dumps(entries))
+    assert "1 of 3 have no pred_sql (entry 1); --field NAME says where SQL stands, of the fields id, sql" in said
+
+
+def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -> None:
+    path, gold = tmp_path / "p", QUESTIONS[0].gold_sql
+    for whole in (
+        json_lines(*((uid, f"{gold} ;") for uid in IDS)),
+        json.dumps(dict.fromkeys(IDS, gold)),
+        f"{gold}\n" * 3,
+        "id,sql\n" + "".join(f"{uid},{gold}\n" for uid in IDS),
+    ):
+        assert "3 of 3 texts are the golds themselves" in refusal(path, whole)
+        assert "--field sql scores these" in refusal(path, whole)
+        assert len(paired(path, whole, "sql").sqls) == 3
+    assert len(paired(path, json_lines((IDS[0], gold), (IDS[1], gold), (IDS[2], "SELECT 1"))).sqls) == 3
+    assert "names no fields: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
+
+
+def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
+    """A header and a row for all questions but one have as many lines as there are questions."""
+    path = tmp_path / "p.csv"
+    for header in ("id,model_sql", "key,answer", "question,my_sql"):
+        assert "--field NAME says where SQL stands" in refusal(path, f"{header}\nq0,SELECT 1\nq1,SELECT 2\n")
+    assert "2 entries without ids for 3 questions" in refusal(path, "sql\nSELECT 1\nSELECT 2\n")
+    assert list(paired(path, "sql,db_id\nSELECT 1,shop\n,shop\nSELECT 3,zoo\n").sqls.values()) == [
+        "SELECT 1", None, "SELECT 3",
+    ]  # fmt: skip
+    assert "1 predictions are for another database" in refusal(path, "sql,db_id\nSELECT 1,shop\n,zoo\nSELECT 3,zoo\n")
+    assert "header names sql more than once" in refusal(path, "id,sql,SQL\nq0,a,b\n")
+    assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
+
+
+def test_lines_of_an_id_a_tab_and_sql_need_no_header(tmp_path: Path) -> None:
+    path, sqls = tmp_path / "p", ["SELECT 1", "(SELECT 2)", "with x as (SELECT 3) select * from x"]
+    pairs = zip(IDS[::-1], sqls[::-1], strict=True)
+    tabbed = paired(path, "".join(f"{uid}\t{sql}\r\n" for uid, sql in pairs))
+    assert tabbed.sqls == dict(zip(IDS, sqls, strict=True))
+    assert "lines of an id, a tab and SQL, paired by id" in tabbed.notes[0]
+    assert "1 of 3 questions have no prediction (q2)" in refusal(path, "q0\tSELECT 1\nq1\tSELECT 2\n")
+    assert "3 of 3 texts do not begin as SQL" in refusal(
+        path, "q0\tSELECT 1\tshop\nq1\tSELECT 1\tshop\nq2\tSELECT 1\tzoo\n"
+    )
+    assert "for another database (line 1 is for a/0" in refusal(path, "SELECT 1\ta/0\n\ta/1\nSELECT 3\ta/2\n")
+
+
+OTHER_FORMATS = [
+    ("q0: SELECT 1\nq1: SELECT 2\nq2: SELECT 3\n", "3 of 3 texts do not begin as SQL (line 1: 'q0: SELECT 1')"),
+    ("id|sql\nq0|SELECT 1\nq1|SELECT 2\n", "3 of 3 texts do not begin as SQL (line 1: 'id|sql')"),
+    ("q0,SELECT 1\nq1,SELECT 2\nq2,SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("q0;SELECT 1\nq1;SELECT 2\nq2;SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("   id  sql\n0  q0  SELECT 1\n1  q1  SELECT 2\n", "3 of 3 texts do not begin as SQL"),
+    ("sep=;\nq0;SELECT 1\nq1;SELECT 2\n", "3 of 3 texts do not begin as SQL"),
+    ("1. SELECT 1\n2. SELECT 2\n3. SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("SELECT 1\nFROM t;\nSELECT 2\n", "1 of 3 lines continue a query (line 2)"),
+    ("SELECT (\n  SELECT 1\n) AS a\n", "1 of 3 lines continue a query (line 3)"),
+    ("SELECT a FROM t\nleft outer join u USING (a)\nSELECT 3\n", "1 of 3 lines continue a query (line 2)"),
+    ("```sql\nSELECT 1\n```\n", "2 of 3 lines continue a query (line 1, line 3)"),
+    ("Predicted SQL\nSELECT 1\nSELECT 2\n", "line 1 may be a header, 'Predicted SQL': --field 'Predicted SQL' says so"),
+    (json.dumps(["no", "idea", "SELECT 3"]), "2 of 3 texts do not begin as SQL (entry 0: 'no')"),
+    (
+        json.dumps(dict.fromkeys(IDS, "I do not know.")),
+        "a JSON object of ids and SQL, 3 of 3 texts do not begin as SQL",
+    ),
+    (json_lines(*((uid, f"The answer is {uid}.") for uid in IDS)), "JSON lines with ids, 3 of 3 texts do not"),
+    (b"PAR1\0\0\0", "a Parquet file: write it as JSON lines"),
+    (b"PK\x03\x04\0\0", "a zip archive or an Excel workbook"),
+    (b"\x1f\x8b\x08\0", "a gzip file: unpack it"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), OTHER_FORMATS)
+def test_other_formats_are_refused_with_the_reason(content: str | bytes, reason: str, tmp_path: Path) -> None:
+    message = refusal(tmp_path / "p", content)
+    assert reason in message
+    assert "write it as UTF-8" not in message
+
+
+def test_texts_that_are_no_sql_are_scored_among_sql_or_where_the_field_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    assert list(paired(path, "SELECT 1\nI do not know.\n/* a */ SELECT 3\n").sqls.values())[1] == "I do not know."
+    assert list(paired(path, "no\nno idea\nnone\n", "sql").sqls.values()) == ["no", "no idea", "none"]
+    assert list(paired(path, "Predicted SQL\nSELECT 0\nSELECT 1\nSELECT 2\n", "Predicted SQL").sqls.values()) == [
+        "SELECT 0", "SELECT 1", "SELECT 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index"])
+def test_an_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) -> None:
+    def table(*index: object) -> str:
+        return f"{name},sql\n" + "".join(f"{value},SELECT {i}\n" for i, value in enumerate(index))
+
+    path = tmp_path / "p"
+    for index in ((0, 1, 2), (1, 2, 3)):
+        assert list(paired(path, table(*index)).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    for index in (("q2", "q0", "q1"), (2, 0, 1)):
+        assert "does not count the entries: rename it to id" in refusal(path, table(*index))
+
+
+@pytest.mark.parametrize("number", ["2.0", "2e0", "2", '" 2 "'])
+def test_whole_numbers_are_ids_in_any_spelling(number: str, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text(f'{{"id": {number}, "sql": "SELECT 2"}}\n{{"id": 1, "sql": "SELECT 1"}}\n')
+    assert [prediction.uid for prediction in read_predictions(tmp_path / "p").found] == ["2", "1"]
+
+
+@pytest.mark.parametrize("value", ["null", "NaN", '""', "[0]", '{"a": 0}', "true", "2.5", "1e16", "Infinity"])
+def test_an_id_that_is_unusable_is_no_reason_to_pair_by_place(value: str, tmp_path: Path) -> None:
+    lines = "".join(f'{{"id": {value}, "sql": "SELECT {i}"}}\n' for i in range(3))
+    reason = "have no id" if value in ("null", "NaN", '""') else "have an id that is neither text nor a whole number"
+    assert f"3 of 3 {reason}" in refusal(tmp_path / "p", lines)
+
+
+def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Path) -> None:
+    """BIRD's mini-dev has two ids twice."""
+    path, order = tmp_path / "p", ["q0", "q1", "q1", "q2"]
+    sqls = [f"SELECT {i}" for i in range(4)]
+    numbered = {str(i): f"{sqls[i]}{BIRD_MARK}{'zoo' if i == 3 else 'shop'}" for i in (2, 3, 0, 1)}
+    entries = json.dumps([{"sql": sql} for sql in sqls])
+    for content in ("\n".join(sqls), "\n\n".join(sqls), json.dumps(sqls), entries, json.dumps(numbered)):
+        path.write_text(content)
+        result = pair(read_predictions(path), QUESTIONS, order)
+        assert result.sqls == {"q0": "SELECT 0", "q1": "SELECT 1", "q2": "SELECT 3"}
+        assert result.notes[-1].endswith("1 ids are of several questions, of which the first is judged (q1)")
+    path.write_text(json_lines(*zip(IDS, sqls, strict=False)))
+    by_id = pair(read_predictions(path), QUESTIONS, order)
+    assert by_id.notes[-1].endswith("the first is judged: a prediction may be for another of them (q1)")
+
+
+def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Path) -> None:
+    questions, sqls = (
+        [("q0", "shop"), ("q1", "shop"), ("q1", "zoo"), ("q2", "zoo")],
+        {"q0": "SELECT 0", "q1": "SELECT 1"},
+    )
+    for form in ("spider", "bird", "spider2"):
+        written = write_submission(form, tmp_path, questions, sqls)
+        assert [prediction.uid for prediction in read_predictions(written[0]).found] == IDS
+        if form != "spider2":
+            assert [prediction.sql for prediction in read_predictions(written[1]).found] == [
+                "SELECT 0", "SELECT 1", NOTHING, NOTHING,
+            ]  # fmt: skip
+    assert (tmp_path / "submission/q1.sql").read_text() == "SELECT 1\n"
+
+
+def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    fewer = json_lines(("q0", "SELECT 1"))
+    assert "2 of 3 questions have no prediction (q1, q2)" in refusal(path, fewer)
+    assert "--allow-missing" in refusal(path, fewer, allow_extra=True)
+    found = paired(path, fewer, allow_missing=True)
+    assert (found.sqls, found.missing) == ({"q0": "SELECT 1"}, ("q1", "q2"))
+    more = json_lines(*((f"q{i}", "SELECT 1") for i in range(9)))
+    assert "6 of 9 predictions are for no question here (q3, q4, q5, …)" in refusal(path, more, allow_missing=True)
+    assert paired(path, more, allow_extra=True).extra == 6
+    both = refusal(path, json_lines(("q0", "SELECT 1"), ("x", "SELECT 1")))
+    assert "2 of 3 questions" in both
+    assert "1 of 2 predictions" in both
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (json_lines(("q0", "a"), ("q1", "b"), ("q0", "c")), "1 ids stand more than once (q0 at line 1 and line 3)"),
+        ('{"q0": "a", "q1": "b", "q0": "c"}', "1 ids stand more than once (q0)"),
+        (json_lines(("q0", "a")) + "oops\n" + json_lines(("q1", "b")) + "{\n", "2 of 4 lines are not JSON (line 2, "),
+        ('[{"id": "q0", "sql": "a"}, 3]', "1 of 2 are no JSON object (entry 1)"),
+        (
+            '{"id": "q0", "answer": "a"}\n{"sql": "b"}\n',
+            "1 of 2 have no sql or SQL or query (line 1); 1 of 2 have no id",
+        ),
+        (json_lines(("q0", 7)), "1 of 1 hold SQL that is neither text nor null (line 1)"),
+        ('[{"id": "q0"', "not JSON"),
+        ('{\n "q0": "a",\n', "not JSON"),
+        ('{"q0": {"a": 1}, "q1": "b"}', "1 of 2 ids hold no SQL, but more JSON (q0)"),
+        (b"SELECT 'caf\xe9'\nSELECT 2\nSELECT 3\n", "not UTF-8 in 1 lines (line 1)"),
+        ("SELECT 1\nSELECT 2\n".encode("utf-16"), "UTF-16"),
+        ("", "no predictions in it"),
+        ("\n\n\n", "no predictions in it"),
+        ("[]", "no predictions in it"),
+        ("id,sql\nq0,SELECT 1, 2\nq1,SELECT 2\n", "1 of 2 rows have not the 2 columns of the header (line 2)"),
+        ("id,sql\nq0,SELECT 1\n,SELECT 2\n", "1 of 2 have no id or question_id or instance_id (line 3)"),
+        ('id,sql\nq0,"SELECT 1\n', "not CSV"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_counts_and_places(content: str | bytes, words: str, tmp_path: Path) -> None:
+    assert words in refusal(tmp_path / "p", content)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_predictions(tmp_path / "nowhere")
+    (tmp_path / "results").mkdir()
+    with pytest.raises(InputError, match=r"no <id>\.sql"):
+        read_predictions(tmp_path / "results")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "spider", "bird", "ehrsql", "spider2"])
+def test_a_submission_reads_back_as_it_was(form: str, tmp_path: Path) -> None:
+    sqls: dict[str, str | None] = {"q0": "SELECT 1", "q1": "SELECT a,\n\tb -- all; of\nFROM t", "q2": None}
+    written = write_submission(form, tmp_path, [(one.uid, one.db_id) for one in QUESTIONS], sqls)
+    lines = pair(read_predictions(written[0]), QUESTIONS, IDS).sqls
+    assert lines == sqls
+    flat = {"q1": "SELECT a, b   FROM t"} if form == "spider" else {}
+    again = pair(read_predictions(written[-1]), QUESTIONS, IDS).sqls
+    assert again == (sqls if form in ("jsonl", "ehrsql") else {**sqls, **flat, "q2": NOTHING})
+
+
+def test_a_query_in_one_line_means_the_same() -> None:
+    sql = "SELECT '--' AS \"a\tb\", -- first\n 'x''\ny' /* and\n more */ , [c d]\nFROM (SELECT 1 AS [c d])"
+    flat = one_line(sql)
+    assert "\n" not in flat
+    assert "\t" not in flat
+    (one,), (other,) = (sqlite3.connect(":memory:").execute(text).fetchall() for text in (sql, flat))
+    assert one == ("--", "x'\ny", 1)
+    assert other == ("--", "x' y", 1)
+
+
+QUERIES = [f"SELECT {i} FROM t" for i in range(20)]
+
+
+def read_texts(path: Path, lines: list[str], field: str = "") -> list[str | None]:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return [prediction.sql for prediction in read_predictions(path, field).found]
+
+
+NO_ANSWERS = ["None", "error", "unknown", "EXPLAIN", "Sorry;", "PRAGMA foreign_keys;", "show tables;", ";", "N/A"]
+PROSE = ["no tables match; cannot answer", "Sorry, unknown", "NO_SQL", "invalid query", "Unanswerable"]
+
+
+@pytest.mark.parametrize("field", ["", "sql"])
+@pytest.mark.parametrize("answer", [*NO_ANSWERS, *PROSE, ""])
+def test_a_first_answer_that_is_no_query_is_no_header(answer: str, field: str, tmp_path: Path) -> None:
+    lines = [f"{answer}\tshop", "SELECT 1\tshop", "SELECT 2\tzoo"]
+    content = "".join(f"{line}\n" for line in lines)
+    expected = [answer or None, "SELECT 1", "SELECT 2"]
+    assert list(paired(tmp_path / "p", content, field).sqls.values()) == expected
+    bare = f"{answer}\nSELECT 1;\nSELECT 2;\n"
+    assert list(paired(tmp_path / "p", bare, field).sqls.values()) == [answer or None, "SELECT 1;", "SELECT 2;"]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    assert "--field NAME says where SQL stands" in refusal(
+        path, f"my_sql{mark}name\nSELECT 1{mark}a\nSELECT 2{mark}b\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "FROM t SELECT a", "FROM (SELECT 1) SELECT a", "Where is the table?", "```", ") AS a", "Group by is needed",
+        "union of a and b", "join t ON x", "From the schema I cannot tell", "FROM t", "Order of rows", "And b = 2",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", [0, 7])
+def test_a_line_that_begins_as_a_part_of_a_query_is_one_answer(answer: str, place: int, tmp_path: Path) -> None:
+    lines = [*QUERIES[:place], answer, *QUERIES[place + 1 :]]
+    assert read_texts(tmp_path / "p", lines) == lines
+    (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
+    assert [prediction.sql for prediction in read_predictions(tmp_path / "p").found] == ["SELECT 1", answer, "SELECT 2"]
+    numbered = {str(i): sql for i, sql in enumerate(lines)}
+    written = write_submission("spider", tmp_path, [(uid, "shop") for uid in numbered], numbered)
+    assert [prediction.sql for prediction in read_predictions(written[-1]).found] == lines
+    named = "".join(f"{sql}\t{db_id}\n" for sql, db_id in (("SELECT 1", "shop"), (answer, "shop"), ("SELECT 2", "zoo")))
+    assert list(paired(tmp_path / "p", named).sqls.values()) == ["SELECT 1", answer, "SELECT 2"]
+
+
+@pytest.mark.parametrize("line", ["FROM t{} SELECT a", "FROM t{}", "FROM (SELECT {}) SELECT a"])
+def test_lines_of_duckdb_may_all_begin_with_from(line: str, tmp_path: Path) -> None:
+    lines = [line.format(i) for i in range(5)]
+    assert read_texts(tmp_path / "p", lines) == lines
+
+
+PARTS = ["LIMIT 1", "AND b = 2", "OR b = 2", "ON t.a = u.a", "ORDER BY a", "INTERSECT SELECT b", "EXCEPT", "ORDER"]
+
+
+@pytest.mark.parametrize("part", [*PARTS, "FROM (SELECT 1)", "FROM\tt", "OFFSET 2"])
+def test_queries_over_several_lines_are_refused(part: str, tmp_path: Path) -> None:
+    lines = ["SELECT a FROM t", part] * 6
+    with pytest.raises(InputError, match="6 of 12 lines continue a query"):
+        read_texts(tmp_path / "p", lines)
+    assert read_texts(tmp_path / "p", lines, "sql") == lines
+
+
+def test_a_word_in_line_1_may_be_a_header_where_it_is_one_line_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    whole = "Model\nSELECT 0\nSELECT 1\nSELECT 2\n"
+    assert "line 1 may be a header, 'Model': --field 'Model' says so" in refusal(path, whole)
+    assert list(paired(path, whole, "Model").sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
+    blank = "Model\nSELECT 0\n\nSELECT 2\n"
+    assert "line 1 may be a header, 'Model'" in refusal(path, blank)
+    assert list(paired(path, blank, "sql").sqls.values()) == ["Model", "SELECT 0", "SELECT 2"]
+    assert "header" not in refusal(path, "Model\nSELECT 0\n")
+
+
+STATEMENTS = [
+    "```mysql\nSELECT 1\n```", "```postgresql\nSELECT 1\n```", "```duckdb\nSELECT 1\n```", "```tsql\nSELECT 1\n```",
+    "PRAGMA table_info(t)", "EXPLAIN SELECT 1", "TABLE t", "VALUES ROW(1)", "PIVOT t ON a USING sum(b)", "DESCRIBE t",
+    "CREATE TABLE x AS SELECT 1", "CREATE OR REPLACE TEMP VIEW x AS SELECT 1", "UPDATE t SET a = 1", "DELETE FROM t",
+    "INSERT INTO t VALUES (1)", "INSERT OR IGNORE INTO t VALUES (1)", "DROP TABLE IF EXISTS t", "ALTER TABLE t ADD a",
+    "SHOW TABLES", "SUMMARIZE t", "SET x = 1", "CALL f(1)", "MERGE INTO t USING u ON a", "REPLACE INTO t VALUES (1)",
+    "# a comment\nSELECT 1", ";SELECT 1", "\ufeffSELECT 1", "\u200bSELECT 1", "SELECT*FROM t",
+    "UNPIVOT t ON a INTO NAME n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_statements_of_any_kind_are_sql(sql: str, tmp_path: Path) -> None:
+    assert list(paired(tmp_path / "p", json_lines(*((uid, sql) for uid in IDS))).sqls.values()) == [sql] * 3
+
+
+@pytest.mark.parametrize("prose", ["Show me the table.", "Update your schema.", "Set it up first.", "Create a view?"])
+def test_prose_that_begins_as_a_statement_is_no_sql(prose: str, tmp_path: Path) -> None:
+    assert "3 of 3 texts do not begin as SQL" in refusal(tmp_path / "p", json_lines(*((uid, prose) for uid in IDS)))
+
+
+@pytest.mark.parametrize("name", ["index", "idx", "", "row_id"])
+def test_an_index_that_is_empty_everywhere_is_no_index(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    expected = ["SELECT 0", "SELECT 1", "SELECT 2"]
+    for blank in (None, " "):
+        entries = json.dumps([{name: blank, "sql": sql} for sql in expected])
+        assert list(paired(path, entries).sqls.values()) == expected
+    for head, row in ((f"question,sql,{name}", "q,{},"), (f"{name},sql", "{}.0,SELECT {}")):
+        table = f"{head}\n" + "".join(row.format(sql if "q," in row else i, i) + "\n" for i, sql in enumerate(expected))
+        assert list(paired(path, table).sqls.values()) == expected
+
+
+@pytest.mark.parametrize("blank", [None, "", " "])
+def test_ids_that_are_empty_everywhere_name_the_way_out(blank: str | None, tmp_path: Path) -> None:
+    lines = json.dumps([{"qid": blank, "sql": f"SELECT {i}"} for i in range(3)])
+    assert "remove qid, which is empty everywhere, to pair entry by entry" in refusal(tmp_path / "p", lines)
+    some = json.dumps([{"qid": i or blank, "sql": f"SELECT {i}"} for i in range(3)])
+    assert "empty everywhere" not in refusal(tmp_path / "p", some)
+
+
+def test_a_tab_in_sql_names_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    for form in ("SELECT a FROM\tt{}", "SELECT\ta\tFROM\tt{}", "SELECT a,\tb{}", "SELECT a LIMIT\t{}", "SELECT\tx{}"):
+        lines = [form.format(i) for i in range(3)]
+        assert list(paired(path, "\n".join(lines)).sqls.values()) == lines
+    golds = [dataclasses.replace(question, db_id="my shop") for question in QUESTIONS]
+    path.write_text("SELECT 1\tmy shop\nSELECT 2\tmy shop\nSELECT a FROM\tmy shop\n")
+    assert list(pair(read_predictions(path), golds, IDS).sqls.values()) == [
+        "SELECT 1", "SELECT 2", "SELECT a FROM\tmy shop",
+    ]  # fmt: skip
+    tables = ["SELECT a FROM\tzoo", "SELECT a FROM\tzoo", "SELECT 2\tzoo"]
+    assert list(paired(path, "\n".join(tables)).sqls.values()) == [*tables[:2], "SELECT 2"]
+
+
+@pytest.mark.parametrize("head", ["id,sql", "question_id;sql", "ID\tsql"])
+def test_ids_of_a_table_that_pandas_wrote_with_a_point_are_whole_numbers(head: str, tmp_path: Path) -> None:
+    mark = next(mark for mark in ",;\t" if mark in head)
+    for ids, expected in (("2.0 0.0 1.0", "2 0 1"), ("2.0 0.1 1.1", "2.0 0.1 1.1"), ("2.0 1 0.0", "2.0 1 0.0")):
+        table = f"{head}\n" + "".join(f"{uid}{mark}SELECT 1\n" for uid in ids.split())
+        (tmp_path / "p").write_text(table)
+        assert [prediction.uid for prediction in read_predictions(tmp_path / "p").found] == expected.split()
+
+
+ORDER_FIELDS = [
+    "questionId", "question id", "question-id", "example_id", "row_id", "level_0", "__index_level_0__", "Index", "idx",
+    "ExampleID", "sample_idx", "row number", "task_id", "no",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDER_FIELDS)
+def test_a_field_of_another_order_is_not_paired_by_place(name: str, tmp_path: Path) -> None:
+    path, reason = tmp_path / "p", "does not count the entries: rename it to id"
+    for order in ((2, 0, 1), ("a", "b", "c")):
+        assert reason in refusal(path, json.dumps([{name: i, "sql": "SELECT 1"} for i in order]))
+        assert reason in refusal(path, f"{name},sql\n" + "".join(f"{i},SELECT 1\n" for i in order))
+    counted = json.dumps([{name: i, "sql": f"SELECT {i}"} for i in range(3)])
+    assert list(paired(path, counted).sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]

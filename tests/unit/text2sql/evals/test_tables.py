@@ -1,0 +1,52 @@
+"""An evaluation's tables: many levels of difficulty stand apart, and cost no number on a narrow terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+
+import pytest
+
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.text2sql.evals.numbers import Counts, judged
+from jaxrl_sql.text2sql.evals.score_predictions import RULES
+from jaxrl_sql.text2sql.evals.tables import tables
+from jaxrl_sql.text2sql.evals.verdict import Verdict
+from jaxrl_sql.types import Example
+
+
+class Terminal(io.StringIO):
+    """Collect what is written, as a stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("count", [3, 8, 14])
+@pytest.mark.parametrize("rules", [("bird", "test_suite"), tuple(sorted(RULES))], ids=["two rules", "all rules"])
+def test_rules_and_shares_are_never_cut(count: int, rules: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    examples = [Example(f"q{i}", f"d{i % 4}", "db", "?", "SELECT 1", difficulty=f"level-{i:02}") for i in range(count)]
+    scores = {rule: float(rule == "bird") for rule in rules}
+    verdicts = [Verdict(one.uid, "SELECT 1", "ok", scores=scores) for one in examples]
+    records = [
+        {**dataclasses.asdict(verdict), "id": verdict.uid, "answer": "", "finish_reason": "length"}
+        for verdict in verdicts
+    ]
+    made = tables(judged("s", "bird", examples, [records], Counts()))
+    stream = Terminal()
+    for table in made:
+        show_table(stream, *table)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert any(line.split()[:3] == ["bird", "*", "100.0"] for line in shown)
+    assert any(line.split()[:2] == ["test_suite", "0.0"] for line in shown)
+    assert max(map(len, shown)) <= 80
+    apart = [line.split() for line in shown if re.match(r" *level +of ", line)]
+    assert [rule for header in apart for rule in header[2:]] == (list(rules) if count > 3 else [])
+    for i in range(count if apart else 0):
+        found = [line.split() for line in shown if line.split()[:1] == [f"level-{i:02}"]]
+        assert [line[1] for line in found] == ["1"] * len(apart), "how many there are stands in each table"
+        shares = [share for line in found for share in line[2:]]
+        assert shares == [f"{100 * scores[rule]:.1f}" for rule in rules]

@@ -1,0 +1,149 @@
+"""The numbers that training logs of its held-out questions, counted by hand on a small database."""
+
+import dataclasses
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.text2sql.benchmarks import load_split
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.evals.records import Answered, Judging, verdict_of
+from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
+from jaxrl_sql.text2sql.evals.summary import validation_metrics
+from jaxrl_sql.text2sql.question_sets.filters import usable_golds
+from jaxrl_sql.types import Example
+
+
+@pytest.fixture
+def executor() -> Executor:
+    return make_executor(ExecutorConfig(threads=2))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
+    return str(path)
+
+
+def _example(db: str, uid: str, gold: str, difficulty: str = "") -> Example:
+    return Example(uid, "t", db, "?", gold, difficulty=difficulty)
+
+
+def test_counts(executor: Executor, db: str) -> None:
+    questions = [
+        (_example(db, "q1", "SELECT a FROM t", "easy"), "SELECT a FROM t ORDER BY a DESC"),  # right
+        (_example(db, "q2", "SELECT b FROM t", "hard"), "SELECT a FROM t"),  # wrong
+        (_example(db, "q3", "SELECT a FROM t", "easy"), "SELECT c FROM t"),  # fails
+        (_example(db, "q4", "SELECT a FROM t", "hard"), None),  # no SQL
+        (_example(db, "q5", "SELECT z FROM t"), "SELECT a FROM t"),  # the gold fails
+        (_example(db, "q6", "SELECT b FROM t", "easy"), "SELECT b FROM t"),  # right
+    ]
+    examples = [example for example, _ in questions]
+    verdicts = score_predictions(executor, examples, [sql for _, sql in questions])
+    assert [(one.uid, one.status, one.is_right("bird")) for one in verdicts] == [
+        ("q1", "ok", True),
+        ("q2", "ok", False),
+        ("q3", "schema_error", False),
+        ("q4", "no_sql", False),
+        ("q5", "ok", False),
+        ("q6", "ok", True),
+    ]
+    assert [one.gold_status for one in verdicts if not one.gold_ok] == ["schema_error"]
+    assert validation_metrics(examples, verdicts) == {
+        "accuracy": 2 / 6,
+        "correct": 2.0,
+        "count": 6.0,
+        "valid": 4 / 6,
+        "gold_failures": 1.0,
+        "status/ok": 4.0,
+        "status/schema_error": 1.0,
+        "status/no_sql": 1.0,
+        "accuracy/easy": 2 / 3,
+        "count/easy": 3.0,
+        "accuracy/hard": 0.0,
+        "count/hard": 2.0,
+    }
+
+
+def test_nothing_and_no_sql_at_all(executor: Executor, db: str) -> None:
+    nothing = {"accuracy": 0.0, "correct": 0.0, "count": 0.0, "valid": 0.0, "gold_failures": 0.0}
+    assert validation_metrics([], score_predictions(executor, [], [])) == nothing
+    example = _example(db, "q", "SELECT 1")
+    numbers = validation_metrics([example], score_predictions(executor, [example], [None]))
+    assert numbers == {**nothing, "count": 1.0, "status/no_sql": 1.0}
+
+
+def test_lengths_must_agree(executor: Executor, db: str) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        score_predictions(executor, [_example(db, "q", "SELECT 1")], [])
+
+
+def test_golds_that_fail_or_are_empty_are_dropped_with_a_reason(executor: Executor, db: str, tmp_path: Path) -> None:
+    examples = [
+        _example(db, "q1", "SELECT a FROM t"),
+        _example(db, "q2", "SELECT a FROM t WHERE a > 5"),
+        _example(db, "q3", "SELECT nope FROM t"),
+        _example(db, "q4", "SELECT a FROM"),
+        _example(str(tmp_path / "none.sqlite"), "q5", "SELECT 1"),
+        _example(db, "q6", "SELECT count(*) FROM t WHERE a > 5"),
+    ]
+    kept, dropped = usable_golds(executor, examples)
+    assert [example.uid for example in kept] == ["q1", "q6"]
+    assert dropped == [
+        ("q2", "gold empty"),
+        ("q3", "gold fails: schema_error"),
+        ("q4", "gold fails: syntax_error"),
+        ("q5", "gold fails: db_error"),
+    ]
+    assert [example.uid for example in usable_golds(executor, examples, drop_empty=False)[0]] == ["q1", "q2", "q6"]
+
+
+@pytest.mark.data
+@pytest.mark.skipif(
+    "JAXRL_SQL_DATA" not in os.environ, reason="JAXRL_SQL_DATA does not name the folder of the real sets"
+)
+def test_the_golds_of_spider_dev_score_full_marks(executor: Executor) -> None:
+    examples = load_split(os.environ["JAXRL_SQL_DATA"], "spider_dev").examples
+    numbers = validation_metrics(examples, score_predictions(executor, examples, [one.gold_sql for one in examples]))
+    assert (numbers["correct"], numbers["count"]) == (972, 972)
+
+
+def test_other_dialects_are_translated_and_any_gold_may_match(executor: Executor, db: str) -> None:
+    mysql = dataclasses.replace(_example(db, "q1", "SELECT b || '!' FROM t"), dialect="mysql")
+    several = dataclasses.replace(_example(db, "q2", "SELECT 0"), other_golds=("SELECT 1", "SELECT a FROM t"))
+    asked = [mysql, mysql, several]
+    verdicts = score_predictions(executor, asked, ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b", "SELECT a FROM t"])
+    assert [(one.status, one.is_right("bird")) for one in verdicts] == [
+        ("ok", True),
+        ("syntax_error", False),
+        ("ok", True),
+    ]
+    assert verdicts[0].sql == "SELECT CONCAT(b, '!') FROM t"
+
+
+def test_questions_that_could_not_be_asked_count_as_wrong(executor: Executor, db: str) -> None:
+    examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2")]
+    verdicts = score_predictions(executor, examples, ["SELECT 1", "SELECT 2"])
+    assert validation_metrics(examples, verdicts)["accuracy"] == 1.0
+    numbers = validation_metrics(examples, verdicts, unasked=2)
+    assert (numbers["accuracy"], numbers["count"], numbers["status/not_asked"]) == (0.5, 4.0, 2.0)
+
+
+def test_what_was_not_asked_is_scored_as_evaluate_scores_it(executor: Executor, db: str) -> None:
+    """Training's verdicts come from the same `Judging` as `evaluate`'s records."""
+    examples = [_example(db, "a", "SELECT 1"), _example(db, "b", "SELECT 2"), _example(db, "c", "SELECT 3")]
+    answered = [Answered(("SELECT 1",), ("a",)), Answered((), fault="no room"), Answered((None,), ("c",))]
+    judging = Judging(executor, ("bird",), "bird")
+    verdicts = judging.verdicts(examples, answered)
+    assert [(one.status, one.scores) for one in verdicts] == [
+        ("ok", {"bird": 1.0}),
+        ("not_asked", {"bird": 0.0}),
+        ("no_sql", {"bird": 0.0}),
+    ]
+    assert [verdict_of(one).scores for one in judging.records(examples, answered)] == [one.scores for one in verdicts]

@@ -1,0 +1,65 @@
+"""The examples of docs/data.md, part "How a database is shown", are what is shown."""
+
+import importlib.util
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, compact_style, make_prompts
+from jaxrl_sql.text2sql.schema import RENDERERS, read_schema
+from jaxrl_sql.types import Example
+
+PAGE = (Path(__file__).parents[4] / "docs" / "data.md").read_text(encoding="utf-8")
+PART = PAGE[PAGE.index("## How a database is shown") :].split("\n## ")[0]
+QUESTION = "What did groups pay on average at the Plaza Museum?"
+GOLD = "SELECT avg(price) FROM visit JOIN museum ON id = museum_id WHERE name = 'Plaza Museum' AND \"group\" = 'yes'"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)\n```", PART, re.DOTALL)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Example:
+    path = tmp_path / "museums" / "museums.sqlite"
+    (path.parent / "database_description").mkdir(parents=True)
+    (path.parent / "database_description" / "museum.csv").write_text(blocks("csv")[0])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(blocks("sql")[0])
+    return Example("q1", "museums", str(path), QUESTION, GOLD)
+
+
+@pytest.mark.parametrize("name", sorted(RENDERERS))
+def test_each_way_has_an_example(example: Example, name: str) -> None:
+    shown = RENDERERS[name](example, read_schema(example.db_path))
+    found = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PART, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    assert shown == found[1]
+
+
+class Characters:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return list(map(ord, text))
+
+
+def prompt(example: Example, style: PromptStyle, pruning: Pruning | None = None) -> str:
+    return make_prompts([example], style, Characters(), 10_000, pruning).prompts[0].text
+
+
+def test_a_pruned_prompt(example: Example) -> None:
+    assert f"```\n{prompt(example, compact_style(), Pruning(140, 0))}\n```" in PART
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
+def test_values_that_a_question_names(example: Example) -> None:
+    style = compact_style(RENDERERS["omnisql"])._replace(retrieve=20)
+    line = "    name TEXT, -- example: ['Plaza Museum', 'Glass House'],"
+    assert line[:-1] in prompt(example, style)
+    assert line[4:-1] in PART
+    line = "Values in the database: museum.name = 'Plaza Museum'"
+    assert f"\n\n{line}\nQ: " in prompt(example, style._replace(in_question=True))
+    assert line in PART

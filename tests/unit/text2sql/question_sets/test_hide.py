@@ -1,0 +1,210 @@
+"""Hidden columns: in no prompt, no retrieved value, no example, no cache, and no question that is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, TrainConfig, load_config
+from jaxrl_sql.datagen.gold_repair import rows_asked
+from jaxrl_sql.inference.benchmark_sets import open_sets
+from jaxrl_sql.inference.fingerprint import fingerprint
+from jaxrl_sql.inference.training_set import choose_shots, split_questions, streamed_questions, training_questions
+from jaxrl_sql.runtime.model_locator import asked_by
+from jaxrl_sql.text2sql.benchmarks import Benchmark
+from jaxrl_sql.text2sql.env.executor import make_executor, timing_executor
+from jaxrl_sql.text2sql.prompts.prompts import message_texts
+from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmark, hide_in_example
+from jaxrl_sql.text2sql.recipes import find_recipe
+from jaxrl_sql.text2sql.schema import find_values, read_schema, read_values
+from jaxrl_sql.text2sql.schema.link import link
+from jaxrl_sql.types import Example, InputError
+
+SCRIPT = """
+CREATE TABLE users(
+  id INTEGER PRIMARY KEY, name TEXT, "Password_Hash" TEXT, short TEXT AS (substr(password_hash, 1, 6))
+);
+INSERT INTO users(name, password_hash) VALUES ('Ann', 'topsecret one'), ('Bob', 'topsecret two');
+CREATE TABLE orders(id INTEGER PRIMARY KEY, hash TEXT REFERENCES users(password_hash), city TEXT);
+INSERT INTO orders VALUES (1, NULL, 'Berlin');
+CREATE TABLE audit(line TEXT); INSERT INTO audit VALUES ('topsecret three');
+CREATE VIEW logins AS SELECT name, password_hash FROM users;
+CREATE VIEW people AS SELECT name AS person FROM users;
+"""
+HIDE = ("users.password_hash", "AUDIT")
+SECRETS = ("topsecret", "password", "short", "audit", "logins")
+QUESTION = "Who has topsecret one or topsec, and lives in Berlin with Ann (topsecret three)?"
+
+
+def make(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCRIPT)
+    return str(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
+    return make(tmp_path / "d.sqlite")
+
+
+def example(path: str, **more: str) -> Example:
+    return hide_in_example(Example("q", "d", path, "", "SELECT 1", **more), HIDE)
+
+
+def set_of(folder: Path, golds: dict[str, str], split: str = "train") -> DataConfig:
+    """Write a split with a database for each question, so that all may be shown as examples of the others."""
+    for uid in golds:
+        make(folder / split / "databases" / uid / f"{uid}.sqlite")
+    lines = [{"id": uid, "db_id": uid, "question": f"{uid}?", "sql": sql} for uid, sql in golds.items()]
+    (folder / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return DataConfig(source="folder", dir=str(folder), train=split, evals=[split], hide=[*HIDE])
+
+
+def test_a_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
+    schema = read_schema(path, HIDE)
+    assert {table.name: [column.name for column in table.columns] for table in schema.tables} == {
+        "users": ["id", "name"],
+        "orders": ["id", "hash", "city"],
+    }
+    assert not any(table.foreign_keys for table in schema.tables)
+    assert len(read_schema(path).tables) == 3
+
+
+@pytest.mark.parametrize("form", ["compact", "ddl", "omnisql", "profile", "names_only"])
+@pytest.mark.parametrize("matched", ["examples", "question"])
+def test_a_prompt_shows_nothing_of_a_hidden_column(path: str, form: str, matched: str) -> None:
+    pytest.importorskip("bm25s")
+    data = DataConfig(prompt="chat", schema=form, retrieve=20, matched=matched, schema_budget=150)
+    style = find_recipe("omnisql").endpoint_style(data)
+    text = "".join(message_texts(example(path), style))
+    asked = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(QUESTION, "")
+    for shown in (text, asked):
+        assert "users" in shown
+        assert not [word for word in SECRETS if word in shown.lower()]
+
+
+def test_values_are_not_retrieved_and_not_kept_on_disk(path: str, tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    asked = dataclasses.replace(example(path), question=QUESTION)
+    assert set(find_values(asked, 20)) == {("users", "name", "Ann"), ("orders", "city", "Berlin")}
+    assert ("users", "Password_Hash") not in read_values(path, HIDE)
+    files = [one for one in (tmp_path / "cache").rglob("*") if one.is_file()]
+    assert files
+    assert not [one for one in files if b"secret" in one.read_bytes()]
+    whole = find_values(dataclasses.replace(asked, hide=()), 20)
+    assert ("users", "Password_Hash", "topsecret one") in whole
+
+
+def test_a_view_of_a_hidden_column_is_not_linked(path: str) -> None:
+    pytest.importorskip("bm25s")
+    one = dataclasses.replace(example(path), question="Which logins and people have a password hash?")
+    names = {table.name for table in link(one, read_schema(path, HIDE), lambda _: True).tables}
+    assert names == {"users", "orders", "people"}
+
+
+def test_texts_for_a_teacher_show_no_hidden_column(path: str) -> None:
+    assert not [word for word in SECRETS if word in rows_asked(example(path)).lower()]
+
+
+def test_a_question_whose_gold_reads_a_hidden_column_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    golds = {
+        "fine": "SELECT name FROM users",
+        "star": "SELECT * FROM users",
+        "where": "SELECT name FROM users WHERE password_hash = 'topsecret one'",
+        "table": "SELECT count(*) FROM audit",
+        "broken": "SELECT nothing FROM users",
+    }
+    data = set_of(tmp_path, golds)
+    found = training_questions(data, DatabasesConfig())
+    assert [(one.uid, one.hide) for one in found.examples] == [("fine", HIDE), ("broken", HIDE)]
+    reasons = dict(found.skipped)
+    assert reasons["star"] == "gold refused: access to users.Password_Hash is prohibited: it is hidden"
+    assert (reasons["where"], "audit" in reasons["table"]) == (reasons["star"], True)
+    config = load_config(None, [f"evaluate.data=[{tmp_path}/train]", f"data.hide=[{','.join(HIDE)}]"])
+    notes: list[str] = []
+    (one,) = open_sets(config, notes)
+    assert [example.uid for example in one.examples] == ["fine", "broken"]
+    assert one.counts.left_out == 3
+    assert any("skipped 2 (gold refused: access to users.Password_Hash" in note for note in notes)
+    with pytest.raises(InputError, match=r"no question is left; star: gold refused: access to users.Password_Hash"):
+        training_questions(set_of(tmp_path / "all", {"star": golds["star"]}), DatabasesConfig())
+
+
+def test_predictions_are_still_paired_by_their_place(tmp_path: Path) -> None:
+    examples = [Example(uid, "d", make(tmp_path / "d" / f"{uid}.sqlite"), "", sql)
+                for uid, sql in (("a", "SELECT * FROM users"), ("b", "SELECT name FROM users"))]  # fmt: skip
+    assert hide_in_benchmark(Benchmark("x", "bird", tuple(examples)), HIDE).order == ("a", "b")
+
+
+def test_no_example_is_shown_whose_sql_reads_a_hidden_column(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    golds = {"fine": "SELECT name FROM users", "star": "SELECT * FROM users", "other": "SELECT city FROM orders"}
+    data = dataclasses.replace(set_of(tmp_path, golds), shots=2)
+    choose = choose_shots(data)
+    assert choose is not None
+    shown = choose(Example("q", "x", "", "star?", ""))
+    assert [(one.uid, one.hide) for one in shown] == [("other", HIDE), ("fine", HIDE)]
+
+
+@pytest.mark.parametrize(
+    ("hide", "words"),
+    [
+        (["users.pasword_hash"], "no table or column users.pasword_hash; the nearest is users.Password_Hash"),
+        (["user.password_hash"], "no table or column user.password_hash; the nearest is users.Password_Hash"),
+        (["odits"], "no table or column odits; the nearest is audit"),
+        (["users.name", "users."], "no table or column users.; the nearest is users."),
+        ([""], "no table or column ; the nearest is"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(path: str, hide: list[str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_hide(hide, [path])
+    check_hide(["USERS.id", "orders"], [path, path])
+
+
+def test_names_of_letters_that_sqlite_tells_apart_are_not_taken_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript('CREATE TABLE "Ärzte"("É" TEXT, "a.b" TEXT, c)')
+    with pytest.raises(InputError, match=r"the nearest is Ärzte\.É"):
+        check_hide(["Ärzte.é"], [str(path)])
+    check_hide(["Ärzte.É", "Ärzte.A.B"], [str(path)])
+    schema = read_schema(path, ("Ärzte.É", "Ärzte.A.B"))
+    assert [column.name for column in schema.tables[0].columns] == ["c"]
+
+
+def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Path) -> None:
+    server = Example("q", "d", "", "", "SELECT 1", dialect="postgresql", engine_url="postgresql://u@h:1/d")
+    words = r"is for SQLite files, and .*GRANT SELECT \(…\) ON users TO reader.*--leave-out users.password_hash"
+    for call in (hide_in_example, lambda one, hide: hide_in_benchmark(Benchmark("x", "bird", (one,)), hide)):
+        with pytest.raises(InputError, match=words):
+            call(server, HIDE)
+    data = set_of(tmp_path, {f"q{i}": "SELECT name FROM users" for i in range(4)})
+    copies = dataclasses.replace(data, dialects=DialectsConfig(0.5, postgresql=0.5))
+    with pytest.raises(InputError, match=r"data.dialects.postgresql needs another engine"):
+        training_questions(copies, DatabasesConfig(postgresql=str(tmp_path)))
+    with pytest.raises(InputError, match=r"looks at every gold.*data.stream_above=0"):
+        streamed_questions(dataclasses.replace(data, stream_above=1), DatabasesConfig())
+    assert len(split_questions(data, "train", 0, DatabasesConfig()).examples) == 4
+
+
+def test_the_executor_and_the_one_that_measures_refuse_hidden_columns(path: str) -> None:
+    with make_executor(TrainConfig().executor, HIDE) as executor, timing_executor(executor) as timer:
+        for one in (executor, timer):
+            assert one.execute(path, "SELECT * FROM users").status == "forbidden"
+            assert one.execute(path, "SELECT 1 FROM audit").status == "forbidden"
+            assert one.execute(path, "SELECT name FROM users").status == "ok"
+
+
+def test_a_journal_knows_what_was_hidden_and_a_model_of_another_database_does_not() -> None:
+    plain, hidden = load_config(None), load_config(None, ["data.hide=[a.b]"])
+    assert "data.hide" not in fingerprint(plain, {}, (), "endpoint")
+    assert fingerprint(hidden, {}, (), "endpoint")["data.hide"] == ["a.b"]
+    assert "hide" not in asked_by(hidden.data)

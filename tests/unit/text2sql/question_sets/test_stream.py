@@ -1,0 +1,180 @@
+"""Huge sets by number: the same questions as when they are loaded whole, in an order that a cursor resumes."""
+
+import dataclasses
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig
+from jaxrl_sql.inference.training_set import streamed_questions, training_questions
+from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
+from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream, spread, stream_prompts
+from jaxrl_sql.types import InputError
+
+
+class Bytes:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return list(text.encode())
+
+
+def database(folder: Path, db_id: str) -> None:
+    path = folder / "databases" / db_id / f"{db_id}.sqlite"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE {db_id}(a)")
+        connection.commit()
+
+
+def records(count: int) -> list[dict[str, Any]]:
+    return [{"db_id": f"d{i % 3}", "question": f"How many {i}?", "sql": f"SELECT {i}", "cot": ""} for i in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for i in range(3):
+        database(tmp_path, f"d{i}")
+    return tmp_path
+
+
+def opened(folder: Path, split: str = "", above: int = 0) -> Streamed:
+    found = open_stream(folder, split, above)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("as_list", [True, False], ids=["list", "lines"])
+def test_a_streamed_set_is_the_loaded_one(folder: Path, as_list: bool) -> None:
+    if as_list:
+        (folder / "data.json").write_text(json.dumps(records(20), indent=1))
+    else:
+        (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records(20))))
+    streamed = opened(folder)
+    assert (len(streamed), tuple(streamed)) == (20, load_benchmark(folder).examples)
+    assert streamed[-1] == streamed[19]
+    assert [one.uid for one in streamed[3:5]] == ["synsql_3", "synsql_4"]
+    with pytest.raises(IndexError):
+        streamed[20]
+    prompts = stream_prompts(streamed, compact_style(), Bytes(), 1000)
+    made = make_prompts(load_benchmark(folder).examples, compact_style(), Bytes(), 1000)
+    assert (tuple(prompts.examples), tuple(prompts.prompts)) == (made.examples, made.prompts)
+    assert prompts.streamed == (streamed.identity, 1000)
+    assert [one.uid for one in prompts.sample(5)] == [f"synsql_{i}" for i in (0, 4, 8, 12, 16)]
+    assert prompts.lengths() == [*(len(one.token_ids) for one in made.prompts), 1000]
+    assert (made.sample(5), len(made.lengths())) == (made.prompts, 20)
+
+
+def test_ones_own_and_plain_sets_are_streamed_too(folder: Path) -> None:
+    plain = folder / "plain"
+    (plain / "databases").mkdir(parents=True)
+    for i in range(3):
+        (plain / f"databases/d{i}").symlink_to(folder / f"databases/d{i}")
+    questions = [{"id": f"q{i}", **one} for i, one in enumerate(records(4))]
+    questions[1]["dialect"] = "none"
+    questions[2] |= {"difficulty": 3, "evidence": " e ", "reasoning": "r", "other_sql": ["SELECT 9"]}
+    text = "\n".join(map(json.dumps, questions))
+    (plain / "questions.jsonl").write_text(text)
+    (folder / "train.jsonl").write_text(text)
+    streamed = opened(folder, "plain")
+    loaded = load_benchmark(plain).examples
+    assert [streamed[i] for i in (0, 2, 3)] == list(loaded)
+    assert streamed[1] == streamed[2]
+    assert dict(streamed.skipped) == {"dialect 'none' is none of sqlite, mysql, postgresql, duckdb": 1}
+    assert opened(folder, "train")[2].uid == "q2"
+
+
+def test_small_sets_and_other_formats_are_not_streamed(folder: Path) -> None:
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, records(20))))
+    assert open_stream(folder, "train", above=1_000) is None
+    assert not list(folder.glob(".train*"))  # not looked through at all
+    assert open_stream(folder, "train", above=20) is None
+    assert open_stream(folder, "train", above=19) is not None
+    spider = folder / "spider"
+    spider.mkdir()
+    (spider / "tables.json").write_text("[]")
+    (spider / "dev.json").write_text(json.dumps([{"db_id": "d", "question": "Q", "query": "S"}]))
+    assert open_stream(spider) is None
+
+
+def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
+    bad = records(8)
+    bad[2]["db_id"] = "gone"
+    bad[3]["question"] = ""
+    bad[7]["question"] = "long " * 100
+    (folder / "data.json").write_text(json.dumps(bad))
+    streamed, told = opened(folder), []
+    streamed.tell = told.append
+    assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
+    assert told[0].startswith("record 2 is left out (no database gone), 1 of those read so far")
+    assert len(told) == 2
+    assert dict(streamed.skipped) == {"no database gone": 1, "no question": 1}
+    made = stream_prompts(streamed, compact_style(), Bytes(), 100)
+    assert [one.uid for one in made.examples] == [one.uid for one in made.prompts]
+    assert made.examples[7].uid == "synsql_0"
+    assert streamed.skipped["prompt over 100 tokens"] == 1
+    none = stream_prompts(streamed, compact_style(), Bytes(), 3)
+    with pytest.raises(InputError, match=r"none of the 8 records from 5 on can be used"):
+        none.prompts[5]
+
+
+def test_a_record_without_an_id_gives_its_place_to_the_next_where_the_first_has_one(folder: Path) -> None:
+    path = folder / "train.jsonl"
+    ids = ("a", None, "c")
+    path.write_text("".join(json.dumps(one | {"id": uid}) + "\n" for one, uid in zip(records(3), ids, strict=True)))
+    streamed = opened(folder, "train")
+    assert [one.uid for one in streamed] == ["a", "c", "c"]
+    assert streamed.skipped == {"no id": 1}
+
+
+def test_what_is_kept_is_bounded(folder: Path) -> None:
+    (folder / "data.json").write_text(json.dumps(records(50)))
+    whole = opened(folder)
+    streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
+    assert {one.dialect for one in streamed} == {"mysql"}
+    assert streamed._read.cache_info().currsize == 4
+    assert [one.uid for one in whole.sample(5)] == [f"synsql_{i}" for i in (0, 10, 20, 30, 40)]
+    assert list(spread(3, 10)) == [0, 1, 2]
+
+
+def test_a_file_that_is_too_large_to_read_whole_is_loaded_by_its_index(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "data.json").write_text(json.dumps(records(9)))
+    whole = load_benchmark(folder)
+    assert not list(folder.glob(".data*"))
+    monkeypatch.setattr(lines, "HUGE_BYTES", 0)
+    assert load_benchmark(folder) == whole
+    assert len(list(folder.glob(".data*.npy"))) == 1
+    assert load_benchmark(folder, limit=2).examples == whole.examples[:2]
+
+
+def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
+    (folder / "data.json").write_text(json.dumps(records(9)))
+    data = DataConfig(
+        source="folder", dir=str(folder), train="", stream_above=8, dialects=DialectsConfig(0.0, mysql=1.0)
+    )
+    databases = DatabasesConfig(mysql="translated")
+    streamed = streamed_questions(data, databases)
+    assert streamed is not None
+    assert (len(streamed), streamed[3].uid, streamed[3].dialect) == (9, "synsql_3", "mysql")
+    for change in ({"stream_above": 9}, {"stream_above": 0}, {"limit_train": 8}):
+        assert streamed_questions(dataclasses.replace(data, **change), databases) is None
+    some = streamed_questions(dataclasses.replace(data, stream_above=3, limit_train=4), databases)
+    assert some is not None
+    assert [one.uid for one in some] == [f"synsql_{i}" for i in range(4)]
+    assert some.identity != streamed.identity
+    some.check = lambda one: "gold empty" if one.uid == "synsql_1" else ""
+    some._read.cache_clear()
+    assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
+    assert dict(some.skipped) == {"gold empty": 1}
+    (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
+    kept = dataclasses.replace(data, include_ids=str(folder / "ids"))
+    assert streamed_questions(kept, databases) is None
+    assert [one.uid for one in training_questions(kept, databases).examples] == ["synsql_2", "synsql_5", "synsql_7"]
+    first = training_questions(dataclasses.replace(kept, limit_train=1), databases).examples
+    assert [one.uid for one in first] == ["synsql_2"]

@@ -1,0 +1,167 @@
+"""What people wrote beside a database: found, told where it is faulty, and shown where it says more than the name."""
+
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
+from jaxrl_sql.text2sql.schema import omnisql, read_descriptions, read_schema, read_values
+from jaxrl_sql.text2sql.schema.render import profile
+from jaxrl_sql.types import Example, InputError
+
+HEAD = "original_column_name,column_name,column_description,data_format,value_description\n"
+SCRIPT = 'CREATE TABLE School(CDSCode TEXT PRIMARY KEY, "Academic  Year" TEXT, ncesdist INT, plain, free_meals REAL);'
+FIRST = (
+    HEAD
+    + "cdscode,CDSCode,CDSCode,integer,\n"
+    + ' Academic Year ,Academic Year,"the year, as\nin 2014-2015",text,commonsense evidence:\n'
+    + '"`NCESDist`",,National Center for Educational Statistics district number,integer,1 is none\n'
+    + "plain,,,,\n"
+    + "free_meals,Free Meals (K-12),Free meals,real,\n"
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a database as BIRD and Spider lay it out."""
+    path = tmp_path / "sets" / "dev_databases" / "schools" / "schools_v1.sqlite"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(SCRIPT + "INSERT INTO School VALUES ('01', '2014-2015', 3, NULL, 0.5);")
+    return path
+
+
+def describe(path: Path, content: bytes, name: str = "school.csv") -> Path:
+    folder = path.parent / "database_description"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def test_a_profile_has_them_before_its_values(path: Path) -> None:
+    describe(path, FIRST.encode())
+    shown = profile(read_schema(path), read_values(path), read_descriptions(path))
+    assert "--National Center for Educational Statistics district number, values: 1 is none; MIN 3 MAX 3\n" in shown
+    assert "--the year, as in 2014-2015; Example 2014-2015\n" in shown
+    assert "CDSCode TEXT, --Example 01\n" in shown
+
+
+def test_what_the_files_say_is_shown_where_it_is_no_repetition(path: Path) -> None:
+    describe(path, FIRST.encode())
+    found = read_descriptions(path)
+    assert found.faults == ()
+    assert found.columns["school", "ncesdist"] == (
+        "National Center for Educational Statistics district number", "", "integer", "1 is none",
+    )  # fmt: skip
+    assert omnisql(read_schema(path), read_values(path), found) == (
+        "CREATE TABLE School (\n"
+        "    CDSCode TEXT, -- example: ['01']\n"
+        "    `Academic  Year` TEXT, -- the year, as in 2014-2015, example: ['2014-2015']\n"
+        "    ncesdist INTEGER, -- National Center for Educational Statistics district number, "
+        "values: 1 is none, example: [3]\n"
+        "    plain,\n"
+        "    free_meals REAL, -- Free Meals (K-12), example: [0.5]\n"
+        "    PRIMARY KEY (CDSCode)\n"
+        ");"
+    ).replace("INTEGER", "INT")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
+def test_encodings(path: Path, encoding: str) -> None:
+    describe(path, (HEAD + "plain,,größer – als,,\n").encode(encoding), "School.CSV")
+    assert read_descriptions(path).of("school", "PLAIN") == "größer – als"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "no column original_column_name"),
+        (b"a,b\n1,2\n", "no column original_column_name"),
+        (HEAD.encode(), "no column is described"),
+        (b"\xff\xfe\x00\x01" * 50, "no column original_column_name"),
+        ((HEAD + 'plain,,"x,,\nother,,y,,\n').encode(), "read in part (a quote is opened and never closed)"),
+        ((HEAD + f"plain,,{'x' * 200_000},,\n").encode(), "read in part (field larger than field limit"),
+    ],
+)
+def test_faulty_files_are_told_and_the_others_read(path: Path, content: bytes, fault: str) -> None:
+    describe(path, FIRST.encode())
+    faulty = describe(path, content, "zoo.csv")
+    found = read_descriptions(path)
+    assert len(found.faults) == 1
+    assert found.faults[0].startswith(f"{faulty}: {fault}")
+    assert found.of("School", "free_meals") == "Free Meals (K-12)"
+    made = make_prompts([Example("q", "d", str(path), "Q?", "SELECT 1")] * 2, compact_style(), Letters(), 1000)
+    assert made.faults == found.faults
+
+
+class Letters:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return list(map(ord, text))
+
+
+def test_rows_before_a_fault_are_kept_and_ragged_ones_read(path: Path) -> None:
+    describe(
+        path,
+        (
+            HEAD + "plain,,first\nfree_meals,,second,real,x,too,many\n,,nothing,,\n" + f"ncesdist,{'x' * 200_000}\n"
+        ).encode(),
+    )
+    found = read_descriptions(path)
+    assert (found.of("school", "plain"), found.of("school", "free_meals")) == ("first", "second, values: x")
+    assert len(found.faults) == 1
+
+
+def test_long_texts_are_cut(path: Path) -> None:
+    describe(path, (HEAD + f"plain,,{'word ' * 100},,\n").encode())
+    said = read_descriptions(path).of("School", "plain")
+    assert len(said) == 200
+    assert said.endswith("…")
+
+
+def natural(*columns: tuple[str, str], db_id: str = "schools") -> dict[str, object]:
+    return {
+        "db_id": db_id,
+        "table_names_original": ["School"],
+        "column_names_original": [[-1, "*"], *([0, original] for original, _ in columns)],
+        "column_names": [[-1, "*"], *([0, name] for _, name in columns)],
+    }
+
+
+@pytest.mark.parametrize("name", ["tables.json", "dev_tables.json"])
+def test_natural_names_of_spider_are_taken_where_nothing_else_is_said(path: Path, name: str) -> None:
+    records = [
+        natural(("plain", "no"), db_id="other"),
+        {"db_id": "torn"},
+        natural(("ncesdist", "district"), ("plain", "Plain")),
+    ]
+    file = path.parents[2] / name
+    file.write_text(json.dumps(records))
+    found = read_descriptions(path)
+    assert (found.of("School", "ncesdist"), found.of("School", "plain")) == ("district", "")
+    assert found.faults == (f"{file}: record 1 cannot be read (KeyError('table_names_original'))",)
+    describe(path, (HEAD + "ncesdist,,better,,\n").encode())
+    assert read_descriptions(path).of("School", "ncesdist") == "better"
+
+
+@pytest.mark.parametrize("content", ["", "7", '{"db_id": 1}', "[1]"])
+def test_a_file_that_is_none_of_natural_names_is_told(path: Path, content: str) -> None:
+    (path.parents[2] / "tables.json").write_text(content)
+    found = read_descriptions(path)
+    assert (len(found.faults), dict(found.columns)) == (1, {})
+
+
+def test_a_changed_file_is_read_again_and_none_is_no_fault(path: Path) -> None:
+    assert read_descriptions(path) == ({}, ())
+    file = describe(path, (HEAD + "plain,,one,,\n").encode())
+    first = read_descriptions(path)
+    assert read_descriptions(path) is first
+    file.write_text(HEAD + "plain,,two,,\n")
+    os.utime(file, ns=(1, 1))
+    assert read_descriptions(path).of("School", "plain") == "two"
+    with pytest.raises(InputError, match="no database file"):
+        read_descriptions(path.with_name("none.sqlite"))

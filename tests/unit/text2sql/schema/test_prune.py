@@ -1,0 +1,218 @@
+"""Schemas that are cut down to fit, in training alone."""
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from shutil import copyfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, Pruning, compact_style, make_prompts
+from jaxrl_sql.text2sql.question_sets.stream import open_stream, stream_prompts
+from jaxrl_sql.text2sql.schema import Column, ForeignKey, Schema, Table, compact, ddl, prune, read_schema, used_by
+from jaxrl_sql.text2sql.schema.prune import keys_of, part_of, used_by_all
+from jaxrl_sql.training.batching.sft_batches import supervise
+from jaxrl_sql.types import Example
+
+LETTERS = "abcdefghij"
+COLUMNS = [f"{letter}{number}" for letter in LETTERS for number in range(4)]
+
+
+def wide() -> Schema:
+    """Return three tables of ten columns each and keys between them, and one without keys."""
+    tables = []
+    for number in range(4):
+        columns = [Column(f"{letter}{number}", "TEXT") for letter in LETTERS]
+        keys: tuple[ForeignKey, ...] = ()
+        if number < 3:
+            columns[0] = replace(columns[0], primary_key=1)
+        if 0 < number < 3:
+            keys = (ForeignKey((f"b{number}",), f"t{number - 1}", (f"a{number - 1}",)),)
+        tables.append(Table(f"t{number}", tuple(columns), keys))
+    return Schema(tuple(tables))
+
+
+def names(schema: Schema) -> set[str]:
+    return {column.name for table in schema.tables for column in table.columns}
+
+
+def count(schema: Schema) -> int:
+    return len(names(schema))
+
+
+KEYS = {"a0", "a1", "b1", "a2", "b2"}
+
+
+def pruned(sql: str, most: int, seed: int = 0, uid: str = "q") -> Schema | None:
+    schema = wide()
+    used = used_by(sql, schema)
+    assert used is not None
+    return prune(schema, used, seed, uid, lambda part: count(part) <= most)
+
+
+def test_keys_and_what_the_gold_reads_stay_and_others_fill_what_is_left() -> None:
+    schema = pruned("SELECT c0, d3 FROM t0 JOIN t3", 12)
+    assert schema is not None
+    assert count(schema) == 12
+    assert names(schema) >= {"c0", "d3"} | KEYS
+    assert [table.foreign_keys for table in schema.tables if table.name in ("t1", "t2")] == [
+        (ForeignKey(("b1",), "t0", ("a0",)),),
+        (ForeignKey(("b2",), "t1", ("a1",)),),
+    ]
+
+
+def test_columns_keep_their_order_and_a_schema_that_fits_is_whole() -> None:
+    assert pruned("SELECT c0 FROM t0", 40) == wide()
+    schema = pruned("SELECT c0 FROM t0", 25)
+    assert schema is not None
+    for table in schema.tables:
+        assert [column.name for column in table.columns] == sorted(column.name for column in table.columns)
+
+
+def test_where_keys_alone_are_too_many_whole_tables_go() -> None:
+    schema = pruned("SELECT c3 FROM t3", 3)
+    assert schema is not None
+    # Of the keys of t0 (1), t1 (2) and t2 (2) as many tables as fit, in a drawn order, and no other column.
+    assert names(schema) <= {"c3"} | KEYS
+    assert all(table.primary_key for table in schema.tables if table.name != "t3")
+    assert all(
+        not key.columns or key.table in {t.name for t in schema.tables} for t in schema.tables for key in t.foreign_keys
+    )
+
+
+def test_what_the_gold_reads_and_cannot_fit_is_none() -> None:
+    assert pruned("SELECT * FROM t3", 9) is None
+    assert pruned("SELECT * FROM t3", 10) is not None
+
+
+def test_a_table_that_is_only_counted_shows_a_column() -> None:
+    schema = pruned("SELECT count(*) FROM t3", 1)
+    assert schema is not None
+    assert names(schema) == {"a3"}
+
+
+def test_the_draw_is_by_seed_and_question() -> None:
+    sql = "SELECT c0 FROM t0"
+    assert pruned(sql, 12) == pruned(sql, 12)
+    drawn = {compact(found) for uid in "abcdefgh" if (found := pruned(sql, 12, uid=uid))}
+    assert len(drawn) == 8
+    assert pruned(sql, 12, seed=1) != pruned(sql, 12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 2**32), st.integers(0, 40), st.sets(st.sampled_from([f"{a}{n}" for a in LETTERS for n in "0123"]))
+)
+def test_what_is_shown_fits_grows_and_is_always_a_schema(seed: int, most: int, wanted: set[str]) -> None:
+    schema = wide()
+    of = {column.name: table.name for table in schema.tables for column in table.columns}
+    sql = f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3"
+    used = used_by(sql, schema)
+    assert used is not None
+    assert {column for _, column in used.columns} == wanted
+    found = prune(schema, used, seed, "q", lambda part: count(part) <= most)
+    least = len(wanted | KEYS | ({"a3"} if not any(of[name] == "t3" for name in wanted) else set()))
+    assert (found is None) == (most < least)
+    if found is None:
+        return
+    assert count(found) == most
+    assert names(found) >= wanted | KEYS
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(ddl(found))
+        connection.execute(f"SELECT {', '.join(sorted(wanted)) or '1'} FROM t0 JOIN t1 JOIN t2 JOIN t3")
+    more = prune(schema, used, seed, "q", lambda part: count(part) <= most + 5)
+    assert more is not None
+    assert names(more) >= names(found)  # more room only adds
+
+
+def test_keys_of_a_schema_and_parts_of_a_key() -> None:
+    assert {column for _, column in keys_of(wide())} == KEYS
+    composite = Schema((Table("t", (Column("a", "", primary_key=1), Column("b", "", primary_key=2), Column("c", ""))),))
+    assert part_of(composite, [("t", "a"), ("t", "c")]).tables[0].primary_key == ()
+    assert part_of(composite, [("t", "a"), ("t", "b")]).tables[0].primary_key == ("a", "b")
+    matched = Schema(composite.tables, (("t", "a", "x"), ("t", "c", "y")))
+    assert part_of(matched, [("t", "a")]).matched == (("t", "a", "x"),)
+
+
+def test_several_golds_are_read_together() -> None:
+    both = used_by_all(["SELECT c0 FROM t0", "SELECT d1 FROM t1"], wide())
+    assert both is not None
+    assert both.columns == {("t0", "c0"), ("t1", "d1")}
+    assert used_by_all(["SELECT c0 FROM t0", "SELEC"], wide()) is None
+    assert used_by_all([], wide()) is None
+
+
+class Characters:
+    """A tokenizer of one token a character."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return list(map(ord, text))
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> list[Example]:
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(ddl(wide()))
+    assert read_schema(path) == wide()
+    golds = ["SELECT c0 FROM t0", "SELECT j3 FROM t3", "SELEC", "SELECT * FROM t0 JOIN t1 JOIN t2 JOIN t3"]
+    return [Example(f"q{i}", "d", str(path), "Which?", gold) for i, gold in enumerate(golds)]
+
+
+def test_training_prompts_are_pruned_to_fit_and_no_others_are(examples: list[Example]) -> None:
+    style, tokenizer = compact_style(), Characters()
+    (whole, *_) = make_prompts(examples, style, tokenizer, 10_000).prompts
+    length = len(whole.token_ids)
+    assert make_prompts(examples, style, tokenizer, length, Pruning(length, 0)).pruned == ()
+    # Without pruning, as in evaluation, what is too long is left out.
+    assert make_prompts(examples, style, tokenizer, length - 1).prompts == ()
+    made = make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
+    assert made.pruned == ("q0", "q1")
+    assert made.skipped == (("q2", "prompt over 100 tokens"), ("q3", "prompt over 100 tokens"))
+    for prompt, column in zip(made.prompts, ("c0", "j3"), strict=True):
+        assert 90 < len(prompt.token_ids) <= 100
+        assert column in prompt.text
+        assert all(key in prompt.text for key in KEYS)
+        assert prompt.text.endswith("\n\nQ: Which?\nSQL:")
+    assert made == make_prompts(examples, style, tokenizer, 100, Pruning(100, 0))
+    assert made.prompts != make_prompts(examples, style, tokenizer, 100, Pruning(100, 1)).prompts
+    # With a higher bound for leaving out than for pruning, what cannot be pruned is whole.
+    everything = make_prompts(examples, style, tokenizer, 10_000, Pruning(100, 0))
+    assert [len(prompt.token_ids) for prompt in everything.prompts[2:]] == [length, length]
+
+
+def test_another_gold_s_columns_stay_too(examples: list[Example]) -> None:
+    example = replace(examples[0], other_golds=("SELECT f3 FROM t3",), demonstration="SELECT g2 FROM t2")
+    (prompt,) = make_prompts([example], compact_style(), Characters(), 120, Pruning(120, 0)).prompts
+    assert all(column in prompt.text for column in ("c0", "f3", "g2"))
+
+
+def test_supervised_learning_prunes_alike(examples: list[Example]) -> None:
+    style, tokenizer = compact_style(), Characters()
+    made = make_prompts(examples[:2], style, tokenizer, 100, Pruning(100, 3))
+    taught = supervise(examples[:2], [style], tokenizer, 0, 100, 100, Pruning(100, 3))
+    assert taught.skipped == ()
+    for prompt, schema in zip(made.prompts, taught.schemas, strict=True):
+        assert prompt.token_ids[: len(schema)] == schema
+    whole = supervise(examples[:2], [style], tokenizer, 0, 10_000, 100)
+    assert whole.schemas[0] == whole.schemas[1] == Encoder(style, tokenizer).encode(examples[0]).schema_ids
+
+
+def test_a_huge_set_is_pruned_alike(examples: list[Example], tmp_path: Path) -> None:
+    folder = tmp_path / "huge"
+    (folder / "databases" / "d").mkdir(parents=True)
+    copyfile(examples[0].db_path, folder / "databases" / "d" / "d.sqlite")
+    records = [{"id": e.uid, "db_id": "d", "question": e.question, "sql": e.gold_sql} for e in examples]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    streamed = open_stream(folder)
+    assert streamed is not None
+    prompts = stream_prompts(streamed, compact_style(), Characters(), 100, Pruning(100, 0)).prompts
+    made = make_prompts(list(streamed), compact_style(), Characters(), 100, Pruning(100, 0))
+    assert (prompts[0], prompts[1]) == made.prompts
+    assert prompts[2] == made.prompts[0]  # what cannot be pruned gives its place to the next one that fits
+    assert streamed.skipped == {"prompt over 100 tokens": 2}

@@ -1,0 +1,114 @@
+"""What a supervised example becomes: one answer, or a dialogue of which the assistant's side is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, compact_style
+from jaxrl_sql.training.batching.sft_batches import Answer, RowOrder, supervise
+from jaxrl_sql.types import Example, InputError, Response
+
+END = 0
+
+
+class Letters:
+    """Every character is a token, so that ids can be read."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        return [ord(character) for character in text]
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Example:
+    path = tmp_path / "a.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1);")
+    return Example("1", "a", str(path), "what", "SELECT x FROM t")
+
+
+def answering(answer: Callable[[Example], Response]) -> PromptStyle:
+    return compact_style()._replace(answer=answer)
+
+
+def taught(example: Example, response: Response) -> Answer:
+    form = answering(lambda _: response)
+    return supervise([example], [form], Letters(), END, 400, 400).answers[0]
+
+
+def read(answer: Answer, learned: bool) -> str:
+    kept = (token for token, is_learned in zip(answer.token_ids, answer.learned, strict=True) if is_learned == learned)
+    return "".join("$" if token == END else chr(token) for token in kept)
+
+
+def test_of_a_text_everything_and_the_end_is_learned(example: Example) -> None:
+    answer = taught(example, " SELECT x FROM t")
+    assert read(answer, learned=True) == " SELECT x FROM t$"
+    assert read(answer, learned=False) == "Q: what\nSQL:"
+    assert answer.names == {ord(character) for character in " SELECT x FROM t"}
+
+
+def test_trap_masks_of_a_dialogue_the_environment_is_read_and_not_learned(example: Example) -> None:
+    dialogue = (
+        ("assistant", "<sql>SELECT 1</sql>"),
+        ("environment", "<observation>1</observation>"),
+        ("assistant", "<solution>SELECT x</solution>"),
+    )
+    answer = taught(example, dialogue)
+    assert read(answer, learned=True) == "<sql>SELECT 1</sql><solution>SELECT x</solution>$"
+    assert read(answer, learned=False) == "Q: what\nSQL:<observation>1</observation>"
+    assert answer.token_ids[-1] == END
+    assert answer.token_ids.count(END) == 1
+
+
+def test_what_does_not_fit_is_left_out_with_a_reason(example: Example) -> None:
+    form = answering(lambda one: " " + one.gold_sql)
+    long = Example("2", "a", example.db_path, "what", "SELECT x FROM t WHERE x = 'long'")
+    made = supervise([example, long], [form], Letters(), END, 400, 40)
+    assert made.skipped == (("2", "question and answer over 40 tokens"),)
+    assert len(made.answers) == 1
+    with pytest.raises(InputError, match="none of 1 examples"):
+        supervise([example], [form], Letters(), END, 5, 400)
+
+
+def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Example) -> None:
+    examples = [dataclasses.replace(example, uid=str(i)) for i in range(40)]
+    words = ("one", "two", "three")
+    forms = [answering(lambda _, word=word: word) for word in words]
+    made = supervise(examples, forms, Letters(), END, 400, 400)
+    order = RowOrder(made, questions=4, databases=2, seed=0, width=lambda _schema, _answer: 32)
+    shown: list[dict[str, str]] = []
+    for epoch in range(6):
+        batches = [order.batch(i) for i in range(order.batches(epoch), order.batches(epoch + 1))]
+        items = [i for rows in batches for row in rows for i in row]
+        assert sorted(examples[i // 3].uid for i in items) == sorted(one.uid for one in examples)
+        shown.append({examples[i // 3].uid: words[i % 3] for i in items})
+    for one in examples:
+        assert {shown[epoch][one.uid] for epoch in range(3)} == set(words)
+    assert shown[:3] == shown[3:]
+    assert len(set(shown[0].values())) == 3, "forms are taught side by side"
+
+
+def test_traces_take_the_place_of_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    told = [{"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"}, {"id": 1, "reasoning": "b", "sql": "SELECT 2"}]
+    path.write_text("\n".join(map(json.dumps, told)), encoding="utf-8")
+    other = dataclasses.replace(example, uid="2")
+    first, second, third = with_traces([example, other], load_traces(path))
+    assert (first.uid, first.reasoning, first.taught_sql) == ("1", "a thought", "SELECT 1")
+    assert (second.uid, second.reasoning, second.taught_sql) == ("1#2", "b", "SELECT 2")
+    assert first.gold_sql == second.gold_sql == example.gold_sql
+    assert third == other
+    path.write_text('{"id": "1", "reasoning": "b"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"traces.jsonl:1: a trace has"):
+        load_traces(path)
+    path.write_text('{"id": "1", "sql": "SELECT 1", "finish_reason": "length"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"traces.jsonl:1: finish_reason=length reports a trace that is cut"):
+        load_traces(path)

@@ -1,0 +1,102 @@
+"""A run's inputs are compared by content: a changed value is refused, another place is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
+from jaxrl_sql.training.inputs import file_inputs, question_input, refuse_other_inputs
+from jaxrl_sql.types import Example, InputError
+
+FILES = {
+    "base/config.json": "{}", "base/tokenizer.json": "{}", "base/chat_template.jinja": "{{ messages }}",
+    "base/README.md": "a note", "tokens/tokenizer.json": "{}", "own.jinja": "{{ question }}", "own.py": "RULES = 1",
+    "vectors/model.safetensors": "v", "ids.txt": "1", "traces.jsonl": "{}",
+}  # fmt: skip
+KEYS = {
+    "base/config.json": "model.checkpoint/config.json", "base/tokenizer.json": "model.checkpoint/tokenizer.json",
+    "base/chat_template.jinja": "model.checkpoint/chat_template.jinja", "own.jinja": "data.template",
+    "tokens/tokenizer.json": "data.tokenizer/tokenizer.json", "own.py": "recipe",
+    "vectors/model.safetensors": "data.synonyms/model.safetensors", "ids.txt": "data.include_ids",
+    "traces.jsonl": "data.traces", "base/model.safetensors": "model.checkpoint/model.safetensors",
+}  # fmt: skip
+NORM = "model.norm.weight"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Write what a run reads, with weights of 8 MiB in which a norm is a small part."""
+    for name, text in FILES.items():
+        (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "place" / name).write_text(text)
+    rows = np.random.default_rng(0).standard_normal((2048, 512)).astype(np.float32)
+    tensors = {"model.embed_tokens.weight": rows, NORM: np.ones(64, np.float32), "lm_head.weight": rows + 1}
+    save_file(tensors, tmp_path / "place/base/model.safetensors")
+    return tmp_path / "place"
+
+
+def config_of(place: Path) -> TrainConfig:
+    files = {"tokenizer": "tokens", "template": "own.jinja", "synonyms": "vectors", "include_ids": "ids.txt"}
+    values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
+    more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat", "data.retrieve=1"]
+    return load_config(None, [*more, *values])
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_changed_file_is_named(name: str, place: Path) -> None:
+    before = file_inputs(config_of(place))
+    assert before.keys() == {*KEYS.values()}
+    file = place / name
+    if file.name == "model.safetensors" and file.parent.name == "base":
+        tensors = load_file(file)
+        tensors[NORM] *= 1.5
+        save_file(tensors, file)
+    else:
+        file.write_text(f"{file.read_text()} ")
+    after = file_inputs(config_of(place))
+    assert {key for key in before if before[key] != after[key]} == {KEYS[name]}
+    with pytest.raises(InputError, match=f"^run: {KEYS[name]}: not as when the run began"):
+        refuse_other_inputs(Path("run"), before, after)
+
+
+def test_what_was_moved_or_is_read_by_nobody_is_the_same(place: Path) -> None:
+    before = file_inputs(config_of(place))
+    (place / "base/README.md").write_text("another note")
+    moved = shutil.move(place, place.with_name("elsewhere"))
+    after = file_inputs(config_of(Path(moved)))
+    assert after == before
+    refuse_other_inputs(Path("run"), before, after)
+    (Path(moved) / "base/tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"model\.checkpoint/tokenizer\.json"):
+        refuse_other_inputs(Path("run"), before, file_inputs(config_of(Path(moved))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gold_sql": "SELECT 1"}, {"other_golds": ("SELECT 1",)}, {"demonstration": "SELECT 1"}, {"reasoning": "So."},
+        {"question": "What?"}, {"options": {"ignore_order": True}}, {"suite": (__file__,)},
+    ],
+)  # fmt: skip
+def test_a_set_is_another_with_another_question_gold_or_answer(change: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    example = Example("a", "d", str(path), "How many?", "SELECT count(*) FROM t")
+    before = question_input(PromptSet((example,), (), ()), "prompts")
+    assert question_input(PromptSet((example,), (), ()), "prompts") == before
+    assert question_input(PromptSet((example,), (), ()), "other prompts") != before
+    assert question_input(PromptSet((dataclasses.replace(example, **change),), (), ()), "prompts") != before
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE u (x)")
+    assert question_input(PromptSet((example,), (), ()), "prompts") != before

@@ -1,0 +1,140 @@
+"""The order of a phase's steps, evaluations and checkpoints: the four rules of `run_phase`, on real checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxrl_sql.batch import TrainState
+from jaxrl_sql.config import HealthConfig, RunConfig, TrainConfig
+from jaxrl_sql.rollout import NotFiniteError
+from jaxrl_sql.runtime.display import make_display
+from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet
+from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.lifecycle import Snapshot, run_phase
+from jaxrl_sql.training.session import PreemptedError, Session
+
+Event = tuple[str, int]
+
+
+class Recorded(Checkpoints):
+    """Real checkpoints that note each save."""
+
+    events: list[Event]
+
+    def save(self, step: int, *rest: Any) -> None:
+        self.events.append(("save", step))
+        super().save(step, *rest)
+
+
+@dataclasses.dataclass
+class Counting:
+    """A phase whose step adds one to its only number."""
+
+    session: Session
+    events: list[Event]
+    name: str = "counting"
+    last: int = 4
+    evaluate_every: int = 2
+    first: int = 0
+    is_over: bool = False
+    preempted_at: int = 0
+    stopped_at: int = 0
+    count: int = 0
+
+    def step(self, at: int) -> None:
+        if at == self.preempted_at:
+            self.session.request.exit_code = 0
+            raise PreemptedError
+        self.count += 1
+        self.events.append(("step", at))
+        if at == self.stopped_at:
+            self.session.request.exit_code = 130
+
+    def policy_params(self, _at: int) -> Any:
+        return None
+
+    def evaluated(self, at: int, _numbers: Mapping[str, float]) -> None:
+        self.events.append(("evaluate", at))
+
+    def snapshot(self) -> Snapshot:
+        number = {"w": jnp.full(2, float(self.count))}
+        return Snapshot(TrainState(jnp.asarray(self.count), number, None, None, ()), {"phase": "grpo"})
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    config = dataclasses.replace(TrainConfig(), run=RunConfig(checkpoint_every=1))
+    with (
+        make_display("none", 4, title="") as display,
+        MetricsWriter(tmp_path) as metrics,
+        SampleWriter(tmp_path) as samples,
+        Recorded(tmp_path / "checkpoints", keep=9) as checkpoints,
+    ):
+        checkpoints.events = []
+        unused: Any = None
+        yield Session(
+            config=config, folder=tmp_path, recipe=unused, style=unused, tokenizer=None, model=unused, mesh=unused,
+            executor=unused, train=PromptSet((), (), ()), evals={}, eval_rules={}, metrics=metrics, samples=samples,
+            checkpoints=checkpoints, display=display, health=Health(HealthConfig()),
+        )  # fmt: skip
+
+
+def run(session: Session, begin: int = 0, **options: Any) -> tuple[bool, list[Event]]:
+    events = session.checkpoints.events  # type: ignore[attr-defined]
+    return run_phase(session, Counting(session, events, **options), begin), events
+
+
+def test_a_step_is_evaluated_before_it_is_saved(session: Session) -> None:
+    went_on, events = run(session)
+    assert went_on
+    assert events == [
+        ("step", 1), ("save", 1), ("step", 2), ("evaluate", 2), ("save", 2),
+        ("step", 3), ("save", 3), ("step", 4), ("evaluate", 4), ("save", 4),
+    ]  # fmt: skip
+
+
+def test_what_goes_on_first_makes_the_evaluation_that_the_stop_came_before(session: Session) -> None:
+    assert run(session, begin=2) == (True, [
+        ("evaluate", 2), ("save", 2), ("step", 3), ("save", 3), ("step", 4), ("evaluate", 4), ("save", 4),
+    ])  # fmt: skip
+
+
+def test_before_a_preempted_step_the_step_before_it_is_saved(session: Session) -> None:
+    session.config = dataclasses.replace(session.config, run=RunConfig(checkpoint_every=100))
+    went_on, events = run(session, preempted_at=2, evaluate_every=0)
+    assert not went_on
+    assert events == [("step", 1), ("save", 1)]
+
+
+def test_the_last_step_is_evaluated_and_saved_whatever_the_intervals_say(session: Session) -> None:
+    session.config = dataclasses.replace(session.config, run=RunConfig(checkpoint_every=100))
+    assert run(session, evaluate_every=0, last=2) == (True, [
+        ("step", 1), ("step", 2), ("evaluate", 2), ("save", 2),
+    ])  # fmt: skip
+
+
+def test_a_run_that_is_to_stop_saves_and_does_not_evaluate(session: Session) -> None:
+    went_on, events = run(session, stopped_at=2)
+    assert not went_on
+    assert events[-2:] == [("step", 2), ("save", 2)]
+
+
+def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(session: Session) -> None:
+    class Broken(Counting):
+        def step(self, at: int) -> None:
+            super().step(at)
+            if at == 2:
+                raise NotFiniteError("float32")
+
+    with pytest.raises(
+        HealthError, match=r"^step 2 \(counting\): model: .* in float32; begin again, or from an earlier"
+    ):
+        run_phase(session, Broken(session, session.checkpoints.events), 0)  # type: ignore[attr-defined]

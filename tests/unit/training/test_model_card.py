@@ -1,0 +1,58 @@
+"""The card of a model that was trained in several runs says what the first of them began from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxrl_sql.config import load_config
+from jaxrl_sql.training.model_card import write_card
+
+
+def make_run(folder: Path, base: Path) -> Path:
+    """Make a run's folder as far as a card looks at it; return where its model lies."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "config.yaml").write_text(f"model: {{checkpoint: '{base}'}}\nsft: {{steps: 3}}\n")
+    return folder / "model"
+
+
+def card_of(run: Path) -> str:
+    return write_card(run / "model", load_config([run / "config.yaml"]), None).read_text()
+
+
+@pytest.mark.parametrize(("said", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
+def test_the_licence_of_a_gguf_file_goes_with_what_was_trained_from_it(tmp_path: Path, said: str, named: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "small.gguf", "gemma3")
+    writer.add_string("general.license", said)
+    writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    make_run(tmp_path / "taught", tmp_path / "small.gguf")
+    make_run(tmp_path / "better", tmp_path / "taught" / "model")
+    text = card_of(tmp_path / "better")
+    assert text.startswith(f"---\nlicense: {named}\n")
+    assert "| base | taught, which was trained from small.gguf |" in text
+    assert f"| licence of the base | {named if named == 'gemma' else 'it names none: ask its authors'} |" in text
+    assert str(tmp_path) not in text
+
+
+def test_the_licence_of_a_folder_whose_base_is_gone_is_not_known(tmp_path: Path) -> None:
+    make_run(tmp_path / "better", tmp_path / "gone" / "model")
+    text = card_of(tmp_path / "better")
+    assert text.startswith("---\nlicense: other\n")
+    assert "| base | gone |" in text
+
+
+def test_epochs_and_a_second_stage_are_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", tmp_path / "gone")
+    asked = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
+    text = write_card(tmp_path / "run" / "model", load_config(None, asked), None).read_text()
+    assert "| supervised steps | those of 2 epochs |" in text
+    assert "| GRPO steps | 5, then 7 of a second stage |" in text
+    assert "| supervised steps | 3 |" in card_of(tmp_path / "run")

@@ -1,0 +1,136 @@
+"""What a run says that it will hold is what it holds, where that can be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxrl_sql.algo.optim import make_optimizer
+from jaxrl_sql.algo.step import init_state
+from jaxrl_sql.batch import TrainState
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models.lora import init_adapters
+from jaxrl_sql.parallel.mesh import make_mesh
+from jaxrl_sql.planning.chips import device_memory
+from jaxrl_sql.planning.memory import estimate
+from jaxrl_sql.planning.workload import longest_answer
+from jaxrl_sql.training.preflight import check_budget, check_disk
+from jaxrl_sql.types import InputError
+
+MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> jax.sharding.Mesh:
+    return make_mesh(1, 1, 1)
+
+
+def config(*overrides: str) -> TrainConfig:
+    return load_config(None, overrides)
+
+
+def nbytes(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def state_of(cfg: TrainConfig) -> TrainState:
+    base, lora = init_params(MODEL, jax.random.key(0), jnp.dtype(cfg.model.dtype)), cfg.model.lora
+    if not lora.rank:
+        return init_state(base, make_optimizer(cfg.grpo.optim, 10))
+    adapters = init_adapters(MODEL, lora.rank, lora.alpha, lora.targets, jax.random.key(0))
+    return init_state(adapters, make_optimizer(cfg.grpo.optim, 10), base)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("grpo.kl_coef=0.1",),
+        ("grpo.optim.moments=bfloat16",),
+        ("model.lora.rank=4",),
+        ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl_coef=0.1", "sft.steps=1"),
+    ],
+)
+def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ...], mesh: jax.sharding.Mesh) -> None:
+    cfg = config(*overrides)
+    state, sizes = state_of(cfg), estimate(cfg, MODEL, mesh, 100)
+    assert sizes.weights == 4 * count_params(MODEL)
+    gradients, moments = nbytes(state.trainable), nbytes(state.opt_state)
+    assert gradients + moments - 64 <= sizes.training <= gradients + moments  # beside moments stand a few counters
+    assert sizes.reference == (nbytes(state.trainable) if "grpo.kl_coef=0.1" in overrides else 0)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("grpo.gradient_accumulation_steps=4",),
+        ("model.dtype=bfloat16", "grpo.optim.moments=bfloat16"),
+        ("model.dtype=bfloat16", "grpo.kl_coef=0.1"),
+        ("model.lora.rank=4", "grpo.kl_coef=0.1"),
+    ],
+)
+def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mesh: jax.sharding.Mesh
+) -> None:
+    """A disk with room for that is taken, whatever a gradient needs beside it, and one with less is refused."""
+    cfg = config(*overrides)
+    state = state_of(cfg)
+    copied = cfg.grpo.kl_coef > 0 and not cfg.model.lora.rank
+    one = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
+    session: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one))
+    check_disk(session)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one // 2))
+    with pytest.raises(InputError, match="a checkpoint takes"):
+        check_disk(session)
+
+
+@pytest.mark.parametrize(("more", "least"), [((), 100 + 4 * 8 * 96), (("grpo.packing=true",), 100 + 4 * 96)])
+def test_a_budget_without_room_for_the_questions_of_a_schema_is_refused_at_the_start(
+    more: tuple[str, ...], least: int
+) -> None:
+    def check(tokens: int) -> None:
+        cfg = config("grpo.questions=4", f"grpo.max_tokens_per_device={tokens}", *more)
+        train, recipe = SimpleNamespace(lengths=lambda: [40, 100]), SimpleNamespace(loss=None)
+        session: Any = SimpleNamespace(config=cfg, train=train, recipe=recipe)
+        check_budget(session)
+
+    check(least)
+    with pytest.raises(InputError, match=f"no room for 4 questions with their schema and answers, {least} tokens"):
+        check(least - 1)
+
+
+def test_half_the_width_is_half_the_weights_and_less_is_kept_with_remat(mesh: jax.sharding.Mesh) -> None:
+    plain = estimate(config(), MODEL, mesh, 100)
+    half = estimate(config("model.dtype=bfloat16"), MODEL, mesh, 100)
+    again = estimate(config("model.remat=full"), MODEL, mesh, 100)
+    parts = estimate(config("grpo.gradient_accumulation_steps=4"), MODEL, mesh, 100)
+    assert half.weights * 2 == plain.weights
+    assert half.gradients == plain.gradients, "float32 reaches the optimizer, whatever the weights are kept in"
+    assert again.activations < plain.activations
+    assert parts.activations * 4 == plain.activations
+
+
+def test_a_run_that_only_evaluates_keeps_no_optimizer(mesh: jax.sharding.Mesh) -> None:
+    sizes = estimate(config("grpo.steps=0"), MODEL, mesh, 100)
+    assert (sizes.training, sizes.reference, sizes.activations) == (0, 0, 0)
+    assert sizes.caches > 0
+
+
+def test_the_machine_says_what_it_has(mesh: jax.sharding.Mesh) -> None:
+    assert device_memory(mesh) > 1 << 28
+
+
+def test_all_turns_together_are_an_answer() -> None:
+    assert longest_answer(config()) == ("sampling.max_new_tokens", 96)
+    several = config(
+        "sampling.turns=3", "sampling.max_total_tokens=300", "recipe=skyrl_sql", "data.prompt=tagged",
+        "data.max_prompt_tokens=384",
+    )  # fmt: skip
+    assert longest_answer(several) == ("sampling.max_total_tokens", 300)

@@ -183,7 +183,7 @@ $(TRAINERS)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 
 .PHONY: test-trainers
 test-trainers: $(TRAINERS)/stamp ## make .venv-trainers with verifiers, OpenEnv and skyrl-gym and hold the same dialogues in each
-	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/sqlenv/test_adapters.py $(ARGS)
+	$(TRAINERS)/bin/python -m pytest -q -m trainers tests/unit/text2sql/adapters/test_adapters.py $(ARGS)
 
 # The lowest versions that pyproject.toml allows; what they need in turn is the newest that fits.
 LOWEST := .venv-lowest
@@ -194,7 +194,7 @@ $(LOWEST)/stamp: pyproject.toml $(EXECUTOR)/stamp $(STAMPS)/uv
 	@touch $@
 
 # The tests of what calls the dependencies most.
-LOWEST_TESTS := tests/unit/config tests/unit/evals tests/unit/run tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py tests/unit/ops/test_tokenizer_files.py
+LOWEST_TESTS := tests/unit/config tests/unit/text2sql/evals tests/unit/inference tests/unit/training tests/unit/runtime tests/unit/models/test_gguf.py tests/unit/models/test_hf.py tests/unit/runtime/test_tokenizer_files.py
 
 .PHONY: test-lowest
 test-lowest: $(LOWEST)/stamp ## make .venv-lowest with the lowest versions that pyproject.toml allows and test what calls them

@@ -69,7 +69,7 @@ MODULES = modules()
 
 
 def package_of(module: str) -> str:
-    """Return the name in LAYERS of a module of ours: its folder, for `text2sql` the one below; empty for the package."""
+    """Return the name in LAYERS of a module of ours, empty for the package itself."""
     parts = module.split(".")[1:]
     below = ".".join(parts[:2])
     return below if below in RANK else parts[0] if parts else ""
@@ -77,7 +77,7 @@ def package_of(module: str) -> str:
 
 def without_jax(package: str) -> bool:
     """Return whether a package works without JAX."""
-    return package.split(".")[0] in WITHOUT_JAX
+    return package.partition(".")[0] in WITHOUT_JAX
 
 
 @functools.cache

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl_sql.__main__ import main
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "own_database.md"
 # What a run is in small; the page's own numbers are for a real model.

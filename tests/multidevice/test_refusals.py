@@ -13,7 +13,10 @@ from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 pytestmark = pytest.mark.multidevice
 
-TWICE = "import sys\nfrom jaxrl_sql.commands.train import main\nfor words in sys.argv[1:]:\n    print(main(words.split()))\n"
+TWICE = (
+    "import sys\nfrom jaxrl_sql.commands.train import main\n"
+    "for words in sys.argv[1:]:\n    print(main(words.split()))\n"
+)
 
 
 def test_a_mesh_that_does_not_divide_is_refused_at_once(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 # Where standard output gets a file's content, or lines that hold no data.
 WRITES = {
-    "jaxrl_sql/commands/launch.py", "jaxrl_sql/parallel/watch.py", "jaxrl_sql/commands/command.py", "jaxrl_sql/inference/distillation.py",
+    "jaxrl_sql/commands/launch.py", "jaxrl_sql/parallel/watch.py", "jaxrl_sql/commands/command.py",
+    "jaxrl_sql/inference/distillation.py",
     "jaxrl_sql/inference/filtering.py", "jaxrl_sql/training/plans.py", "jaxrl_sql/commands/view.py",
     "sqlexec_rs/python/sqlexec_rs/bench.py", "sqlexec_rs/python/sqlexec_rs/cli.py",
     "sqlexec_rs/python/sqlexec_rs/running.py", "sqlexec_rs/python/sqlexec_rs/scoring.py",

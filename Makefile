@@ -96,6 +96,10 @@ $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
 test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
 
+.PHONY: structure
+structure: ## print the lines of each package, import pairs, cycles and imports of an upper layer
+	$(BIN)/python tests/test_imports.py
+
 .PHONY: test-servers
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
 	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]

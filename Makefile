@@ -41,7 +41,7 @@ $(STAMPS)/sqlexec: $(STAMPS)/venv $(EXECUTOR)/stamp
 
 # The executor is installed by then, so it is not built again with each extra.
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable '.[train]'
 	@touch $@
 
 # Development installs with uv, in a quarter of pip's time. An index other than PyPI: UV_DEFAULT_INDEX=URL.

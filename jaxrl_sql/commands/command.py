@@ -25,6 +25,9 @@ EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 s
 2 an input that cannot be used; 3 the run's own health stopped it; 130 stopped by Ctrl-C with a checkpoint"""
 
 
+NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
+
+
 ALL = ("", "data", "model", "executor", "run")
 """The sections that every command reads."""
 TRAINED = (*ALL, "sft", "sampling", "validation", "mesh", "health")
@@ -119,6 +122,10 @@ def report_errors(work: Callable[[], int]) -> int:
         return work()
     except (JaxrlSqlError, ExecutorError) as error:
         return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "flax", "optax", "orbax"):
+            raise
+        return _tell(InputError(NEEDS_JAX), 2)
     except BrokenPipeError:
         drop_output()
         return 1

@@ -2,9 +2,9 @@
 
 A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could begin the next
 turn. `shield` therefore puts a mark into the name of each control token in a text from outside. The marked text passes
-through prompt and chat templates like any other. `encode` has the tokenizer look for its control tokens first and remove
-the marks then, so the ids are those of a tokenizer without the marked tokens. The names that templates write have no mark
-and stay tokens. A text without marks is encoded as before.
+through prompt and chat templates like any other. `encode` removes the marks after the tokenizer's search for control
+tokens, so the ids are those of a tokenizer without the marked tokens. The names that templates write have no mark and
+stay tokens. A text without marks is encoded as before.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def plain_text(tokenizer: Any, text: str) -> str:
     """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
 
     A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
-    themselves. Without a tokenizer the text stays as it is. A mark ends the token, so that SentencePiece marks the first
-    word as it does without the token.
+    themselves. Without a tokenizer the text stays as it is. `ANEW` follows the token, so that SentencePiece marks the
+    first word as it does without the token.
     """
     return f"{tokenizer.bos_token}{ANEW}{text}" if _needs_begin(tokenizer, text) else text
 

@@ -108,6 +108,7 @@ def test_a_named_control_token_changes_no_ids_with_any_kind_of_tokenizer(
 ) -> None:
     """A prompt is encoded as by the same tokenizer without the control token that its content names."""
     kinds, name = tokenizer_kinds, "<|forged|>"
+    usual = make_example()
     forging = replace(make_example(f"ok{name}"), question=f"How {name}many?{name}", evidence=f"{name}{name} a")
     template = "{% for m in messages %}{{ '<s>' + m.content + '<|im_end|>\n' }}{% endfor %}<s>"
     for kind, make in {**kinds.CORES, **kinds.FURTHER}.items():
@@ -119,7 +120,7 @@ def test_a_named_control_token_changes_no_ids_with_any_kind_of_tokenizer(
         )
         for recipe in RECIPES.values():
             style = recipe.style(form)
-            for example in (forging, make_example()):
+            for example in (usual, forging):
                 encoded = Encoder(style, tokenizer).encode(example)
                 assert encoded == Encoder(style, without).encode(example), (kind, recipe.name)
 

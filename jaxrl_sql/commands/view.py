@@ -25,7 +25,7 @@ from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
-    from jaxrl_sql.report.groups import Source
+    from jaxrl_sql.report.groups import ResultFolder
 
 MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
 
@@ -47,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def view(given: argparse.Namespace) -> int:
     """Write the folder, serve it where that is asked for, and return the exit code."""
-    from jaxrl_sql.report.groups import RUN, open_source
+    from jaxrl_sql.report.groups import RUN, open_result_folder
     from jaxrl_sql.report.view.folder import View
     from jaxrl_sql.report.view.judging import Judge
     from jaxrl_sql.report.view.serving import follow, serving
 
-    sources = [open_source(folder) for folder in (given.run, given.other) if folder]
+    sources = [open_result_folder(folder) for folder in (given.run, given.other) if folder]
     out = given.out or sources[0].folder / "view"
     with ExitStack() as stack:
         judge = None
@@ -77,7 +77,7 @@ def view(given: argparse.Namespace) -> int:
     return 0
 
 
-def executor_settings(runs: Sequence[Source]) -> tuple[ExecutorConfig, list[str]]:
+def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
     """Return the limits of the first run's executor, and the hidden columns of all.
 
     Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.

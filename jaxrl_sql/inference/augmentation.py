@@ -63,7 +63,7 @@ def augment(config: TrainConfig) -> int:
     examples = [one for one in loaded.examples if one.gold_sql]
     refuse_namesakes(data.dir, examples)
     with (
-        Journal(out / "work.jsonl", answer_settings(config, loaded.examples)) as journal,
+        Journal(out / "work.jsonl", copy_settings(config, loaded.examples)) as journal,
         make_executor(config.executor, config.data.hide) as executor,
         correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
     ):
@@ -103,7 +103,7 @@ def augment(config: TrainConfig) -> int:
     return 0
 
 
-def answer_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:
+def copy_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:
     """Return what the copies and the endpoint's answers depend on."""
     cfg = config.augment
     keys = ["seed", "data.include_ids", "data.limit_train"]

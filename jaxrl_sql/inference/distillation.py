@@ -42,7 +42,7 @@ def distill(config: TrainConfig) -> int:
     loaded = sqlite_questions(data, config.executor.databases)
     check_hide(config.data.hide, (one.db_path for one in loaded.examples))
     with (
-        Journal(out / "answers.jsonl", answer_settings(config)) as journal,
+        Journal(out / "answers.jsonl", trace_settings(config)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
         make_executor(config.executor, config.data.hide) as executor,
     ):
@@ -68,7 +68,7 @@ def distill(config: TrainConfig) -> int:
     return int(bool(records) and faults.total() == len(records))
 
 
-def answer_settings(config: TrainConfig) -> dict[str, Any]:
+def trace_settings(config: TrainConfig) -> dict[str, Any]:
     """Return what the answers and their verdicts depend on."""
     return fingerprint(config, {"questions": f"{config.data.dir}/{config.data.train}"}, TEACHER, "endpoint")
 

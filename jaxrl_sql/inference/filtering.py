@@ -118,7 +118,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
     An answer is right by BIRD's comparison, and `truncated` where it is cut at the token limit.
     """
     asked = digests(questions.examples)
-    with Journal(Path(config.filter.out) / RATES, answer_settings(config)) as journal:
+    with Journal(Path(config.filter.out) / RATES, rate_settings(config)) as journal:
         sys.stderr.write(changed_since(journal.records, asked))
         records = as_asked(journal.records, asked)
         known = {record["id"] for record in records if record["of"] == config.filter.samples}
@@ -142,7 +142,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
         return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
 
 
-def answer_settings(config: TrainConfig) -> dict[str, Any]:
+def rate_settings(config: TrainConfig) -> dict[str, Any]:
     """Return what the answers and their verdicts depend on."""
     data = config.data
     keys = ["seed", "filter.samples", *keys_of(config, "sampling"), *keys_of(config, "data.dialects"), "data.prune"]

@@ -38,7 +38,7 @@ def what_ran(run: Run) -> list[Line]:
         ("recipe", run.setting("recipe")),
         ("model", f"{model}{f', {_amount(size)} parameters' if size else ''}{adapters}" if run.settings else None),
         ("data", f"{data}, {run.setting('data.train')}" if data else None),
-        ("evaluated on", _listed(run.setting("data.evals"))),
+        ("evaluated on", _joined(run.setting("data.evals"))),
         ("seed", run.setting("seed")),
         ("begun", _date(sessions[0].get("began")) if sessions else None),
         ("ended", _date(last.get("ended"))),
@@ -61,8 +61,8 @@ def what_was_evaluated(settings: Mapping[str, Any]) -> list[Line]:
     lines = [
         ("recipe", settings.get("recipe") if asked else None),
         ("model", f"{own.get('model')} at {server}" if server else checkpoint),
-        ("predictions", _listed(own.get("predictions"))),
-        ("data", _listed(own.get("data"))),
+        ("predictions", _joined(own.get("predictions"))),
+        ("data", _joined(own.get("data"))),
         ("seed", settings.get("seed") if asked else None),
     ]
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
@@ -199,7 +199,7 @@ def _score(group: Group) -> float:
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
 
-def _listed(value: Any) -> Any:
+def _joined(value: Any) -> Any:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

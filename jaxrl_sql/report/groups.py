@@ -25,7 +25,7 @@ _PIECE = 512
 Group = dict[str, Any]
 
 
-class Source(NamedTuple):
+class ResultFolder(NamedTuple):
     """A folder that is looked at, and of what kind it is."""
 
     folder: Path
@@ -54,22 +54,22 @@ class Pieced(NamedTuple):
     is_cut: bool
 
 
-def open_source(folder: str | Path) -> Source:
+def open_result_folder(folder: str | Path) -> ResultFolder:
     """Return what a folder holds; raises InputError for one that holds none of what can be looked at."""
     folder = Path(folder)
     if (folder / "metrics.jsonl").is_file():
-        return Source(folder, RUN)
+        return ResultFolder(folder, RUN)
     if (folder / RECORDS).is_file() and (folder / NUMBERS).is_file():
-        return Source(folder, EVALUATION)
+        return ResultFolder(folder, EVALUATION)
     if (folder / COMPARED).is_file():
-        return Source(folder, COMPARISON)
+        return ResultFolder(folder, COMPARISON)
     raise InputError(
         f"{folder}: neither a run (metrics.jsonl), an evaluation ({RECORDS} and {NUMBERS}) nor a comparison "
         f"({COMPARED}): name the folder of one"
     )
 
 
-def chunks(source: Source) -> list[Chunk]:
+def chunks(source: ResultFolder) -> list[Chunk]:
     """Return the pieces of a source, oldest first; raises InputError for a run or a comparison that has none."""
     if source.kind == RUN:
         found = [
@@ -123,7 +123,7 @@ def add_advantages(groups: Iterable[Group], advantages: Mapping[tuple[int, int],
             answer["advantage"] = value
 
 
-def read_tokens(source: Source) -> list[str]:
+def read_tokens(source: ResultFolder) -> list[str]:
     """Return what each token id says; nothing where that is not kept."""
     try:
         found = json.loads((source.folder / FOLDER / TOKENS).read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def read_tokens(source: Source) -> list[str]:
     return found if isinstance(found, list) else []
 
 
-def last_evaluations(source: Source, most: int = 2) -> dict[str, dict[int, list[Group]]]:
+def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[Group]]]:
     """Return the groups of the last evaluations by phase and step, newest last; few pieces are read."""
     found: dict[str, dict[int, list[Group]]] = {}
     for chunk in reversed(chunks(source)):

@@ -20,7 +20,7 @@ import jinja2
 
 from jaxrl_sql.report.charts import chart_data
 from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_last, health, key_numbers, what_ran
-from jaxrl_sql.report.groups import RUN, Source, last_evaluations
+from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
 from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.types import InputError
@@ -37,7 +37,7 @@ def write_report(run_dir: str | Path) -> Path:
     """Write `report.html` of a run folder and return its path; raises InputError when there is no run."""
     run = load_run(run_dir)
     try:
-        evaluations: Evaluations = last_evaluations(Source(run.folder, RUN))
+        evaluations: Evaluations = last_evaluations(ResultFolder(run.folder, RUN))
     except InputError:  # a run that kept no answers
         evaluations = {}
     return write_text(run.folder / "report.html", render(run, evaluations))

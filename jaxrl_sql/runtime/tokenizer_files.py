@@ -93,7 +93,7 @@ def _as_written(folder: Path) -> Any:
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
     # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
     whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
-    listed = (text for text in _listed(fields) if raw.token_to_id(text) is not None)
+    listed = (text for text in _unnamed_specials(fields) if raw.token_to_id(text) is not None)
     limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
     tokenizer = general_tokenizer(
         raw,
@@ -136,7 +136,7 @@ def _stated(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any,
     for number, token in (fields.get("added_tokens_decoder") or {}).items():
         if text := _text(token):
             yield int(number), AddedToken(text, **{flag: token[flag] for flag in _FLAGS if flag in token}), FIELDS_FILE
-    special = {*_listed(fields), *(text for _, text in _roles(fields))}
+    special = {*_unnamed_specials(fields), *(text for _, text in _roles(fields))}
     for text, number in _read(folder / ADDED_FILE).items():
         yield number, AddedToken(text, special=text in special, normalized=text not in special), ADDED_FILE
 
@@ -171,7 +171,7 @@ def _roles(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
 
 
-def _listed(fields: Mapping[str, Any]) -> list[str]:
+def _unnamed_specials(fields: Mapping[str, Any]) -> list[str]:
     """Return the texts of special tokens without roles."""
     lists = (fields.get(name) for name in ("extra_special_tokens", "additional_special_tokens"))
     texts = (_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)

@@ -206,7 +206,7 @@ def _programs(s: Session) -> str:
         said.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
         updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
     if s.config.grpo.steps:
-        said.append(f"grpo pads to {_listed(widths)} + {bucket(longest_answer(s.config)[1])}")
+        said.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config)[1])}")
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
@@ -220,7 +220,7 @@ def _widths(made: PromptSet) -> list[int]:
     return sorted({bucket(length) for length in made.lengths()})
 
 
-def _listed(widths: list[int]) -> str:
+def _as_text(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.view import main
-from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.report.groups import open_result_folder
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.view.folder import View
 from jaxrl_sql.text2sql.evals.side_by_side import side_by_side, write_comparison
@@ -290,7 +290,7 @@ def test_everything_has_a_name_for_a_screen_reader(opened: Open, index: str) -> 
 
 def test_a_folder_that_grows_is_read_on(opened: Open, view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=(1,))
-    shown = View([open_source(run)], tmp_path / "out", None)
+    shown = View([open_result_folder(run)], tmp_path / "out", None)
     shown.update(is_live=True)
     page = opened(f"{(tmp_path / 'out' / 'index.html').as_uri()}#/groups")
     status = page.get_by_role("status")

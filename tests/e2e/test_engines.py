@@ -20,7 +20,7 @@ from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.report.groups import chunks, open_source, read_chunk
+from jaxrl_sql.report.groups import chunks, open_result_folder, read_chunk
 from jaxrl_sql.report.view.judging import Judge, asked_of
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, plain_record
 from jaxrl_sql.text2sql.env.address import open_url
@@ -228,7 +228,7 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
     assert passwords
     assert not any(word.encode() in text for word in passwords for text in kept)
     # What `view` shows of it: each answer is judged again where it ran.
-    groups = [one for chunk in chunks(open_source(run)) for one in read_chunk(chunk).groups]
+    groups = [one for chunk in chunks(open_result_folder(run)) for one in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
         judge.judge(asked_of(groups))

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk
+from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ def kept(run: Path) -> dict[str, bytes]:
 
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     """Also where several steps learn from one rollout, more is sampled than is learned, or tokens differ in theirs."""
-    read = [read_chunk(chunk) for chunk in chunks(open_source(run)) if chunk.kind == "train"]
+    read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
     groups = [group for one in read for group in one.groups]
     add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
     learned = [group for group in groups if group["chosen"] is not None]

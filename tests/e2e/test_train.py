@@ -21,7 +21,7 @@ from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
-from jaxrl_sql.report.groups import add_advantages, chunks, open_source, read_chunk, read_tokens
+from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk, read_tokens
 from jaxrl_sql.runtime.folder import saved_steps
 from jaxrl_sql.runtime.rollouts import unpack_ids, unpack_logprobs
 from jaxrl_sql.training.grpo import on_mesh
@@ -94,7 +94,7 @@ def test_a_run_leaves_everything_it_promises(whole: Path) -> None:
 
 def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
     """Two prompts of two answers a step; the advantages of a group are those of its rewards."""
-    source = open_source(whole)
+    source = open_result_folder(whole)
     read = [read_chunk(chunk) for chunk in chunks(source)]
     assert not any(one.is_cut for one in read)
     groups = [group for one in read for group in one.groups]

@@ -23,7 +23,7 @@ from jaxrl_sql.text2sql.env.executor import SOUND_RULES, Executor, Outcome
 from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.scopes import EngineColumn, EngineSchema, EngineTable
 from jaxrl_sql.text2sql.env.to_engine import to_engine
-from jaxrl_sql.text2sql.evals.gold_ties import is_tied, key_query
+from jaxrl_sql.text2sql.evals.ties import is_tied, key_query
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import read_schema

@@ -20,7 +20,7 @@ from jaxrl_sql.datagen.augment.change import Change
 from jaxrl_sql.datagen.augment.column_kind import is_alike, next_value, value_within
 from jaxrl_sql.datagen.augment.required_rows import RequiredRows, Slot, read_required_rows, value_for
 from jaxrl_sql.text2sql.env.parse import parse_statements
-from jaxrl_sql.text2sql.evals.gold_ties import is_tied
+from jaxrl_sql.text2sql.evals.ties import is_tied
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table
 

@@ -36,7 +36,7 @@ def damage(folder: Path, only: str = "") -> str:
     Several processes read a part of the files each; every one must call it.
     """
     try:
-        sums = _listed(folder)
+        sums = _read_sums(folder)
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return _first(f"{SUMS} {'is damaged' if (folder / SUMS).is_file() else 'is missing'}")
     chosen = [name for name in sorted(sums) if only in {"", name}]
@@ -91,7 +91,7 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _listed(folder: Path) -> dict[str, str]:
+def _read_sums(folder: Path) -> dict[str, str]:
     """Return the checksum of each file by its name, of folders below with a `checksums.json` of their own, too.
 
     Raises ValueError where the `checksums.json` is damaged.
@@ -104,7 +104,7 @@ def _listed(folder: Path) -> dict[str, str]:
         f"{Path(name).parent}/{inner}": value
         for name in sums
         if Path(name).name == SUMS and not difference(folder / name, sums[name])
-        for inner, value in _listed((folder / name).parent).items()
+        for inner, value in _read_sums((folder / name).parent).items()
     }
     return sums | below
 

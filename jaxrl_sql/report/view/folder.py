@@ -18,7 +18,7 @@ from jaxrl_sql.report.groups import (
     RUN,
     Chunk,
     Group,
-    Source,
+    ResultFolder,
     add_advantages,
     chunks,
     last_evaluations,
@@ -63,7 +63,7 @@ class View:
     """
 
     def __init__(
-        self, sources: Sequence[Source], out: Path, judge: Judge | None, tell: Callable[[str], None] | None = None
+        self, sources: Sequence[ResultFolder], out: Path, judge: Judge | None, tell: Callable[[str], None] | None = None
     ) -> None:
         for source in sources:
             chunks(source)  # refused before anything is written
@@ -170,7 +170,7 @@ class View:
         head = {"title": " and ".join(names), "runs": runs, "told": self._told(), "reasons": REASONS}
         self._folder.write_index(head, rows)
 
-    def _of_run(self, source: Source) -> dict[str, Any]:
+    def _of_run(self, source: ResultFolder) -> dict[str, Any]:
         if source.kind != RUN:
             rules = rules_of(source.folder) if source.kind == EVALUATION else []
             ran = [("folder", source.name), *what_was_evaluated(settings_of(config_of(source.folder)))]
@@ -227,7 +227,7 @@ def schema_of(path: str) -> str:
     return ""
 
 
-def _names(sources: Sequence[Source]) -> list[str]:
+def _names(sources: Sequence[ResultFolder]) -> list[str]:
     names = [one.name for one in sources]
     return names if len(set(names)) == len(names) else [str(one.folder) for one in sources]
 

@@ -186,7 +186,7 @@ def _database(part: Path, db_id: str, databases: Databases) -> str:
     return part.name if own else db_id
 
 
-def as_run(sql: str, now: str) -> str:
+def prepare_2024(sql: str, now: str) -> str:
     """Return SQL as the scorer of 2024 runs it: the set's own date for today, numbers for the bounds of vital signs.
 
     Both stand for what no database knows. Today is `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` or
@@ -208,7 +208,7 @@ def as_run(sql: str, now: str) -> str:
     return _with_bounds(text).replace("%y", "%Y").replace("%j", "%J")
 
 
-def as_run_2022(sql: str, now: str) -> str:
+def prepare_2022(sql: str, now: str) -> str:
     """Return SQL as the scorer of 2022 runs it: all in lower case, as its databases are, and with fewer replacements.
 
     Today is `current_time` or `'now'`. Two quotes in a row become one, in texts, too.
@@ -219,8 +219,8 @@ def as_run_2022(sql: str, now: str) -> str:
 
 
 _PREPARES: dict[str, Callable[[str], str]] = {
-    "2022": partial(as_run_2022, now="2105-12-31 23:59:00"),
-    "2024": partial(as_run, now="2100-12-31 23:59:00"),
+    "2022": partial(prepare_2022, now="2105-12-31 23:59:00"),
+    "2024": partial(prepare_2024, now="2100-12-31 23:59:00"),
 }
 """What each scorer does to SQL before it runs it."""
 

@@ -73,7 +73,7 @@ def read_spider(folder: Path, split: str, notes: Notes) -> Found:
     folders = _TEST_DATABASES if chosen == "test" else _DATABASES
     databases = Databases((folder / name for name in folders), suites_of(folder))
     where = f"{folder}: {' + '.join(names)} (databases are expected in {folder / folders[0]})"
-    return Found(items, databases, where, as_run)
+    return Found(items, databases, where, prepare_spider)
 
 
 def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record], list[str]]:
@@ -206,10 +206,10 @@ def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Foun
         notes.append(f"Spider's databases are those of {' and '.join(map(str, dict.fromkeys(roots)))}")
     elif not all(databases.path(db_id) for db_id in wanted):
         notes.append(f"Spider's folder, with database/ in it, is expected beside {folder}: none is there")
-    return Found(items, databases, str(folder / file), as_run)
+    return Found(items, databases, str(folder / file), prepare_spider)
 
 
-def as_run(sql: str) -> str:
+def prepare_spider(sql: str) -> str:
     """Return SQL as Spider's scorer runs it: its first statement, comparisons without a space inside, and a fixed year.
 
     `> =`, `< =` and `! =` are mended wherever they stand, in texts too, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`);

@@ -45,8 +45,8 @@ EngineSchema = Mapping[str, EngineTable]
 """Tables by their names in SQLite, in lower case."""
 
 
-class Source(NamedTuple):
-    """What stands in a FROM clause: the node, the name that columns use for it, and its table or its query."""
+class FromItem(NamedTuple):
+    """An item of a FROM clause: the node, the name that columns use for it, and its table or its query."""
 
     node: exp.Expression
     alias: str
@@ -57,7 +57,7 @@ class Source(NamedTuple):
 class Origin(NamedTuple):
     """Where a column is from."""
 
-    source: Source
+    source: FromItem
     column: EngineColumn
 
 
@@ -80,15 +80,15 @@ class Scopes:
             select = select.find_ancestor(exp.Select)
         return None
 
-    def sources(self, select: exp.Expression) -> Iterator[Source]:
+    def sources(self, select: exp.Expression) -> Iterator[FromItem]:
         """Yield what a SELECT reads from."""
         for node in tables_of(select):
             if isinstance(node, exp.Table):
                 query = self._common_table(node)
                 table = None if query is not None else self.schema.get(node.name.lower())
-                yield Source(node, node.alias_or_name, table, query)
+                yield FromItem(node, node.alias_or_name, table, query)
             elif isinstance(node, exp.Subquery):
-                yield Source(node, node.alias, None, node.this)
+                yield FromItem(node, node.alias, None, node.this)
 
     def kind(self, node: exp.Expression | None) -> str:
         """Return the kind of value that an expression has at an engine, or "" where it is unknown."""
@@ -158,7 +158,7 @@ class Scopes:
             node = node.parent
         return None
 
-    def _column(self, source: Source, name: str) -> EngineColumn | None:
+    def _column(self, source: FromItem, name: str) -> EngineColumn | None:
         if source.table is not None:
             return source.table.columns.get(name)
         if source.query is None:

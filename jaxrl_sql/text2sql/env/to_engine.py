@@ -14,7 +14,7 @@ from typing import Any
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT, rewritten
-from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, Scopes, Source
+from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, Scopes, FromItem
 from jaxrl_sql.types import InputError
 
 # Words that PostgreSQL takes as no bare name of a column or table; sqlglot knows those of the others.
@@ -118,7 +118,7 @@ class _Rewriter:
             if table is not None:
                 node.set("this", self._identifier(table.name))
 
-    def _read(self, select: exp.Expression) -> Iterable[Source]:
+    def _read(self, select: exp.Expression) -> Iterable[FromItem]:
         return list(self.scopes.sources(select))
 
     def _identifier(self, name: str) -> exp.Identifier:

@@ -1,19 +1,23 @@
-"""Golds whose LIMIT cuts through ties: which of the equally good rows come back is the engine's choice alone.
+"""Queries whose LIMIT cuts through ties: which of the equally good rows come back is the engine's choice alone.
 
 A LIMIT (with its OFFSET) cuts where the rows before and behind the cut have the same values of ORDER BY, or where there
-is no ORDER BY at all, and some of the tied rows differ in what is selected. Looked at is every part of a query that has
-a LIMIT and runs by itself; one that refers to the query round it is passed over.
+is no ORDER BY at all. `cuts_through_ties` reads every part of a gold that has a LIMIT and runs by itself, and counts a
+tie only where the tied rows differ in the selected columns. `is_tied` is stricter: it reads the outermost SELECT and
+compares sort keys alone.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT
+from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.parse import parsed
 
@@ -36,12 +40,12 @@ def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str, str
     """Return for each (database, gold, dialect) whether a LIMIT cuts through ties; False where that is not known."""
     plans = [(i, database, cut) for i, (database, sql, dialect) in enumerate(golds) for cut in _cuts(sql, dialect)]
     outcomes = executor.execute_many([(database, cut.sql) for _, database, cut in plans])
-    found = [False] * len(golds)
+    is_cut = [False] * len(golds)
     for (i, _, cut), outcome in zip(plans, outcomes, strict=True):
         if outcome.status == "ok":
             edges = [edge for edge in (cut.first, cut.last) if 0 < edge < len(outcome.rows)]
-            found[i] = found[i] or any(_differs_round(outcome.rows, cut, edge) for edge in edges)
-    return found
+            is_cut[i] = is_cut[i] or any(_differs_round(outcome.rows, cut, edge) for edge in edges)
+    return is_cut
 
 
 def _differs_round(rows: Sequence[tuple[object, ...]], cut: _Cut, edge: int) -> bool:
@@ -80,7 +84,7 @@ def _cut(query: exp.Expression, dialect: str) -> _Cut | None:
     order = query.args.get("order")
     ordered = [_bare(key.this) for key in order.expressions] if order is not None else []
     selected = query.selects
-    if any(one.is_star for one in selected):
+    if any(item.is_star for item in selected):
         # How many columns `*` is, is not known: keys are added behind it and counted from the end.
         keys = tuple(range(-len(ordered), 0)) if all(_is_added(wider, key) for key in ordered) else None
         width = -len(ordered) or None
@@ -92,15 +96,10 @@ def _cut(query: exp.Expression, dialect: str) -> _Cut | None:
 
 
 def _place(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.Expression) -> int | None:
-    """Return the column that holds what a query is ordered by, added if need be; None where it cannot be."""
-    names = [one.alias_or_name.lower() for one in selected]
-    bare = [one.unalias() for one in selected]
-    if isinstance(key, exp.Literal) and not key.is_string:
-        return int(key.name) - 1 if key.name.isdigit() and 0 < int(key.name) <= len(selected) else None
-    if isinstance(key, exp.Column) and not key.table and key.name.lower() in names:
-        return names.index(key.name.lower())
-    if key in bare:
-        return bare.index(key)
+    """Return the column of a sort key, added if need be; None where it cannot be."""
+    column = _column(key, selected)
+    if column is not None:
+        return column
     return len(query.selects) - 1 if _is_added(query, key) else None
 
 
@@ -120,4 +119,77 @@ def _bare(key: exp.Expression) -> exp.Expression:
 
 
 def _number(node: exp.Expression) -> int | None:
-    return int(node.name) if isinstance(node, exp.Literal) and node.name.isdigit() else None
+    return int(node.name) if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit() else None
+
+
+def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
+    """Return whether the last row of `ORDER BY … LIMIT k` and the first one behind it have the same sort keys.
+
+    False for a query without such a cut, or one that cannot be read.
+    """
+    cut = _cut_of_keys(sql)
+    if cut is None:
+        return False
+    keys, limit = cut
+    try:
+        rows = connection.execute(keys).fetchall()
+    except sqlite3.OperationalError as error:
+        if "interrupted" in str(error):
+            raise
+        return False
+    return len(rows) > limit and rows[limit - 1] == rows[limit]
+
+
+def key_query(sql: str) -> str | None:
+    """Return the query of the sort keys of the rows that a query sorts, in their order.
+
+    None where a query does not sort, selects only distinct rows, or cannot be read.
+    """
+    tree = _keys(sql)
+    return None if tree is None else tree.sql("sqlite")
+
+
+@lru_cache(1 << 14)
+def _cut_of_keys(sql: str) -> tuple[str, int] | None:
+    """Return the query of the sort keys up to the cut and one more, and the number of rows before the cut."""
+    tree = _keys(sql)
+    limit = tree.args.get("limit") if tree is not None else None
+    if tree is None or limit is None or tree.args.get("offset"):
+        return None
+    rows = _number(limit.expression)
+    if not rows:
+        return None
+    tree.set("limit", exp.Limit(expression=exp.Literal.number(rows + 1)))
+    return tree.sql("sqlite"), rows
+
+
+def _keys(sql: str) -> exp.Expression | None:
+    tree = parse_query(sql)
+    order = tree.args.get("order") if tree is not None else None
+    if not isinstance(tree, exp.Select) or not order or tree.args.get("distinct"):
+        return None
+    for key in order.expressions:
+        key.set("this", _without_alias(key.this, tree.selects))
+    tree.set("expressions", [key.this.copy() for key in order.expressions])
+    return tree
+
+
+def _without_alias(key: exp.Expression, selected: Sequence[exp.Expression]) -> exp.Expression:
+    """Return the selected expression that a sort key names by number or alias, or else the key itself."""
+    column = _column(key, selected)
+    if column is None or (isinstance(key, exp.Column) and not isinstance(selected[column], exp.Alias)):
+        return key
+    return selected[column].unalias().copy()
+
+
+def _column(key: exp.Expression, selected: Sequence[exp.Expression]) -> int | None:
+    """Return the selected column that a sort key names by number, alias or name, or repeats; None where none is."""
+    if isinstance(key, exp.Literal) and not key.is_string:
+        return int(key.name) - 1 if key.name.isdigit() and 0 < int(key.name) <= len(selected) else None
+    if isinstance(key, exp.Column) and not key.table:
+        name = key.name.lower()
+        for names in ([item.alias.lower() for item in selected], [item.alias_or_name.lower() for item in selected]):
+            if name in names:
+                return names.index(name)
+    bare = [item.unalias() for item in selected]
+    return bare.index(key) if key in bare else None

@@ -105,7 +105,7 @@ def verbal(config: TrainConfig) -> int:
     # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
     examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
     with (
-        Journal(out / ANSWERS, answer_settings(config)) as journal,
+        Journal(out / ANSWERS, choice_settings(config)) as journal,
         make_executor(config.executor, config.data.hide) as executor,
     ):
         memory = Memory(journal, digests(examples))
@@ -147,7 +147,7 @@ def load_questions(config: TrainConfig) -> Benchmark:
     return found._replace(examples=tuple(keep_only(found.examples, config.verbal.include_ids, data.limit_eval)))
 
 
-def answer_settings(config: TrainConfig) -> dict[str, Any]:
+def choice_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that answers depend on: a journal with other settings is refused."""
     data, is_remote = config.data, bool(config.verbal.base_url)
     free = {field.name for field in dataclasses.fields(EndpointConfig)} | {

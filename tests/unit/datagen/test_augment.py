@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl_sql.datagen.augment import Change, fill, fill_by
 from jaxrl_sql.datagen.augment.required_rows import value_for
-from jaxrl_sql.text2sql.evals.gold_ties import is_tied
+from jaxrl_sql.text2sql.evals.ties import is_tied
 from jaxrl_sql.text2sql.schema.read import read_schema
 
 TABLES = """

@@ -15,7 +15,7 @@ import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference import augmentation, distillation, filtering
-from jaxrl_sql.inference.benchmark_evaluation import answer_settings as evaluate_settings
+from jaxrl_sql.inference.benchmark_evaluation import answer_settings
 from jaxrl_sql.inference.fingerprint import as_asked, changed_since, digests, fingerprint, set_digest
 from jaxrl_sql.runtime.model_locator import files_identity
 from jaxrl_sql.training.verbal import choosing
@@ -23,11 +23,11 @@ from jaxrl_sql.types import Example
 
 MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
 SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
-    "filter_data": filtering.answer_settings,
-    "distill": distillation.answer_settings,
-    "augment": lambda config: augmentation.answer_settings(config, []),
-    "evaluate": lambda config: evaluate_settings(config, []),
-    "verbal": choosing.answer_settings,
+    "filter_data": filtering.rate_settings,
+    "distill": distillation.trace_settings,
+    "augment": lambda config: augmentation.copy_settings(config, []),
+    "evaluate": lambda config: answer_settings(config, []),
+    "verbal": choosing.choice_settings,
 }
 HERE = [f"model.checkpoint={MODEL}"]
 THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]

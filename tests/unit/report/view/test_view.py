@@ -22,7 +22,7 @@ import pytest
 from jaxrl_sql.commands.view import main
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.folder import CONSTANT, JUDGED, NO_SIGNAL, SUSPICIOUS, AnswersFolder, is_suspicious
-from jaxrl_sql.report.groups import open_source
+from jaxrl_sql.report.groups import open_result_folder
 from jaxrl_sql.report.html import in_page
 from jaxrl_sql.report.view.folder import View
 from jaxrl_sql.report.view.judging import Asked, Judge, reads_no_table
@@ -280,7 +280,7 @@ def test_judging_is_bounded_and_that_is_told(run: Path) -> None:
 
 
 def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
-    shown = View([open_source(run)], tmp_path / "out", None)
+    shown = View([open_result_folder(run)], tmp_path / "out", None)
     assert shown.update(is_live=True)
     assert not shown.update(is_live=True)
     first = data(tmp_path / "out", "index")
@@ -295,7 +295,7 @@ def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_
 
 def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=range(1, 4), keep=20)
-    shown = View([open_source(run)], tmp_path / "out", None)
+    shown = View([open_result_folder(run)], tmp_path / "out", None)
     shown.update(is_live=True)
     for step in range(4, 12):
         view_runs.add_step(run, step, keep=20)
@@ -390,7 +390,7 @@ def test_only_who_knows_the_address_is_served(run: Path) -> None:
             assert refused.value.code == code
             refused.value.close()
     with pytest.raises(InputError, match="neither a run"):
-        open_source(run / "view")
+        open_result_folder(run / "view")
 
 
 def test_a_folder_that_holds_something_else_is_never_served(

@@ -12,7 +12,7 @@ import pytest
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, load_split
 from jaxrl_sql.text2sql.benchmarks.bird import description_folder
 from jaxrl_sql.text2sql.benchmarks.defog import golds_of
-from jaxrl_sql.text2sql.benchmarks.spider import as_run
+from jaxrl_sql.text2sql.benchmarks.spider import prepare_spider
 from jaxrl_sql.text2sql.benchmarks.spider2 import read_table
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.question_sets.stream import open_stream
@@ -89,7 +89,7 @@ RUN_BY_SPIDER = [
 
 @pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
 def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
-    assert as_run(sql) == run
+    assert prepare_spider(sql) == run
 
 
 def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Pa
     for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
         found = load_benchmark(folder)
         assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
-        assert found.prepare is as_run
+        assert found.prepare is prepare_spider
 
 
 def test_what_of_spider_is_missing_is_told(spider: Path) -> None:

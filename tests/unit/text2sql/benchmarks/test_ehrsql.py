@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
-from jaxrl_sql.text2sql.benchmarks.ehrsql import as_run, as_run_2022
+from jaxrl_sql.text2sql.benchmarks.ehrsql import prepare_2024, prepare_2022
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize
@@ -96,7 +96,7 @@ def test_the_shared_task_pairs_golds_by_id(tmp_path: Path) -> None:
     ],
 )
 def test_today_is_the_sets_own_date(sql: str, run: str) -> None:
-    assert as_run(sql, NOW) == run
+    assert prepare_2024(sql, NOW) == run
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_today_is_the_sets_own_date(sql: str, run: str) -> None:
     ],
 )
 def test_sql_is_run_as_the_scorer_of_2022_does(sql: str, run: str) -> None:
-    assert as_run_2022(sql, "2105-12-31 23:59:00") == run
+    assert prepare_2022(sql, "2105-12-31 23:59:00") == run
 
 
 def test_the_rule_of_2022_is_its_scorer_s(tmp_path: Path) -> None:

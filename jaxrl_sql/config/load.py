@@ -118,6 +118,22 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
     return merged
 
 
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the values of a YAML file by key; raises InputError, in one line, where it cannot be read."""
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {_first_line(error)}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected `key: value` lines at the top, found a list or a word")
+    return {str(key): value for key, value in values.items()}
+
+
 def with_empty_value(override: str, lists: Collection[str]) -> str:
     """Return `key=`, which YAML reads as null, as an empty text, or an empty list where `lists` names the key."""
     key, _, value = override.partition("=")
@@ -144,26 +160,15 @@ def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Map
     """Return (file name, its values) of a file's bases and of itself, the base first."""
     if path.resolve() in above:
         raise InputError(f"{path}: its `base` leads back to itself")
-    try:
-        values = OmegaConf.to_container(OmegaConf.load(path))
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not YAML: {_first_line(error)}") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: expected `key: value` lines at the top, found a list or a word")
-    own = {str(key): value for key, value in values.items() if key != "base"}
-    base = values.get("base")
+    values = read_yaml(path)
+    base = values.pop("base", None)
     if base is None:
-        return [(str(path), own)]
+        return [(str(path), values)]
     bases = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) for name in bases):
         raise InputError(f"{path}: base must name a file or several, not {base!r}")
     read = [found for name in bases for found in _read_files(path.parent / name, (*above, path.resolve()))]
-    return [*read, (str(path), own)]
+    return [*read, (str(path), values)]
 
 
 def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:

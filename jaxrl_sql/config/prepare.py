@@ -12,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxrl_sql.config.load import with_empty_value
+from jaxrl_sql.config.load import read_yaml, with_empty_value
 from jaxrl_sql.config.rules import OneOf, PositiveInt
 from jaxrl_sql.types import InputError
 
@@ -111,7 +111,7 @@ def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> Prep
     Raises InputError, in one line, for a file that cannot be read, an unknown key, and a value that is none.
     """
     merged = OmegaConf.structured(PrepareConfig)
-    for origin, values in _origins(path, overrides):
+    for origin, values in _read_sources(path, overrides):
         _check(PrepareConfig, values, origin)
         try:
             merged = OmegaConf.merge(merged, values)
@@ -124,27 +124,21 @@ def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> Prep
     return found
 
 
-def _origins(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for origin, read in ((str(path), OmegaConf.load), *((one, OmegaConf.from_dotlist) for one in overrides)):
-        if origin == "None":
-            continue
-        if read is OmegaConf.from_dotlist and "=" not in origin:
-            raise InputError(f"command line: {origin!r} is no key.sub=value")
-        source = origin if read is OmegaConf.load else [with_empty_value(origin, _LISTS)]
-        try:
-            values = OmegaConf.to_container(read(source))  # type: ignore[operator]
-        except yaml.MarkedYAMLError as error:
-            line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            raise InputError(f"{origin}{line}: not YAML: {error.problem or _line(error)}") from None
-        except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-            raise InputError(f"{origin}: not YAML: {_line(error)}") from None
-        except OSError as error:
-            raise InputError(f"{origin}: {error.strerror or error}") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{origin}: expected `key: value` lines at the top, found a list or a word")
-        found.append((origin, {str(key): value for key, value in values.items()}))
-    return found
+def _read_sources(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (origin, values) of the file and of each override, in order."""
+    file = [] if path is None else [(str(path), read_yaml(path))]
+    return [*file, *((text, _read_override(text)) for text in overrides)]
+
+
+def _read_override(text: str) -> Mapping[str, Any]:
+    if "=" not in text:
+        raise InputError(f"command line: {text!r} is no key.sub=value")
+    try:
+        values = OmegaConf.to_container(OmegaConf.from_dotlist([with_empty_value(text, _LISTS)]))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise InputError(f"{text}: not YAML: {_line(error)}") from None
+    assert isinstance(values, dict)
+    return {str(name): value for name, value in values.items()}
 
 
 def _check(section: type, values: Mapping[str, Any], origin: str, prefix: str = "") -> None:

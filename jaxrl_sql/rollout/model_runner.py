@@ -12,7 +12,8 @@ import numpy as np
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
-from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel, split_layers
+from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
+from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.rollout import decode
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,

@@ -25,7 +25,7 @@ from flax.serialization import msgpack_restore, msgpack_serialize
 
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
-from jaxrl_sql.models.paged import take_layers
+from jaxrl_sql.models.stacked_layers import take_layers
 from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
 from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request

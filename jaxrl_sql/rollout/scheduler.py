@@ -36,9 +36,10 @@ from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.prefill_queue import PrefillQueue
+from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary, cut_after_stop
+from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
 from jaxrl_sql.types import Turn
@@ -64,7 +65,7 @@ class Scheduler:
     ) -> None:
         self.runner, self.vocabulary, self.request, self.stats = runner, vocabulary, request, stats
         self.config = runner.config
-        self.automata, self.refused = self._find_refused()
+        self.automata, self.refused = find_refused(request, vocabulary, runner.model.config, self.config)
         ends = np.array(vocabulary.end_tokens, np.int32)
         self.stops = on_devices(StopCriteria(ends, self.automata.table, self.automata.found))
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
@@ -92,36 +93,6 @@ class Scheduler:
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
         self._open_slots()
-
-    def _find_refused(self) -> tuple[Stops, dict[int, str]]:
-        """Return the automata of all stop strings, and the reason for each request that cannot be served."""
-        config, samplings = self.runner.model.config, self.request.samplings
-        refused: dict[int, str] = {}
-        for i, (prompt, sampling) in enumerate(zip(self.request.prompts, samplings, strict=True)):
-            have = len(prompt.token_ids)
-            if not have or have + sampling.longest > config.max_positions:
-                refused[i] = (
-                    f"prompt {prompt.uid}: {have} tokens and {sampling.longest} new ones need 1 to "
-                    f"{config.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
-                )
-            elif too_large := self._over_budget(have, sampling.longest):
-                refused[i] = f"prompt {prompt.uid}: {too_large}"
-            elif not all(0 <= token < config.vocab_size for token in prompt.token_ids):
-                refused[i] = f"prompt {prompt.uid}: a token id is none of the model's {config.vocab_size}"
-        wanted = [sampling.stops for sampling in samplings]
-        stops, never = self.vocabulary.find_stops(tuple(dict.fromkeys(wanted)), config.vocab_size)
-        return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
-
-    def _over_budget(self, prompt: int, completion: int) -> str:
-        """Return why the KV budget never has room for a prompt and a completion of so many tokens; "" where it has."""
-        budget = self.config.budget
-        for what, tokens, size, have in (
-            ("the prompt", prompt, self.config.block_size, budget and budget.prompt_blocks),
-            ("its completion", completion, self.config.completion_block_size, budget and budget.completion_blocks),
-        ):
-            if have is not None and -(-tokens // size) > have:
-                return f"{what} of {tokens} tokens needs more than the {have} KV blocks that there are for such"
-        return ""
 
     def _open_slots(self) -> None:
         """Make the decode slots on the device, and the table of their blocks."""

@@ -14,7 +14,7 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, read_lengths
-from jaxrl_sql.planning.plan import Plan, plan_run, mesh_sizes
+from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
 from jaxrl_sql.planning.show import as_json, as_text
 from jaxrl_sql.planning.units import in_bytes, in_seconds
 from jaxrl_sql.planning.workload import longest_answer

@@ -31,7 +31,7 @@ def _check() -> None:
 
     from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_shardings, save_checkpoint
     from jaxrl_sql.models.families import FAMILIES
-    from jaxrl_sql.models.paged import split_layers
+    from jaxrl_sql.models.stacked_layers import split_layers
     from jaxrl_sql.parallel.mesh import make_mesh
 
     spec = importlib.util.spec_from_file_location("gguf_files", Path(__file__).parents[1] / "gguf_files.py")

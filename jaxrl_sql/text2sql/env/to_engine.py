@@ -14,7 +14,7 @@ from typing import Any
 from sqlglot import exp
 
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT, rewritten
-from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, Scopes, FromItem
+from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
 from jaxrl_sql.types import InputError
 
 # Words that PostgreSQL takes as no bare name of a column or table; sqlglot knows those of the others.

@@ -15,7 +15,7 @@ from jaxrl_sql.models.flops import decode_bytes
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, between, schedule
-from jaxrl_sql.planning.plan import Plan, plan_run, mesh_sizes
+from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
 from jaxrl_sql.planning.workload import longest_answer
 
 ROOT = Path(__file__).parents[3]

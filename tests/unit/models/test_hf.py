@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save_file
 from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.hf import stop_tokens
-from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "recipes_start"

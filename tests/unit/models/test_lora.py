@@ -26,8 +26,8 @@ from jaxrl_sql.models.lora import (
     policy_params,
     save_adapters,
 )
-from jaxrl_sql.models.paged import split_layers
 from jaxrl_sql.models.spec import SlidingWindow, param_specs
+from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.models.transformer import prediction_states
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.types import InputError

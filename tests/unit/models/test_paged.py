@@ -22,10 +22,9 @@ from jaxrl_sql.models.paged import (
     copy_blocks,
     grow_keys,
     init_pool,
-    layer_of,
-    split_layers,
 )
 from jaxrl_sql.models.spec import SlidingWindow
+from jaxrl_sql.models.stacked_layers import layer_of, split_layers
 
 PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
 WINDOW = ModelConfig(

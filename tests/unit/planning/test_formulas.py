@@ -15,7 +15,7 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, params_here
-from jaxrl_sql.planning.plan import plan_run, mesh_sizes
+from jaxrl_sql.planning.plan import mesh_sizes, plan_run
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import in_bytes

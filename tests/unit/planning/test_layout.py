@@ -11,7 +11,7 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, find_topology
 from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
 from jaxrl_sql.planning.memory import abstract_mesh, estimate
-from jaxrl_sql.planning.plan import Plan, plan_run, mesh_sizes
+from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
 from jaxrl_sql.planning.workload import engine_config, find_workload, with_parts
 from jaxrl_sql.types import InputError
 

@@ -12,7 +12,6 @@ import pytest
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, load_split
 from jaxrl_sql.text2sql.benchmarks.bird import description_folder
 from jaxrl_sql.text2sql.benchmarks.defog import golds_of
-from jaxrl_sql.text2sql.benchmarks.spider import prepare_spider
 from jaxrl_sql.text2sql.benchmarks.spider2 import read_table
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.question_sets.stream import open_stream
@@ -46,156 +45,6 @@ def asked(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
 
 def uids(found: Benchmark) -> list[str]:
     return [example.uid for example in found.examples]
-
-
-@pytest.fixture
-def spider(tmp_path: Path) -> Path:
-    folder = tmp_path / "spider"
-    database(folder / "database/d/d.sqlite")
-    database(folder / "test_database/d/d.sqlite", rows=9)
-    write(folder / "tables.json", [{"db_id": "d"}])
-    write(folder / "dev.json", [asked(0), asked(1, "gone"), asked(2)])
-    write(folder / "train_spider.json", [asked(3), asked(4)])
-    write(folder / "train_others.json", [asked(5)])
-    return folder
-
-
-def test_spider_is_read_by_split(spider: Path) -> None:
-    assert load_benchmark(spider).name == "spider"
-    dev = load_benchmark(spider)
-    assert (dev.name, dev.rule, dev.submission) == ("spider", "test_suite", "spider")
-    assert uids(dev) == ["spider_dev_0", "spider_dev_2"]
-    assert dev.skipped == (("spider_dev_1", "no database gone"),)
-    assert dev.examples[0].db_path == str(spider / "database/d/d.sqlite")
-    assert (dev.examples[1].gold_sql, dev.examples[1].question) == ("SELECT 2", "How many 2?")
-    assert uids(load_benchmark(spider, "train")) == [f"spider_train_{i}" for i in range(3)]
-    assert uids(load_benchmark(spider, "train_spider")) == ["spider_train_0", "spider_train_1"]
-    assert uids(load_benchmark(spider, "dev", limit=1)) == ["spider_dev_0"]
-    assert [one.gold_sql for one in load_split(spider, "train").examples] == ["SELECT 3", "SELECT 4", "SELECT 5"]
-    with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train, train_spider, train_others\)"):
-        load_benchmark(spider, "test")
-
-
-# As `exec_eval.py` and `parse.py` of the test suite's repository run them.
-RUN_BY_SPIDER = [
-    ("SELECT 1 WHERE 1 > = 1", "SELECT 1 WHERE 1 >= 1"), ("SELECT 1 < = 2, 1 ! = 2", "SELECT 1 <= 2, 1 != 2"),
-    ("SELECT '> ='", "SELECT '>='"),  # in texts as well
-    ("SELECT a FROM t; SELECT b FROM t", "SELECT a FROM t"), ("SELECT 1;", "SELECT 1;"),
-    ("SELECT ';' ; SELECT 2", "SELECT ';'"), ("SELECT 1 -- a; b\n + 2; SELECT 3", "SELECT 1 -- a; b\n + 2"),
-    ("SELECT /* ; */ 1; DROP TABLE t", "SELECT /* ; */ 1"), ("", ""), (";", ";"),
-    ("SELECT year ( CurDate() ) - 1", "SELECT 2020- 1"), ("SELECT YEAR(x)", "SELECT YEAR(x)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
-def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
-    assert prepare_spider(sql) == run
-
-
-def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
-    write(spider / "dev.json", [asked(0, query="SELECT a FROM t WHERE a < = 1")])
-    write(tmp_path / "dk/Spider-DK.json", [asked(0, query="SELECT a FROM t WHERE a ! = 1")])
-    write(tmp_path / "en_data/dev.json", [asked(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")])
-    for folder, sign in ((spider, "<="), (tmp_path / "dk", "!="), (tmp_path / "en_data", ">=")):
-        found = load_benchmark(folder)
-        assert found.examples[0].gold_sql == f"SELECT a FROM t WHERE a {sign} 1"
-        assert found.prepare is prepare_spider
-
-
-def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
-    (spider / "train_others.json").unlink()
-    (note,) = load_benchmark(spider, "train").notes
-    assert note.startswith("train_others.json is missing")
-    (spider / "database/d/d.sqlite").unlink()
-    with pytest.raises(InputError, match=r"expected in .*spider/database\): no usable question \(no database d: 2;"):
-        load_benchmark(spider, "train_spider")
-
-
-def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> None:
-    (spider / "dev_gold.sql").write_text("SELECT  0 ;\td\nSELECT 1\tgone\nSELECT 7\td\n\n")
-    (note,) = load_benchmark(spider).notes
-    assert note.startswith(
-        "dev_gold.sql has another gold than the questions' file for 1 of 3 questions, first spider_dev_2"
-    )
-    (spider / "dev_gold.sql").write_text("SELECT 0\td\n")
-    assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
-
-
-def test_the_test_set_of_spider_has_databases_of_its_own_and_may_have_golds_apart(spider: Path) -> None:
-    test = [{key: value for key, value in asked(i).items() if key != "query"} for i in range(2)]
-    write(spider / "test.json", test)
-    (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\td\n")
-    found = load_benchmark(spider, "test")
-    assert [(one.uid, one.gold_sql) for one in found.examples] == [
-        ("spider_test_0", "SELECT 8"),
-        ("spider_test_1", "SELECT 9"),
-    ]
-    assert found.examples[0].db_path == str(spider / "test_database/d/d.sqlite")
-    assert "line by line" in found.notes[0]
-    (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\tother\n")
-    with pytest.raises(InputError, match=r"no usable question \(no sql: 2"):
-        load_benchmark(spider, "test")
-
-
-@pytest.mark.parametrize("place", ["spider/test_suite/database", "spider_testsuite/databases", "test_suite_database"])
-def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place: str) -> None:
-    variants = [database(tmp_path / place / f"d/dv{i}.sqlite", rows=i) for i in range(3)]
-    found = load_benchmark(spider)
-    assert found.examples[0].suite == (found.examples[0].db_path, *map(str, variants))
-    assert found.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
-
-
-def test_databases_that_came_with_their_variants_are_a_suite(spider: Path) -> None:
-    variant = database(spider / "database/d/dv1.sqlite")
-    (first, _) = load_benchmark(spider).examples
-    assert first.suite == (str(spider / "database/d/d.sqlite"), str(variant))
-
-
-def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path) -> None:
-    dk, syn, realistic = (tmp_path / name for name in ("Spider-DK", "Spider-Syn", "spider-realistic"))
-    database(dk / "database/new_d/new_d.sqlite")
-    write(dk / "Spider-DK.json", [asked(0, "new_d", type="3"), asked(1, type="34"), asked(2, type="0")])
-    syn_question = {"SpiderQuestion": "Plain?", "SpiderSynQuestion": "Synonym?", "query": "SELECT 1", "db_id": "d"}
-    write(syn / "dev.json", [syn_question])
-    write(syn / "train_spider.json", [syn_question])
-    write(realistic / "spider-realistic.json", [asked(5)])
-    found = load_benchmark(dk)
-    assert (found.name, uids(found)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
-    assert [one.difficulty for one in found.examples] == ["T3", "T34", "T0"]
-    assert [Path(one.db_path).stem for one in found.examples] == ["new_d", "d", "d"]
-    assert found.notes == (f"Spider's databases are those of {spider / 'database'}",)
-    found = load_benchmark(syn)
-    assert (found.name, found.examples[0].question, uids(found)) == ("spider_syn", "Synonym?", ["spider_syn_dev_0"])
-    assert uids(load_benchmark(syn, "train")) == ["spider_syn_train_0"]
-    found = load_benchmark(realistic)
-    assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
-
-
-def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> None:
-    """Folders of other sets hold databases too, and Spider's may be in several: none of these has the questions."""
-    realistic, dk = tmp_path / "spider-realistic", tmp_path / "Spider-DK"
-    write(realistic / "spider-realistic.json", [asked(0, "a"), asked(1, "b"), asked(2, "b"), asked(3, "gone")])
-    write(dk / "Spider-DK.json", [asked(0, "new_a"), asked(1, "a")])
-    other = database(dk / "database/new_a/new_a.sqlite")
-    database(tmp_path / "bird_some/databases/other/other.sqlite")
-    first = database(tmp_path / "spider_dev/databases/a/a.sqlite")
-    second = database(tmp_path / "spider_train/databases/b/b.sqlite")
-    found = load_benchmark(realistic)
-    assert [one.db_path for one in found.examples] == [str(first), str(second), str(second)]
-    assert found.skipped == (("spider_realistic_3", "no database gone"),)
-    assert found.notes == (f"Spider's databases are those of {first.parents[1]} and {second.parents[1]}",)
-    found = load_benchmark(dk)
-    assert [one.db_path for one in found.examples] == [str(other), str(first)]
-    database(tmp_path / "spider/database/a/a.sqlite")
-    write(tmp_path / "spider/dev.json", [asked(0, "a")])
-    write(tmp_path / "spider/tables.json", [])
-    assert load_benchmark(dk).examples[1].db_path == str(tmp_path / "spider/database/a/a.sqlite")
-
-
-def test_without_spiders_folder_that_is_told(tmp_path: Path) -> None:
-    write(tmp_path / "sets/spider-realistic/spider-realistic.json", [asked(5)])
-    with pytest.raises(InputError, match=r"no database d: 1"):
-        load_benchmark(tmp_path / "sets/spider-realistic")
 
 
 def bird(number: int, **more: Any) -> dict[str, Any]:
@@ -535,34 +384,6 @@ def test_parquet_is_read_in_parts(tmp_path: Path) -> None:
         load_benchmark(tmp_path, "train")
 
 
-def test_odd_bytes_are_read_and_told(spider: Path) -> None:
-    text = json.dumps([asked(0, question="é naïve?"), asked(2)], ensure_ascii=False, indent=0)
-    (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.replace("naïve", "na@ve").encode().replace(b"@", b"\xef"))
-    found = load_benchmark(spider)
-    assert found.examples[0].question == "é naïve?"
-    (note,) = found.notes
-    assert note.startswith("dev.json: 1 bytes are not UTF-8 and were read as Windows-1252, the first in line 4 near ")
-    assert "naïve" in note
-    (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert load_benchmark(spider).notes == ()
-
-
-def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Path) -> None:
-    (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"},\n{]')
-    with pytest.raises(InputError, match=r"dev\.json:2: not JSON"):
-        load_benchmark(spider)
-    (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"}, 3]')
-    with pytest.raises(InputError, match=r"dev\.json: item 2: expected a JSON object, found int"):
-        load_benchmark(spider)
-    with pytest.raises(InputError, match="no such folder"):
-        load_benchmark(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        InputError, match=r"format that is known: it is empty\. Looked for questions\.jsonl, databases/<db_id>"
-    ):
-        load_benchmark(tmp_path / "empty")
-
-
 SCREEN = 24 * 80
 
 
@@ -585,17 +406,6 @@ def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None
     assert told["around/dk", ""].endswith(" and 47 more)")
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth: int) -> None:
-    root = spider
-    for level in range(depth):
-        (tmp_path / f"round{level}").mkdir()
-        root = root.rename(tmp_path / f"round{level}" / root.name).parent
-    assert uids(load_benchmark(root)) == ["spider_dev_0", "spider_dev_2"]
-    assert uids(load_benchmark(root, "train")) == ["spider_train_0", "spider_train_1", "spider_train_2"]
-    assert uids(load_benchmark(root, "train_others")) == ["spider_train_others_0"]
-
-
 def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
     for split in ("dev", "train"):
         folder = tmp_path / "bird" / f"{split}_20240627"
@@ -605,23 +415,6 @@ def test_a_split_s_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
     assert uids(load_benchmark(tmp_path, "dev")) == ["bird_dev_0"]
     with pytest.raises(InputError, match=r"sets are in the folders bird/dev_20240627, bird/train_20240627"):
         load_benchmark(tmp_path)
-
-
-def test_archer_has_its_knowledge_and_both_splits(spider: Path, tmp_path: Path) -> None:
-    known = {"commonsense_knowledge": "A year has 12 months.", "reasoning_type": "- + C"}
-    write(tmp_path / "en_data/dev.json", [asked(0, **known), asked(1, **known, id="own")])
-    write(tmp_path / "en_data/train.json", [asked(2, commonsense_knowledge="", reasoning_type="/ * H")])
-    found = load_benchmark(tmp_path / "en_data")
-    assert (found.name, found.rule, uids(found)) == ("archer", "test_suite", ["archer_dev_0", "own"])
-    assert [(one.evidence, one.difficulty, one.gold_sql) for one in found.examples] == [
-        ("A year has 12 months.", "+ - C", "SELECT 0"),
-        ("A year has 12 months.", "+ - C", "SELECT 1"),
-    ]
-    assert found.examples[0].db_path == str(spider / "database/d/d.sqlite")
-    train = load_benchmark(tmp_path / "en_data", "train").examples
-    assert [(one.uid, one.evidence, one.difficulty) for one in train] == [("archer_train_0", "", "* / H")]
-    with pytest.raises(InputError, match=r"no split 'test' \(there are: dev, train\)"):
-        load_benchmark(tmp_path / "en_data", "test")
 
 
 HEAD = "db_name,db_type,query_category,query,question"

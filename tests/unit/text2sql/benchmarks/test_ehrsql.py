@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
-from jaxrl_sql.text2sql.benchmarks.ehrsql import prepare_2024, prepare_2022
+from jaxrl_sql.text2sql.benchmarks.ehrsql import prepare_2022, prepare_2024
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.summary import summarize

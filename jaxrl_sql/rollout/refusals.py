@@ -1,0 +1,41 @@
+"""Requests that the engine cannot serve: too long for the model or the KV budget, or with unusable tokens."""
+
+from __future__ import annotations
+
+from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.rollout.engine_config import EngineConfig
+from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.rollout.stop_strings import Stops, Vocabulary
+
+
+def find_refused(
+    request: GenerationRequest, vocabulary: Vocabulary, model: ModelConfig, config: EngineConfig
+) -> tuple[Stops, dict[int, str]]:
+    """Return the automata of all stop strings, and the reason for each request that cannot be served."""
+    refused: dict[int, str] = {}
+    for i, (prompt, sampling) in enumerate(zip(request.prompts, request.samplings, strict=True)):
+        have = len(prompt.token_ids)
+        if not have or have + sampling.longest > model.max_positions:
+            refused[i] = (
+                f"prompt {prompt.uid}: {have} tokens and {sampling.longest} new ones need 1 to "
+                f"{model.max_positions} positions (max_positions): shorten the prompt or ask for fewer tokens"
+            )
+        elif too_large := _over_budget(config, have, sampling.longest):
+            refused[i] = f"prompt {prompt.uid}: {too_large}"
+        elif not all(0 <= token < model.vocab_size for token in prompt.token_ids):
+            refused[i] = f"prompt {prompt.uid}: a token id is none of the model's {model.vocab_size}"
+    wanted = [sampling.stops for sampling in request.samplings]
+    stops, never = vocabulary.find_stops(tuple(dict.fromkeys(wanted)), model.vocab_size)
+    return stops, {i: never[strings] for i, strings in enumerate(wanted) if strings in never} | refused
+
+
+def _over_budget(config: EngineConfig, prompt: int, completion: int) -> str:
+    """Return why the KV budget never has room for a prompt and a completion of so many tokens; "" where it has."""
+    budget = config.budget
+    for what, tokens, size, have in (
+        ("the prompt", prompt, config.block_size, budget and budget.prompt_blocks),
+        ("its completion", completion, config.completion_block_size, budget and budget.completion_blocks),
+    ):
+        if have is not None and -(-tokens // size) > have:
+            return f"{what} of {tokens} tokens needs more than the {have} KV blocks that there are for such"
+    return ""

@@ -13,6 +13,12 @@ from typing import Any
 Response = str | Sequence[tuple[str, str]]
 """What answers a prompt: a text, or a dialogue of ("assistant", text) and ("environment", text) in turn."""
 
+Record = dict[str, Any]
+"""An object of JSON by its keys, or keyword arguments by their names."""
+
+Fields = Mapping[str, Any]
+"""A record that is only read."""
+
 Cell = None | int | float | str | bytes
 """A value of a result, as SQLite has them."""
 

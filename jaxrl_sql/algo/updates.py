@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.models.ops import masked
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
+from jaxrl_sql.types import Record
 
 Updates = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Advantage = Callable[[jax.Array, jax.Array], jax.Array]
@@ -133,7 +133,7 @@ def _as_sampled(batch: GroupBatch) -> GroupBatch:
     return dataclasses.replace(batch, old_logprobs=None, old_values=None, reference_logprobs=None)
 
 
-def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[dict[str, Any], losses.Metrics]:
+def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[Record, losses.Metrics]:
     """Compare answers: -> the batch's new fields (advantage, and returns with a value head), and metrics.
 
     With the KL in the reward each trained token costs `kl` times its estimate of old policy against reference: GRPO

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import yaml
 from omegaconf import OmegaConf
@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from jaxrl_sql.config.load import read_yaml, with_empty_value
 from jaxrl_sql.config.rules import OneOf, PositiveInt
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 
 TAKEN = ("train", "validation", "scripts")
 """Folders that preparing makes itself."""
@@ -124,13 +124,13 @@ def load_prepare(path: str | Path | None, overrides: Sequence[str] = ()) -> Prep
     return found
 
 
-def _read_sources(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+def _read_sources(path: str | Path | None, overrides: Sequence[str]) -> list[tuple[str, Fields]]:
     """Return (origin, values) of the file and of each override, in order."""
     file = [] if path is None else [(str(path), read_yaml(path))]
     return [*file, *((text, _read_override(text)) for text in overrides)]
 
 
-def _read_override(text: str) -> Mapping[str, Any]:
+def _read_override(text: str) -> Fields:
     if "=" not in text:
         raise InputError(f"command line: {text!r} is no key.sub=value")
     try:
@@ -141,7 +141,7 @@ def _read_override(text: str) -> Mapping[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-def _check(section: type, values: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+def _check(section: type, values: Fields, origin: str, prefix: str = "") -> None:
     """Refuse a key that is none, with the nearest that is."""
     hints = get_type_hints(section)
     for name, value in values.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.config import DistillConfig
 from jaxrl_sql.datagen.augment import Change
@@ -20,7 +20,7 @@ from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.rewards.extract import bare_blocks, sql_blocks
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import ddl
-from jaxrl_sql.types import CUT, Example
+from jaxrl_sql.types import CUT, Example, Record
 
 FAILURES = ("syntax_error", "schema_error", "runtime_error")
 """Statuses of SQL that can be wrong; others are the machine's or the limits'."""
@@ -62,7 +62,7 @@ class Correspondence:
 
     def __post_init__(self) -> None:
         """Read what was said in earlier runs."""
-        self.said: dict[tuple[str, str, int], dict[str, Any]] = {
+        self.said: dict[tuple[str, str, int], Record] = {
             (record["step"], record["id"], record["try"]): record
             for record in self.journal.records
             if "try" in record and not record["error"]

@@ -26,7 +26,7 @@ from jaxrl_sql.text2sql.env.verdicts import is_verdict
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
 from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
-from jaxrl_sql.text2sql.evals.records import Answered, Judging, Record
+from jaxrl_sql.text2sql.evals.records import Answered, Judging
 from jaxrl_sql.text2sql.evals.side_by_side import (
     METRICS,
     RECORDS,
@@ -38,7 +38,7 @@ from jaxrl_sql.text2sql.evals.side_by_side import (
 )
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
 from jaxrl_sql.text2sql.evals.tables import Table, overview, tables
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from typing import Any
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 
 def split_specs(config: ModelConfig, frozen: Sequence[str]) -> tuple[list[ParamSpec], list[ParamSpec]]:
@@ -40,7 +39,7 @@ def split(params: PyTree, config: ModelConfig, frozen: Sequence[str]) -> tuple[P
     return moving, kept
 
 
-def joined(trainable: dict[str, Any], frozen: dict[str, Any]) -> PyTree:
+def joined(trainable: Record, frozen: Record) -> PyTree:
     """Return the whole parameters of both parts, without a copy."""
     layers = {**frozen.get("layers", {}), **trainable.get("layers", {})}
     return {**frozen, **trainable, **({"layers": layers} if layers else {})}

@@ -25,7 +25,7 @@ from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.layers import ACTIVATIONS
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.parallel.rules import AnyMesh, place, sharding_of
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def decayed(config: ModelConfig) -> PyTree:
 
 def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
     """Put one value a spec into the nested dict of the parameters."""
-    tree: dict[str, Any] = {}
+    tree: Record = {}
     for spec, leaf in leaves:
         node = tree
         for key in spec.path[:-1]:

@@ -39,9 +39,9 @@ from jaxrl_sql.models.ops.token_distribution import soft_cap
 from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
-Layer = dict[str, Any]
+Layer = Record
 # Whether a layer sees a sliding window: a flag of the scan, or known where layers are unrolled or none of them does.
 Kind = bool | jax.Array
 

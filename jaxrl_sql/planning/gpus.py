@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 CUDNN = (9, 10)
@@ -63,7 +63,7 @@ PER_HOST = 8
 def target_config(gpu: Gpu) -> str:
     """Return a GPU as XLA's GpuTargetConfigProto in text."""
     (major, minor), is_hopper = gpu.capability, gpu.capability[0] >= 9
-    device: dict[str, Any] = {
+    device: Record = {
         "name": gpu.name,
         "device_vendor": "NVIDIA Corporation",
         "platform_version": f"Compute Capability {major}.{minor}{'a' if is_hopper else ''}",

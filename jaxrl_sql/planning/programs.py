@@ -44,6 +44,7 @@ from jaxrl_sql.rollout.decode import (
     empty_slots,
     prefill_chunk,
 )
+from jaxrl_sql.types import Record
 
 Lowered = Any
 
@@ -282,7 +283,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
 
     per_token, per_answer = (work.group, work.answer), (work.group,)
     is_ppo = grpo.algorithm == "ppo"
-    found: dict[str, Any] = {"demonstrated": array(*per_answer, dtype=bool) if grpo.demonstrations else None}
+    found: Record = {"demonstrated": array(*per_answer, dtype=bool) if grpo.demonstrations else None}
     if not is_sampled:
         found |= {
             "old_logprobs": array(*per_token) if has_old else None,

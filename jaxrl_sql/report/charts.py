@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from jaxrl_sql.report.load import Run, first_grpo_step, names, series
+from jaxrl_sql.types import Record
 
 MOST_POINTS = 600
 # A step that compiled for a larger share of its time than this says nothing of the others.
@@ -43,7 +44,7 @@ def charts(run: Run) -> list[Chart]:
     return [chart for chart in chosen if any(points_of(run, curve) for curve in chart.curves)]
 
 
-def chart_data(run: Run) -> list[dict[str, Any]]:
+def chart_data(run: Run) -> list[Record]:
     """Return the charts of a run as the page reads them: curves with points [step, value], and where GRPO begins."""
     first = first_grpo_step(run)
     begins = first if first is not None and any(row["step"] < first for row in run.metrics) else None
@@ -105,9 +106,9 @@ def thinned(points: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> lis
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> dict[str, Any]:
+def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
     shown = thinned(points)
-    found: dict[str, Any] = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
+    found: Record = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
     if kind == "smooth" and len(shown) >= 40:
         means = smooth([value for _, value in shown], max(5, len(shown) // 25))
         found["means"] = [[step, _short(mean)] for (step, _), mean in zip(shown, means, strict=True)]

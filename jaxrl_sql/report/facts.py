@@ -15,6 +15,7 @@ from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
 from jaxrl_sql.text2sql.evals.interval import share_interval
+from jaxrl_sql.types import Fields, Record
 
 MOST_CHANGED = 40
 # Of the last tenth of the steps: shares from which on one should look.
@@ -50,7 +51,7 @@ def what_ran(run: Run) -> list[Line]:
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
 
-def what_was_evaluated(settings: Mapping[str, Any]) -> list[Line]:
+def what_was_evaluated(settings: Fields) -> list[Line]:
     """Return what an evaluation's configuration says of it: who answered what, and in which form."""
     own = settings.get("evaluate")
     own = own if isinstance(own, dict) else {}
@@ -97,12 +98,12 @@ def key_numbers(run: Run) -> list[Line]:
     return facts
 
 
-def accuracies(run: Run, evaluations: Evaluations) -> list[dict[str, Any]]:
+def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
     """Return each split's accuracy before and after with its 95 % interval, and that of its grades.
 
     Intervals are over databases where the answers are known, else over questions as if they were independent.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Record] = []
     for one in split_results(run):
         known = evaluations.get(f"eval/{one.split}", {})
         last = known[max(known)] if known else ()
@@ -118,7 +119,7 @@ def accuracies(run: Run, evaluations: Evaluations) -> list[dict[str, Any]]:
     return rows
 
 
-def changes(evaluations: Evaluations) -> list[dict[str, Any]]:
+def changes(evaluations: Evaluations) -> list[Record]:
     """Return what became right and wrong between the last two evaluations of each split."""
     found = []
     for phase, steps in evaluations.items():
@@ -223,7 +224,7 @@ def _time(text: Any) -> datetime | None:
         return None
 
 
-def _duration(sessions: Sequence[Mapping[str, Any]]) -> str | None:
+def _duration(sessions: Sequence[Fields]) -> str | None:
     """Return how long the sessions took together that have an end."""
     took = timedelta()
     for one in sessions:

@@ -10,7 +10,7 @@ import base64
 import json
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.html import PAGE, as_json, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
-from jaxrl_sql.types import DEMONSTRATION, InputError
+from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Record
 
 DATA, MARK = "data", "answers.json"
 FORM = 1
@@ -68,7 +68,7 @@ class AnswersFolder:
         """Write a piece of groups, which the index names by its number and their place in it."""
         self._write(f"part-{number:04}", [_shown(one) for one in groups])
 
-    def write_index(self, head: Mapping[str, Any], parts: Sequence[Sequence[Row]]) -> None:
+    def write_index(self, head: Fields, parts: Sequence[Sequence[Row]]) -> None:
         """Write the index of all pieces, in order, and the page; `parts[i]` are the groups of piece i."""
         self._write("texts", _texts(parts))
         self._write("index", _columns(parts))
@@ -124,18 +124,18 @@ def row_of(group: Group, run: int) -> Row:
     )
 
 
-def is_suspicious(verdict: Mapping[str, Any]) -> bool:
+def is_suspicious(verdict: Fields) -> bool:
     """Return whether an answer is right by `bird` and wrong by `refined` or on the suite (without one: test_suite)."""
     scores = verdict.get("scores", {})
     stricter = ["refined", "suite" if "suite" in scores else "test_suite"]
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)
 
 
-def _shown(group: Group) -> dict[str, Any]:
+def _shown(group: Group) -> Record:
     return {name: value for name, value in group.items() if name != "example"}
 
 
-def _columns(parts: Sequence[Sequence[Row]]) -> dict[str, Any]:
+def _columns(parts: Sequence[Sequence[Row]]) -> Record:
     """Return the index by column: a number a group, and lists of what numbers stand for."""
     rows = [row for part in parts for row in part]
     words = {name: _Words() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
@@ -160,7 +160,7 @@ def _columns(parts: Sequence[Sequence[Row]]) -> dict[str, Any]:
     }
 
 
-def _texts(parts: Sequence[Sequence[Row]]) -> dict[str, Any]:
+def _texts(parts: Sequence[Sequence[Row]]) -> Record:
     """Return what is searched: the questions' texts in the index's order, and the SQL of each group."""
     rows = [row for part in parts for row in part]
     questions = {(row.db, row.uid): row.question for row in reversed(rows)}

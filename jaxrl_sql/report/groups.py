@@ -11,18 +11,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.runtime.rollouts import FOLDER, KINDS, TOKENS, pieces_of, read_piece
 from jaxrl_sql.text2sql.evals.hardness import spider_level
 from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RUN, EVALUATION, COMPARISON = "run", "evaluation", "comparison"
 RECORDS, NUMBERS, COMPARED = "records.jsonl", "metrics.json", "compare.json"
 _PIECE = 512
 
-Group = dict[str, Any]
+Group = Record
 
 
 class ResultFolder(NamedTuple):
@@ -160,7 +160,7 @@ def _why_none(folder: Path) -> str:
     return f"no piece of answers is left in {folder / FOLDER}"
 
 
-def _of_run(record: Mapping[str, Any]) -> Group:
+def _of_run(record: Fields) -> Group:
     example = _example(record)
     answers = [_answer(one) for one in record["answers"]]
     can_be_judged = bool(example.database) and not record.get("has_tables")
@@ -180,7 +180,7 @@ def _of_run(record: Mapping[str, Any]) -> Group:
     }
 
 
-def _answer(one: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(one: Fields) -> Record:
     """Return an answer of a run; raises what a broken one raises."""
     turns = [list(turn) for turn in one["turns"]]
     if not all(len(turn) >= 2 for turn in turns):
@@ -190,7 +190,7 @@ def _answer(one: Mapping[str, Any]) -> dict[str, Any]:
     return {**one, "turns": turns, "status": str(one["status"]), "reward": one["reward"]}
 
 
-def _example(record: Mapping[str, Any]) -> Example:
+def _example(record: Fields) -> Example:
     """Return the question; a server's URL is as it was written down, without a password."""
     return Example(
         uid=str(record["uid"]),
@@ -207,7 +207,7 @@ def _example(record: Mapping[str, Any]) -> Example:
     )
 
 
-def beside(results: Mapping[str, Any]) -> dict[str, Any]:
+def beside(results: Fields) -> Record:
     """Return the first rows of a prediction and its gold with their pairs, where both have rows."""
     mine, gold = results.get("prediction"), results.get("gold")
     if not (mine and gold and "rows" in mine and "rows" in gold):
@@ -258,7 +258,7 @@ def _of_comparison(path: Path) -> list[Group]:
     return groups
 
 
-def _shared(record: Mapping[str, Any], phase: str, own: str) -> Group:
+def _shared(record: Fields, phase: str, own: str) -> Group:
     gold = record["gold_sql"]
     return {
         "step": 0,
@@ -277,7 +277,7 @@ def _shared(record: Mapping[str, Any], phase: str, own: str) -> Group:
     }
 
 
-def _judged(record: Mapping[str, Any], own: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
+def _judged(record: Fields, own: str, results: Fields | None) -> Record:
     verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
     if results:
         verdict["results"] = beside(results)

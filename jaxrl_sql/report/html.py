@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_l
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
 from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.runtime.plain import exact
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 PAGE = Path(__file__).parent / "page"
 VEGA = "vendor/vega.js"
@@ -67,7 +66,7 @@ def folder_page(title: str) -> str:
     )
 
 
-def run_data(run: Run, evaluations: Evaluations) -> dict[str, Any]:
+def run_data(run: Run, evaluations: Evaluations) -> Record:
     """Return what the first page shows of a run."""
     return {
         "name": run.folder.resolve().name,
@@ -106,7 +105,7 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def _sample(one: Mapping[str, Any]) -> dict[str, Any]:
+def _sample(one: Fields) -> Record:
     names = ("step", "phase", "uid", "question", "gold", "sql", "status", "reward", "text")
     return {name: one.get(name) for name in names}
 

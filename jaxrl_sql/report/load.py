@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 
-Row = Mapping[str, Any]
+Row = Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Run:
     samples: tuple[Row, ...]
     config: str
     skipped: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+    settings: Fields = field(default_factory=dict)
+    about: Fields = field(default_factory=dict)
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return the value of a key such as `grpo.steps` in the run's configuration."""
@@ -71,7 +71,7 @@ def config_of(folder: Path) -> str:
     return config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
 
 
-def settings_of(text: str) -> Mapping[str, Any]:
+def settings_of(text: str) -> Fields:
     """Return what a configuration holds; nothing where it is none."""
     try:
         found = yaml.safe_load(text)
@@ -131,7 +131,7 @@ def split_results(run: Run) -> list[SplitResult]:
     return results
 
 
-def _read_object(path: Path) -> Mapping[str, Any]:
+def _read_object(path: Path) -> Fields:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from jaxrl_sql.types import InputError, JaxrlSqlError
+from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 
 
 class BudgetSpentError(JaxrlSqlError):
@@ -26,12 +26,12 @@ class Spent(NamedTuple):
         return Spent(*map(sum, zip(self, other, strict=True)))
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
+    def of(cls, record: Fields) -> Self:
         """Read what a record of a journal says was spent; what it does not name is 0."""
         return cls(**{name: int(record.get(name, 0)) for name in cls._fields})
 
     @classmethod
-    def total(cls, records: Iterable[Mapping[str, Any]]) -> Spent:
+    def total(cls, records: Iterable[Fields]) -> Spent:
         """Return what all records together say."""
         whole = Spent()
         for record in records:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
 from jaxrl_sql.config.check import flatten
-from jaxrl_sql.types import InputError, JaxrlSqlError
+from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
@@ -121,7 +121,7 @@ def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
     return load_config(None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
 
 
-def refuse_edited(folder: Path, saved: Mapping[str, Any], now: TrainConfig) -> None:
+def refuse_edited(folder: Path, saved: Fields, now: TrainConfig) -> None:
     """Raise InputError where a run's configuration is no longer the one that a checkpoint was saved with.
 
     How a batch is cut into parts may depend on the number of devices.

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jaxrl_sql.runtime.folder import goes_on
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 _CRC = "crc"
 _MARK = f', "{_CRC}": "'
@@ -32,9 +32,9 @@ class Journal:
     when another process holds it; RunFolderError when its disk is full.
     """
 
-    def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, settings: Fields) -> None:
         self.path = Path(path)
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self._lock = threading.Lock()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("a+b", buffering=0)
@@ -53,7 +53,7 @@ class Journal:
     ) -> None:
         self._file.close()
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Fields) -> None:
         """Write one record and hand it to the system at once."""
         with self._lock:
             self.records.append(dict(record))
@@ -69,7 +69,7 @@ class Journal:
         except OSError:  # a file system without locks
             pass
 
-    def _begin(self, wanted: Mapping[str, Any]) -> None:
+    def _begin(self, wanted: Fields) -> None:
         """Read what is there and leave the file so that the next line is one of its own."""
         self._file.seek(0)
         raw = self._file.read()
@@ -102,7 +102,7 @@ class Journal:
                 self._file.truncate(start)
             raise
 
-    def _refuse_damage(self, numbered: Mapping[int, bytes], first: dict[str, Any] | None) -> None:
+    def _refuse_damage(self, numbered: Mapping[int, bytes], first: Record | None) -> None:
         """Raise InputError with the first line that does not match its checksum; another work's file has none."""
         if first is not None and not {"settings", _CRC} & first.keys():
             return
@@ -111,7 +111,7 @@ class Journal:
                 advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
                 raise InputError(f"{self.path}: line {number} is damaged: put the file back from a copy, or {advice}")
 
-    def _refuse_another(self, there: Any, wanted: Mapping[str, Any]) -> None:
+    def _refuse_another(self, there: Any, wanted: Fields) -> None:
         if not isinstance(there, dict):
             raise InputError(f"{self.path}: its first line has no settings, so it is not this work's file")
         for name in {**there, **wanted}:
@@ -122,7 +122,7 @@ class Journal:
                 )
 
 
-def begun_with(path: Path) -> dict[str, Any]:
+def begun_with(path: Path) -> Record:
     """Return the settings that a journal was begun with; none where there is no journal."""
     if not path.is_file():
         return {}
@@ -131,7 +131,7 @@ def begun_with(path: Path) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
+def _line(record: Fields) -> bytes:
     text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode(errors="replace")
     return text[:-1] + f'{_MARK}{zlib.crc32(text):08x}"}}\n'.encode()
 
@@ -142,7 +142,7 @@ def _is_whole(line: bytes) -> bool:
     return crc == f'{zlib.crc32(text + b"}"):08x}"}}'.encode()
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> Record | None:
     """Return the record in a line; None where it is torn or none."""
     try:
         found = json.loads(line.decode(errors="replace"))

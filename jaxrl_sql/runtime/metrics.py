@@ -19,7 +19,7 @@ from typing import Any, Self
 from jaxrl_sql.runtime.folder import METRICS, SAMPLES
 from jaxrl_sql.runtime.plain import plain
 from jaxrl_sql.runtime.trackers import Tracker
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 Metrics = Mapping[str, tuple[Any, Any]]
 Position = tuple[int, int]
@@ -71,13 +71,13 @@ class MetricsWriter:
         """Return where the file ends: what `rewind` comes back to."""
         return self._lines.position
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: Fields) -> None:
         """Write the values of one step; boards get the numbers, the file also words such as the phase."""
         self._lines.write({"step": step, **values})
         for board in self._trackers:
             board.write(step, values)
 
-    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Show an answer to a question where a tracker has traces; no file holds it."""
         for board in self._trackers:
             board.trace(step, question, answer, about)
@@ -117,7 +117,7 @@ class JsonLines:
     ) -> None:
         self.close()
 
-    def write(self, values: Mapping[str, Any]) -> None:
+    def write(self, values: Fields) -> None:
         """Write one object and hand it to the system at once."""
         line = rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
         while rest:  # a disk that is about to be full takes a part
@@ -125,7 +125,7 @@ class JsonLines:
         count, crc = self.position
         self.position = (count + 1, zlib.crc32(line, crc))
 
-    def rewind(self, position: Position) -> list[dict[str, Any]]:
+    def rewind(self, position: Position) -> list[Record]:
         """Keep the lines up to a position and return their objects; of a file that was deleted, none.
 
         Raises InputError where they are not those that were written.

@@ -11,13 +11,12 @@ import hashlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed, load_config, shipped
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
 from jaxrl_sql.runtime.journal import begun_with
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 MODEL = "model"
 TEMPLATE = "prompt.jinja"
@@ -45,7 +44,7 @@ ASKED_TOO: Mapping[str, tuple[str, ...]] = {
 """What of other sections than `data` says how a model is asked, which `defaults_for` reads."""
 
 
-def asked_by(data: DataConfig) -> dict[str, Any]:
+def asked_by(data: DataConfig) -> Record:
     """Return what of the section `data` says how a question is put to a model, and where shown examples come from."""
     left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
     return {name: value for name, value in dataclasses.asdict(data).items() if name not in left_out}
@@ -119,7 +118,7 @@ def fetched(config: TrainConfig, with_weights: bool = True) -> TrainConfig:
     return changed(config, {key: str(fetch(*asked)) for key, asked in named.items() if is_hub_name(asked[0])})
 
 
-def defaults_for(given: str) -> dict[str, Any]:
+def defaults_for(given: str) -> Record:
     """Return what lies beneath a command's configuration: limits as benchmarks have them, and a model as it was taught.
 
     One whose training is not known is asked in a chat.
@@ -127,9 +126,9 @@ def defaults_for(given: str) -> dict[str, Any]:
     if not given:
         return {"executor": dict(BENCHMARK_LIMITS)}
     checkpoint, run = find_asked(given)
-    model: dict[str, Any] = {"checkpoint": str(checkpoint)}
+    model: Record = {"checkpoint": str(checkpoint)}
     if run is None:
-        data: dict[str, Any] = {"prompt": "chat", "max_prompt_tokens": 8192}
+        data: Record = {"prompt": "chat", "max_prompt_tokens": 8192}
         return {"executor": dict(BENCHMARK_LIMITS), "model": model, "data": data}
     return {
         "executor": dict(BENCHMARK_LIMITS),

@@ -16,11 +16,11 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
@@ -30,7 +30,6 @@ _LEVEL = 3
 # A log-probability is kept in thousandths of a nat; the number that stands for none.
 _NAT, _NONE = 1000, 32_767
 
-Record = dict[str, Any]
 Position = tuple[int, int, int]
 """The number of a piece, how many bytes of it there are, and how many answers are in them."""
 
@@ -60,7 +59,7 @@ class RolloutWriter:
         """Return where the pieces end: what `rewind` comes back to."""
         return {kind: pieces.position for kind, pieces in self._kinds.items()}
 
-    def write(self, kind: str, records: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, kind: str, records: Sequence[Fields]) -> None:
         """Append records of a kind, of what JSON knows, and hand them to the system at once."""
         if self._folder is not None and records:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +99,7 @@ class _Pieces:
             path, number, size = found[-1]
             self.position = (number, size, sum(map(_answers_in, read_piece(path).records)))
 
-    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, records: Sequence[Fields]) -> None:
         left = list(records)
         self._most = max(self._most, *map(_answers_in, left))
         while left:
@@ -134,7 +133,7 @@ class _Pieces:
                 piece.path.unlink()
         self.position = position
 
-    def _fitting(self, records: Sequence[Mapping[str, Any]]) -> int:
+    def _fitting(self, records: Sequence[Fields]) -> int:
         """Return how many of the records the piece has room for: all that make it no fuller than it may be."""
         answers = self.position[2]
         for taken, one in enumerate(records):
@@ -143,7 +142,7 @@ class _Pieces:
                 return taken
         return len(records)
 
-    def _add(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def _add(self, records: Sequence[Fields]) -> None:
         number, size, answers = self.position
         rest = _member(records)
         self.position = (number, size + len(rest), answers + sum(map(_answers_in, records)))
@@ -231,7 +230,7 @@ def _members(raw: bytes) -> Iterator[bytes | None]:
         raw = member.unused_data
 
 
-def _member(records: Sequence[Mapping[str, Any]]) -> bytes:
+def _member(records: Sequence[Fields]) -> bytes:
     """Return records as a gzip member that says nothing of when it was made: the same records, the same bytes."""
     packed = zlib.compressobj(level=_LEVEL, wbits=31)
     text = "".join(
@@ -246,5 +245,5 @@ def _empty_member(size: int) -> bytes:
     return head + b" " * (size - len(head) - len(end)) + end
 
 
-def _answers_in(record: Mapping[str, Any]) -> int:
+def _answers_in(record: Fields) -> int:
     return len(record.get("answers", ()))

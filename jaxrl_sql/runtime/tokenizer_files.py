@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.runtime.control_tokens import is_tag
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
@@ -107,14 +107,14 @@ def _as_written(folder: Path) -> Any:
     return tokenizer
 
 
-def _add_stated(raw: Any, folder: Path, fields: Mapping[str, Any]) -> None:
+def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
     """Add the tokens whose ids other files than tokenizer.json state, and take control tokens of its model for whole.
 
     Tokens that it has added keep their flags. Raises InputError for an id that it gives another token, or cannot give.
     """
     stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
     present = _added(raw)
-    new: dict[str, Any] = {}
+    new: Record = {}
     for number, token, _ in stated:
         text = token.content
         is_control = raw.token_to_id(text) == number and (token.special or is_tag(text))
@@ -129,7 +129,7 @@ def _add_stated(raw: Any, folder: Path, fields: Mapping[str, Any]) -> None:
             )
 
 
-def _stated(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any, str]]:
+def _stated(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
     """Yield the id of each token that another file than tokenizer.json states, the token, and the file's name."""
     from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -145,14 +145,14 @@ def _added(raw: Any) -> set[str]:
     return {token.content for token in raw.get_added_tokens_decoder().values()}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Record:
     fields = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if not isinstance(fields, dict):
         raise InputError(f"tokenizer: {path}: a JSON object is expected")
     return fields
 
 
-def _fields(folder: Path) -> dict[str, Any]:
+def _fields(folder: Path) -> Record:
     """Return a tokenizer's fields; of two files transformers takes the newer form's, which lists the added tokens."""
     fields, roles = _read(folder / FIELDS_FILE), _read(folder / ROLES_FILE)
     return {**roles, **fields} if "added_tokens_decoder" in fields else {**fields, **roles}
@@ -164,21 +164,21 @@ def _text(token: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _roles(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _roles(fields: Fields) -> Iterator[tuple[str, str]]:
     """Yield the name of each role and the text of its token: those of all models, and a model's own."""
     extra = fields.get("extra_special_tokens")
     named = {**fields, **(extra if isinstance(extra, Mapping) else {})}
     yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
 
 
-def _unnamed_specials(fields: Mapping[str, Any]) -> list[str]:
+def _unnamed_specials(fields: Fields) -> list[str]:
     """Return the texts of special tokens without roles."""
     lists = (fields.get(name) for name in ("extra_special_tokens", "additional_special_tokens"))
     texts = (_text(token) for tokens in lists if isinstance(tokens, list) for token in tokens)
     return [*dict.fromkeys(text for text in texts if text)]
 
 
-def _default_roles(fields: Mapping[str, Any]) -> dict[str, str]:
+def _default_roles(fields: Fields) -> dict[str, str]:
     """Return the tokens that the class which a folder names gives the roles that no file mentions."""
     import transformers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -192,7 +192,7 @@ def _default_roles(fields: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _chat_template(folder: Path, fields: Mapping[str, Any]) -> Any:
+def _chat_template(folder: Path, fields: Fields) -> Any:
     """Return a chat template, or several by their names: files come before the field."""
     files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE_FILE).is_file():
@@ -256,7 +256,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def _special_fields(tokenizer: Any, added: Collection[str]) -> dict[str, Any]:
+def _special_fields(tokenizer: Any, added: Collection[str]) -> Record:
     """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there.
 
     Other roles than those of the first and the last token are left out where their tokens are ordinary ones.
@@ -265,7 +265,7 @@ def _special_fields(tokenizer: Any, added: Collection[str]) -> dict[str, Any]:
     named = {name: text for name, text in named.items() if text in added or name in ("bos_token", "eos_token")}
     own = {name: text for name, text in named.items() if name not in _ROLES}
     listed = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
-    roles: dict[str, Any] = {name: text for name, text in named.items() if name in _ROLES}
+    roles: Record = {name: text for name, text in named.items() if name in _ROLES}
     return roles | {"extra_special_tokens": own or None, "additional_special_tokens": listed or None}
 
 

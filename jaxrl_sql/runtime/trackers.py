@@ -7,7 +7,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,19 +15,19 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 
 class Tracker(Protocol):
     """Takes the numbers of a step."""
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: Fields) -> None:
         """Show the numbers of a step; words and what is not finite are left out."""
 
-    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Show an answer to a question, and what is known of it; nothing where there are no traces."""
 
-    def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
+    def rewind(self, kept: list[Record], step: int) -> None:
         """Hide what was shown of later steps than `step`; `kept` are the lines up to it, of which its own come back."""
 
     def close(self) -> None:
@@ -45,15 +45,15 @@ class TensorBoard:
         self._file: EventsWriter | None = None
         self._purge_step: int | None = None
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: Fields) -> None:
         """Write one event with all numbers of a step."""
         shown = [Summary.Value(tag=name, simple_value=value) for name, value in _numbers(values)]
         self._write(Event(step=step, wall_time=time.time(), summary=Summary(value=shown)))
 
-    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Do nothing: TensorBoard has no traces."""
 
-    def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
+    def rewind(self, kept: list[Record], step: int) -> None:
         """Let TensorBoard hide everything from `step` on, and write what is kept of that step again."""
         self.close()
         self._purge_step = step
@@ -85,7 +85,7 @@ class WeightsAndBiases:
     A run that goes on sends to the same run there. Raises InputError when the package is missing or will not begin.
     """
 
-    def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, project: str, config: Fields) -> None:
         wandb, name = _package("wandb"), _name(folder, "wandb")
         try:
             self._run = wandb.init(
@@ -104,14 +104,14 @@ class WeightsAndBiases:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: Fields) -> None:
         """Send the numbers of a step."""
         self._run.log({"step": step, **dict(_numbers(values))})
 
-    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Do nothing: its traces are another product's, Weave's."""
 
-    def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
+    def rewind(self, kept: list[Record], step: int) -> None:
         """Do nothing: a step that is made again is shown over itself with the same numbers."""
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Trackio:
     A run that goes on goes on there. Raises InputError when the package is missing or will not begin.
     """
 
-    def __init__(self, folder: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, project: str, config: Fields) -> None:
         self._trackio, name = _package("trackio"), _name(folder, "trackio")
         try:
             self._run = self._trackio.init(
@@ -141,16 +141,16 @@ class Trackio:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"run.trackers: trackio: {first_line}") from error
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, values: Fields) -> None:
         """Log the numbers of a step."""
         self._run.log(dict(_numbers(values)), step=step)
 
-    def trace(self, step: int, question: str, answer: str, about: Mapping[str, Any]) -> None:
+    def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Log a question and its answer as a trace."""
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         self._run.log({"answer": self._trackio.Trace(messages=messages, metadata=dict(about))}, step=step)
 
-    def rewind(self, kept: list[dict[str, Any]], step: int) -> None:
+    def rewind(self, kept: list[Record], step: int) -> None:
         """Do nothing: a step that is made again is shown beside itself with the same numbers."""
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Trackio:
 
 
 def open_trackers(
-    folder: Path, names: Sequence[str], project: str, config: Mapping[str, Any], is_first: bool = True
+    folder: Path, names: Sequence[str], project: str, config: Fields, is_first: bool = True
 ) -> tuple[Tracker, ...]:
     """Return what a run's numbers go to, in the order of their names; nothing where another process writes."""
     if not is_first:
@@ -189,7 +189,7 @@ def _name(folder: Path, tracker: str) -> str:
     return name
 
 
-def _numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
+def _numbers(values: Fields) -> list[tuple[str, float]]:
     """Return what can be plotted."""
     return [
         (name, float(value))

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -22,7 +21,7 @@ from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serving.parameters import RefusedError, check_query
 from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, Request, Writer, read
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 LARGEST = 16 << 20
 """The bytes of a largest request."""
@@ -63,7 +62,7 @@ class _Waiting:
         finally:
             self.job.cancelled = bool(left)
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Record:
         """Wait for all samples and return the answer."""
         return self.writer.whole([sample async for sample in self.samples()])
 
@@ -89,7 +88,7 @@ def _engine(batcher: Batcher, model: str) -> Engine:
     return batcher.engines[model]
 
 
-def _about(model: str) -> dict[str, Any]:
+def _about(model: str) -> Record:
     return {"id": model, "object": "model", "created": 0, "owned_by": "jaxrl_sql"}
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from jaxrl_sql.types import JaxrlSqlError
+from jaxrl_sql.types import Fields, JaxrlSqlError, Record
 
 IGNORED = frozenset({
     "cache_prompt", "cache_salt", "custom_labels", "metadata", "parallel_tool_calls", "prediction", "priority",
@@ -83,7 +83,7 @@ class RefusedError(JaxrlSqlError):
         super().__init__(message)
         self.code, self.param, self.status = code, param, status
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Record:
         """Return the error object."""
         kinds = {429: "rate_limit_error", 503: "server_error", 500: "server_error"}
         kind = kinds.get(self.status, "invalid_request_error")
@@ -91,7 +91,7 @@ class RefusedError(JaxrlSqlError):
 
 
 def check_parameters(
-    parameters: Mapping[str, Any],
+    parameters: Fields,
     read: Collection[str],
     refused: Refused,
     ignored: Collection[str] = (),

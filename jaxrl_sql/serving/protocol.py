@@ -26,7 +26,7 @@ from jaxrl_sql.serving.parameters import (
 )
 from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.prompts.chat import render_chat
-from jaxrl_sql.types import Prompt
+from jaxrl_sql.types import Fields, Prompt, Record
 
 MOST = 128
 """The most samples, and the most prompts, of a request."""
@@ -288,13 +288,13 @@ class Writer:
         """The tokens and the characters of each choice that were streamed."""
         self.written = 0
 
-    def whole(self, samples: Sequence[Sample]) -> dict[str, Any]:
+    def whole(self, samples: Sequence[Sample]) -> Record:
         """Return the answer of all samples."""
         choices = [self._choice(sample, "message", 0, self._text(sample)) for sample in samples]
         choices.sort(key=lambda choice: choice["index"])
         return {**self.head, "choices": choices, "usage": self._usage()}
 
-    def event(self, sample: Sample) -> dict[str, Any] | None:
+    def event(self, sample: Sample) -> Record | None:
         """Return the event of what has come of a sample since the last one; None where nothing has."""
         number = self._number(sample)
         tokens, characters = self.sent.get(number, (0, 0))
@@ -305,7 +305,7 @@ class Writer:
         self.sent[number] = len(sample.token_ids), max(characters, sure)
         return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:sure])]}
 
-    def usage_event(self) -> dict[str, Any]:
+    def usage_event(self) -> Record:
         """Return the last event of a stream whose usage is asked for."""
         return {**self.head, "choices": [], "usage": self._usage()}
 
@@ -316,18 +316,18 @@ class Writer:
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
-    def _choice(self, sample: Sample, part: str, first: int, text: str) -> dict[str, Any]:
+    def _choice(self, sample: Sample, part: str, first: int, text: str) -> Record:
         """Return a choice with a text, and with a sample's tokens from a `first` one on where they are asked for."""
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.written += len(ids)
         said = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
-        about: dict[str, Any] = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
+        about: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
         about["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:
             about |= {"token_ids": [*ids], "prompt_token_ids": [*self.given[sample.prompt_index].token_ids]}
         return said | about
 
-    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Mapping[str, Any] | None:
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Fields | None:
         if self.request.logprobs is None or self.request.logprobs is False:
             return None
         texts, logprobs = (

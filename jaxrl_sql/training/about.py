@@ -11,9 +11,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import jax
+
+from jaxrl_sql.types import Record
 
 ABOUT = "about.json"
 PACKAGES = ("jaxrl-sql", "sqlexec-rs", "jax", "jaxlib", "transformers", "optax")
@@ -29,7 +30,7 @@ def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
         yield
         return
     about = _read(folder / ABOUT)
-    session: dict[str, Any] = {"began": _now(), "machine": _machine(), "versions": _versions(), "commit": _commit()}
+    session: Record = {"began": _now(), "machine": _machine(), "versions": _versions(), "commit": _commit()}
     about = {"parameters": parameters, "sessions": [*about.get("sessions", []), session]}
     _write(folder / ABOUT, about)
     try:
@@ -40,7 +41,7 @@ def noted_session(folder: Path | None, parameters: int) -> Iterator[None]:
             _write(folder / ABOUT, about)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Record:
     """Return what is noted already; nothing where it cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +50,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) and isinstance(found.get("sessions", []), list) else {}
 
 
-def _write(path: Path, about: dict[str, Any]) -> None:
+def _write(path: Path, about: Record) -> None:
     scratch = path.with_name(f"{path.name}.tmp")
     scratch.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     scratch.replace(path)

@@ -27,7 +27,7 @@ from orbax.checkpoint import checkpoint_managers, future
 from jaxrl_sql.models.formats.checksums import SUMS, damage, write_sums
 from jaxrl_sql.parallel.processes import wait_for_all
 from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, cannot_write
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 PyTree = Any
 Arrays = Mapping[str, np.ndarray]
@@ -116,7 +116,7 @@ class Checkpoints:
         self,
         step: int,
         state: PyTree,
-        host: Mapping[str, Any],
+        host: Fields,
         arrays: Arrays | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
@@ -156,7 +156,7 @@ class Checkpoints:
         rated = [(rating, step) for step in self._manager.all_steps() if (rating := self._rating_of(step)) is not None]
         return int(max(rated)[1]) if rated else None
 
-    def host(self, step: int) -> dict[str, Any]:
+    def host(self, step: int) -> Record:
         """Return the JSON object of `step`, without reading anything else."""
         where = self._place(step)
         try:
@@ -164,7 +164,7 @@ class Checkpoints:
         except (KeyError, OSError, TypeError, ValueError) as error:
             raise _unreadable(where, error) from error
 
-    def restore(self, step: int, like: PyTree) -> tuple[PyTree, dict[str, Any], dict[str, np.ndarray]]:
+    def restore(self, step: int, like: PyTree) -> tuple[PyTree, Record, dict[str, np.ndarray]]:
         """Return (state, host, arrays) of `step`, each array of the state on the sharding that it has in `like`.
 
         Raises InputError when there is no such step, it cannot be read, or it holds another model than `like`.
@@ -274,7 +274,7 @@ class Checkpoints:
             if name not in wanted:
                 raise InputError(f"{where}: {name} is there and not here")
 
-    def _stored(self, step: int) -> dict[str, Any]:
+    def _stored(self, step: int) -> Record:
         """Return what is known of the stored arrays, by name, without reading them."""
         metadata = self._manager.item_metadata(step)["state"]
         if metadata is None:
@@ -291,7 +291,7 @@ def _put_back(folder: Path) -> None:
             aside.rename(place)
 
 
-def _named(tree: PyTree) -> dict[str, Any]:
+def _named(tree: PyTree) -> Record:
     """Return the leaves of a pytree by path, which keeps None, tuples and dataclasses out of the stored form."""
     leaves = jax.tree.leaves_with_path(tree)
     named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from flax.serialization import to_state_dict
@@ -34,7 +34,18 @@ from jaxrl_sql.training.batching.order import AnyOrder
 from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.training.build import make_client
 from jaxrl_sql.training.session import PreemptedError, Session
-from jaxrl_sql.types import DEMONSTRATION, Example, InputError, Prompt, Response, Reward, Trajectory, Turn, whole_text
+from jaxrl_sql.types import (
+    DEMONSTRATION,
+    Example,
+    Fields,
+    InputError,
+    Prompt,
+    Response,
+    Reward,
+    Trajectory,
+    Turn,
+    whole_text,
+)
 
 _RIGHT = "correct"
 """The part of a reward that says whether the answer is right."""
@@ -311,12 +322,12 @@ def to_arrays(batches: Sequence[GroupBatch], begun: Sequence[Sample] = ()) -> di
     return found | ({_BEGUN: np.frombuffer(pack_samples(begun), np.uint8)} if begun else {})
 
 
-def begun_in(arrays: Mapping[str, Any]) -> list[Sample]:
+def begun_in(arrays: Fields) -> list[Sample]:
     """Return the samples that `to_arrays` wrote."""
     return unpack_samples(bytes(arrays[_BEGUN])) if _BEGUN in arrays else []
 
 
-def from_arrays(arrays: Mapping[str, Any], together: int = 1) -> list[GroupBatch]:
+def from_arrays(arrays: Fields, together: int = 1) -> list[GroupBatch]:
     """Make batches again of what `to_arrays` named, of which each `together` prompts have a schema in common."""
     found = unflatten_dict({name: value for name, value in arrays.items() if name != _BEGUN}, sep="/")
     batches = [found[str(i)] for i in range(len(found))]

@@ -18,7 +18,7 @@ from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import Group
 from jaxrl_sql.training.session import Session
-from jaxrl_sql.types import Example, Response, Turn, whole_text
+from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
 
 # More than one sees of an advantage, and packs well.
 _DIGITS = 4
@@ -74,7 +74,7 @@ def keep_tokens(s: Session) -> None:
         s.rollouts.write_tokens([one.decode(errors="replace") for one in token_bytes(s.tokenizer)])
 
 
-def question_of(example: Example) -> dict[str, Any]:
+def question_of(example: Example) -> Record:
     """Return what of a question its answers are read and judged with again; a server's URL without its password."""
     found = {
         "uid": example.uid,
@@ -95,7 +95,7 @@ def question_of(example: Example) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in ("", [], {}, False) or name == "answerable"}
 
 
-def _group(step: int, phase: str, group: Group, chosen: int | None) -> dict[str, Any]:
+def _group(step: int, phase: str, group: Group, chosen: int | None) -> Record:
     answers = [
         {
             "turns": [_turn(turn) for turn in trajectory.turns],
@@ -113,7 +113,7 @@ def _group(step: int, phase: str, group: Group, chosen: int | None) -> dict[str,
     return {"step": step, "phase": phase, "chosen": chosen, **question_of(group.example), "answers": answers}
 
 
-def _evaluated(step: int, phase: str, rule: str, example: Example, said: Answered, verdict: Verdict) -> dict[str, Any]:
+def _evaluated(step: int, phase: str, rule: str, example: Example, said: Answered, verdict: Verdict) -> Record:
     response = _response(said)
     turns = [["assistant", response]] if isinstance(response, str) else [[role, text] for role, text in response]
     answer = {

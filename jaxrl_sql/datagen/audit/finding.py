@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Fields, Record
 
 
 class Set(NamedTuple):
@@ -27,8 +26,8 @@ class Finding(NamedTuple):
     kind: str
     set: str
     id: str
-    details: Mapping[str, Any]
+    details: Fields
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Return the line of a findings file."""
         return {"kind": self.kind, "set": self.set, "id": self.id, **self.details}

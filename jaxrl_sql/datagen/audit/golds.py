@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.dialect import normal_form
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, score_rows
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.question_sets.filters import is_trivial
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Record
 
 CONSTANTS: Mapping[str, str] = {
     "empty": "SELECT NULL WHERE 0",
@@ -106,12 +106,12 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, dict[str, Any]]]:
+def _faults(gold: Ran, slow_ms: float) -> list[tuple[str, Record]]:
     if gold.status == "timeout":
         return [("gold: times out", {"ms": round(gold.ms, 1)})]
     if gold.status != "ok":
         return [("gold: fails", {"status": gold.status, "error": gold.error})]
-    faults: list[tuple[str, dict[str, Any]]] = []
+    faults: list[tuple[str, Record]] = []
     if gold.rows == 0:
         faults.append(("gold: empty", {}))
     if gold.is_trivial:
@@ -171,7 +171,7 @@ def _on_suite(
         groups[example.db_path, gold.digest].append(number)
         failed = [other.status for other in others if other.status != "ok"]
         if failed:
-            details: dict[str, Any] = {"variants": len(others), "failed": len(failed), "statuses": sorted(set(failed))}
+            details: Record = {"variants": len(others), "failed": len(failed), "statuses": sorted(set(failed))}
             findings.append(Finding("suite: gold fails on a variant", name, example.uid, details))
         elif all(other.digest == gold.digest for other in others):
             details = {"variants": len(others), "rows": gold.rows}

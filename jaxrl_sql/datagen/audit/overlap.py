@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sqlglot import exp
 from sqlglot.optimizer.qualify import qualify
@@ -23,7 +22,7 @@ from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_query
 from jaxrl_sql.text2sql.question_sets.filters import plain_words
 from jaxrl_sql.text2sql.schema.cache import content_of
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Record
 
 _SHOWN = 5
 # Fewer parts than these are common by chance.
@@ -200,7 +199,7 @@ def _same(
     return {found.id for found in findings}, findings
 
 
-def _with(places: Sequence[Place], example: Example) -> dict[str, Any]:
+def _with(places: Sequence[Place], example: Example) -> Record:
     shown = [{"set": name, "id": other.uid, "db_id": other.db_id} for name, other in places[:_SHOWN]]
     same_db = any(other.db_id == example.db_id for _, other in places)
     return {"with": shown, "times": len(places), "same_db_id": same_db}
@@ -240,7 +239,7 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
     asked = Counter(example.db_path for example in target.examples)
     findings = []
     for db_id, path in target.databases:
-        found: dict[str, Any] = {"questions": asked[path]}
+        found: Record = {"questions": asked[path]}
         as_long = sizes.get(Path(path).stat().st_size, [])
         if files := [(name, other_id) for name, other_id, other in as_long if content_of(other) == content_of(path)]:
             findings.append(Finding("database: same file", target.name, db_id, found | _of(files)))
@@ -259,7 +258,7 @@ def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> l
     return findings
 
 
-def _of(places: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _of(places: Sequence[tuple[str, str]]) -> Record:
     return {"with": [{"set": name, "db_id": db_id} for name, db_id in places[:_SHOWN]], "times": len(places)}
 
 

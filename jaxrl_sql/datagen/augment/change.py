@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jaxrl_sql.types import Fields, Record
 
 
 class Change(NamedTuple):
@@ -11,8 +12,8 @@ class Change(NamedTuple):
 
     step: str
     id: str
-    details: Mapping[str, Any]
+    details: Fields
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Return the line of a file of changes."""
         return {"step": self.step, "id": self.id, **self.details}

@@ -23,6 +23,7 @@ from jaxrl_sql.text2sql.env.parse import parse_statements
 from jaxrl_sql.text2sql.evals.ties import is_tied
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table
+from jaxrl_sql.types import Record
 
 _OPCODES = 1_000_000_000
 _DEEPEST = 5
@@ -34,7 +35,7 @@ _DEFAULTS = (
     ("TIME", "12:00:00"),
 )  # fmt: skip
 _ANY_TEXT = "a"
-Row = dict[str, Any]
+Row = Record
 
 
 class _Inserted(NamedTuple):

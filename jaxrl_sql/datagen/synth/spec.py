@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxrl_sql.types import Record
 
 if TYPE_CHECKING:  # slow to import: a command reads its arguments before
     from jaxrl_sql.text2sql.schema.read import Schema
@@ -72,7 +74,7 @@ class SynthSpec:
         """Return the shares of the grades, in the order of `GRADES`, in per cent."""
         return tuple(100 * share / sum(self.shares) for share in self.shares)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """Return the spec as `synth.json` holds it."""
         return dataclasses.asdict(self) | {"splits": list(self.splits)}
 

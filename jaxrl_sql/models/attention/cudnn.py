@@ -29,6 +29,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import Record
 
 DTYPES = ("bfloat16", "float16")
 KEPT = "attended"
@@ -102,7 +103,7 @@ class Kernel(NamedTuple):
     backward: Callable[..., tuple[jax.Array, ...]]
 
 
-def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], dict[str, Any]]:
+def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], Record]:
     """Return what JAX's calls of cuDNN take beside queries, keys and values."""
     from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public door to the gradient
 

@@ -6,8 +6,8 @@ values and no head size of its own; Qwen3 (arXiv 2505.09388) norms queries and k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxrl_sql.models.families.fields import (
     Family,
@@ -21,6 +21,7 @@ from jaxrl_sql.models.families.fields import (
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.types import Fields
 
 
 class Dense(NamedTuple):
@@ -32,8 +33,8 @@ class Dense(NamedTuple):
 
     model_type: str
     architecture: str
-    switches: Mapping[str, Any]
-    fixed: Mapping[str, Any]
+    switches: Fields
+    fixed: Fields
     max_positions: int
     head_dim: int = 0
     has_head_dim: bool = True

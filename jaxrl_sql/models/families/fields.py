@@ -6,13 +6,13 @@ never run as something that it is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
-HfConfig = dict[str, Any]
+HfConfig = Record
 
 
 class Family(NamedTuple):
@@ -24,7 +24,7 @@ class Family(NamedTuple):
 
     read: Callable[[HfConfig], ModelConfig]
     write: Callable[[ModelConfig], HfConfig]
-    switches: Mapping[str, Any]
+    switches: Fields
     new_sliding: Callable[[int], SlidingWindow] | None = None
 
 
@@ -88,7 +88,7 @@ def refuse_windows(hf: HfConfig) -> None:
         raise InputError(f"config.json: layer_types has {min(kinds)!r}; supported is 'full_attention'")
 
 
-def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> dict[str, Any]:
+def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> Record:
     """Return the fields of ModelConfig that every family reads the same way; the arguments are its defaults."""
     return {
         "vocab_size": count(hf, "vocab_size"),

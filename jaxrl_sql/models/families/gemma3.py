@@ -8,8 +8,6 @@ Gemma 3 computes the final one and reads the attention's without using it.)
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxrl_sql.models.families.fields import (
     HfConfig,
     common_fields,
@@ -23,7 +21,7 @@ from jaxrl_sql.models.families.fields import (
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
@@ -31,7 +29,7 @@ THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 PERIOD = 6
 WINDOW = 512
 
-SWITCHES: dict[str, Any] = {
+SWITCHES: Record = {
     "qk_norm": True,
     "qkv_bias": False,
     "activation": "gelu_tanh",

@@ -11,7 +11,7 @@ from typing import Any
 from jaxrl_sql.models.families.fields import HfConfig, number, section
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import ModelConfig
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 
 # Field of the config -> ours. A kind of scaling needs all of its fields, and beside them and ALWAYS none may stand.
 FACTOR = {"factor": "factor"}
@@ -39,7 +39,7 @@ def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling 
     return RopeScaling(kind, **{ours: number(fields, name, where=where) for name, ours in names.items()})
 
 
-def _agreed(readings: Mapping[str, Any], default: Any) -> Any:
+def _agreed(readings: Fields, default: Any) -> Any:
     """Return the one value that all readings have; raises InputError naming two places that contradict each other."""
     if not readings:
         return default

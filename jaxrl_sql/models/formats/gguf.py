@@ -21,7 +21,7 @@ from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
 from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, param_specs
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 SUFFIX = ".gguf"
 # llama.cpp's architecture -> our family.
@@ -140,12 +140,12 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
     return config
 
 
-def _gemma3_fields(about: _Metadata, head_dim: int) -> dict[str, Any]:
+def _gemma3_fields(about: _Metadata, head_dim: int) -> Record:
     """Return what is Gemma's own; llama.cpp keeps in its code what it does not write."""
     n_layers = about.count("block_count")
     pattern = about.get("attention.sliding_window_pattern", gemma3.PERIOD)
     if isinstance(pattern, list):
-        layers: dict[str, Any] = {"layer_types": [gemma3.SLIDING if slides else gemma3.FULL for slides in pattern]}
+        layers: Record = {"layer_types": [gemma3.SLIDING if slides else gemma3.FULL for slides in pattern]}
     else:
         layers = {"sliding_window_pattern": pattern}
     wide = about.count("embedding_length") // about.count("attention.head_count")
@@ -159,7 +159,7 @@ def _gemma3_fields(about: _Metadata, head_dim: int) -> dict[str, Any]:
     }
 
 
-def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> dict[str, Any] | None:
+def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> Record | None:
     """Return the stretching of rotary frequencies in Hugging Face's spelling, or None."""
     kind = about.get("rope.scaling.type", "none")
     if ROPE_FACTORS in header.tensors:
@@ -171,7 +171,7 @@ def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) 
     return {"rope_type": "linear", "factor": about.need("rope.scaling.factor")}
 
 
-def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> dict[str, Any]:
+def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> Record:
     """Return the stretching whose factors are a tensor; raises InputError when they are not those of Llama 3.
 
     The bands do not follow from the factors (their three numbers are known up to a scale), so the published ones are

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -34,7 +34,7 @@ class TensorEntry(NamedTuple):
 class GgufHeader(NamedTuple):
     """What a GGUF file says before its data."""
 
-    metadata: dict[str, Any]
+    metadata: Record
     tensors: dict[str, TensorEntry]
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.runtime.tokenizer_files import general_tokenizer
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 
 # Of tokenizer.ggml.token_type.
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
@@ -43,7 +43,7 @@ def gguf_tokenizer(path: Path) -> Any:
     return tokenizer_of(read_header(path).metadata, path)
 
 
-def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
+def tokenizer_of(metadata: Fields, path: Path) -> Any:
     """Build the tokenizer that the metadata of a file says; raises InputError as `gguf_tokenizer` does."""
     from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -78,12 +78,12 @@ def tokenizer_of(metadata: Mapping[str, Any], path: Path) -> Any:
     )
 
 
-def _begins_by_default(given: Mapping[str, Any]) -> bool:
+def _begins_by_default(given: Fields) -> bool:
     """Return whether llama.cpp puts the first token before a text where the file does not say."""
     return given["model"] == "llama" or (given.get("pre") in SPLITS and SPLITS[given["pre"]].ignores_merges)
 
 
-def _byte_level(path: Path, given: Mapping[str, Any], padding: Collection[str]) -> Any:
+def _byte_level(path: Path, given: Fields, padding: Collection[str]) -> Any:
     """Build merges over bytes."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers  # noqa: PLC0415 (as above)
 
@@ -105,7 +105,7 @@ def _byte_level(path: Path, given: Mapping[str, Any], padding: Collection[str]) 
     return raw
 
 
-def _sentence_piece(given: Mapping[str, Any], types: Sequence[int], padding: Collection[str], *, by_id: bool) -> Any:
+def _sentence_piece(given: Fields, types: Sequence[int], padding: Collection[str], *, by_id: bool) -> Any:
     """Build SentencePiece's merges; by_id: a piece's rank is its place in the vocabulary and not its score."""
     from tokenizers import Tokenizer, decoders, models, normalizers  # noqa: PLC0415 (as above)
 

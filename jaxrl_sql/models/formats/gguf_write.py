@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
 from jaxrl_sql.models.rope import rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
 from jaxrl_sql.runtime.tokenizer_files import cut_alike
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 """What matrices are kept as; vectors, norms and biases, stay float32."""
@@ -87,9 +87,9 @@ def save_gguf(
         part.unlink(missing_ok=True)
 
 
-def _metadata(config: ModelConfig) -> dict[str, Any]:
+def _metadata(config: ModelConfig) -> Record:
     """Return llama.cpp's metadata of a shape, keys without the architecture."""
-    found: dict[str, Any] = {
+    found: Record = {
         "context_length": config.max_positions,
         "embedding_length": config.d_model,
         "block_count": config.n_layers,
@@ -188,19 +188,19 @@ def _check(part: Path, path: Path, config: ModelConfig) -> None:
             )
 
 
-def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int] = ()) -> dict[str, Any]:
+def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int] = ()) -> Record:
     """Return a tokenizer as GGUF's metadata.
 
     Raises InputError for one that is no byte-level or SentencePiece BPE, or that reads back as another.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    raw: dict[str, Any] = json.loads(backend.to_str()) if backend is not None else {"model": {}}
+    raw: Record = json.loads(backend.to_str()) if backend is not None else {"model": {}}
     model = raw["model"]
     if model.get("type") != "BPE":
         raise InputError(f"export: a tokenizer of kind {model.get('type')} is not written to GGUF; only BPE is")
     is_pieces = bool(model.get("byte_fallback"))
     tokens, types = _tokens(raw, config.vocab_size, is_pieces)
-    found: dict[str, Any] = {"model": "llama" if is_pieces else "gpt2", "tokens": tokens, "token_type": types}
+    found: Record = {"model": "llama" if is_pieces else "gpt2", "tokens": tokens, "token_type": types}
     if is_pieces:
         found["scores"] = [-float(i) for i in range(len(tokens))]  # earlier pieces are merged first
         found["add_space_prefix"] = _prepends(raw)
@@ -231,7 +231,7 @@ def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int]
     return named
 
 
-def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
+def _tokens(raw: Fields, size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
     """Return each id's text and llama.cpp's type of it; ids that the tokenizer leaves free are unused ones."""
     texts = dict.fromkeys(range(size), "")
     types = dict.fromkeys(range(size), UNUSED)
@@ -249,7 +249,7 @@ def _tokens(raw: Mapping[str, Any], size: int, is_pieces: bool) -> tuple[list[st
     return [text or f"[PAD{i}]" for i, text in sorted(texts.items())], [t for _, t in sorted(types.items())]
 
 
-def split_name(raw: Mapping[str, Any]) -> str:
+def split_name(raw: Fields) -> str:
     """Return llama.cpp's name of how a byte-level tokenizer cuts text, `default` for a way that it has no name for."""
     patterns = [one["pattern"] for one in _pre_tokenizers(raw.get("pre_tokenizer")) if "pattern" in one]
     composes, ignores = "NFC" in json.dumps(raw.get("normalizer")), bool(raw["model"].get("ignore_merges"))
@@ -259,13 +259,13 @@ def split_name(raw: Mapping[str, Any]) -> str:
     return "default"
 
 
-def _prepends(raw: Mapping[str, Any]) -> bool:
+def _prepends(raw: Fields) -> bool:
     """Return whether a tokenizer of pieces puts a space before a text."""
     schemes = {one.get("prepend_scheme", "never") for one in _pre_tokenizers(raw.get("pre_tokenizer"))}
     return "Prepend" in json.dumps(raw.get("normalizer")) or schemes - {"never"} != set()
 
 
-def _pre_tokenizers(part: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+def _pre_tokenizers(part: Fields | None) -> Iterator[Fields]:
     """Yield a pre-tokenizer and those that it is made of."""
     if part:
         yield part

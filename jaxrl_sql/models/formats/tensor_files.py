@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 # What safetensors calls the dtypes that weights are kept in here. Others (float8 and its scales) are refused.
@@ -147,12 +147,12 @@ def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:
     length = int.from_bytes(os.pread(file, 8, 0), "little")
     if length > min(size - 8, HEADER_BYTES):
         raise ValueError(f"a header of {length} bytes in a file of {size}")
-    header: dict[str, Any] = json.loads(os.pread(file, length, 8))
+    header: Record = json.loads(os.pread(file, length, 8))
     header.pop("__metadata__", None)
     return [(name, _entry(path, file, 8 + length, size, entry)) for name, entry in header.items()]
 
 
-def _entry(path: Path, file: int, data: int, size: int, entry: dict[str, Any]) -> StoredTensor:
+def _entry(path: Path, file: int, data: int, size: int, entry: Record) -> StoredTensor:
     """Read what the header says of one tensor and check it against the file's size; `data` is where tensors begin."""
     shape, (start, stop) = tuple(int(n) for n in entry["shape"]), entry["data_offsets"]
     name, dtype = entry["dtype"], SAFETENSORS_DTYPES.get(entry["dtype"])

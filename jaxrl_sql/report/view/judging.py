@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from jaxrl_sql.text2sql.evals.records import result_of, shown_row
 from jaxrl_sql.text2sql.evals.row_pairs import pair_rows
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.types import DIALECTS, Example, InputError
+from jaxrl_sql.types import DIALECTS, Example, Fields, InputError, Record
 
 ROWS = 12
 # Of longer results pairs would take long to find, and few would look.
@@ -51,7 +51,7 @@ class Judge:
 
     def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
         self._executor, self._most, self._most_seconds = executor, most, seconds
-        self._verdicts: dict[Key, dict[str, Any]] = {}
+        self._verdicts: dict[Key, Record] = {}
         self._missing: dict[str, str] = {}
         self.asked, self.seconds = 0, 0.0
 
@@ -156,18 +156,18 @@ def opened(example: Example) -> Example:
     return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
 
 
-def shown_verdict(verdict: Verdict, sql: str, dialect: str, mine: SqlOutcome, gold: SqlOutcome) -> dict[str, Any]:
+def shown_verdict(verdict: Verdict, sql: str, dialect: str, mine: SqlOutcome, gold: SqlOutcome) -> Record:
     """Return a verdict, on SQL of a dialect, with the rows that it is about."""
-    found: dict[str, Any] = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
+    found: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
     found["results"] = side_by_side(mine, gold)
     if verdict.is_right("bird") and reads_no_table(sql, dialect):
         found["constant"] = True
     return found
 
 
-def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Mapping[str, Any]:
+def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Fields:
     """Return both results, and where both have rows that are not too many, rows in pairs, those that differ first."""
-    results: dict[str, Any] = {"prediction": result_of(mine), "gold": result_of(gold)}
+    results: Record = {"prediction": result_of(mine), "gold": result_of(gold)}
     if mine.status == gold.status == "ok" and max(mine.row_count, gold.row_count) <= _PAIRED:
         pairs, equal = pair_rows(mine.rows, gold.rows, ROWS)
         results["pairs"] = [[_row(one.row), _row(one.gold), one.differs] for one in pairs]

@@ -16,11 +16,11 @@ from jaxrl_sql.text2sql.env.turns import Action, PendingObservation, SqlTurns
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, begun_by
 from jaxrl_sql.text2sql.rewards.score import RewardRule, ScoredResponse, collect, submit_texts
 from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.types import Example, Fields, InputError, Response
 
 QUERY, SOLUTION = "query", "solution"
 """The roles of SQL that the policy gave by a tool of that name: such a turn has no form that could be wrong."""
-Content = str | Sequence[str | Mapping[str, Any]] | Mapping[str, Any] | None
+Content = str | Sequence[str | Fields] | Fields | None
 """The content of a message: a text, parts, or nothing."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
@@ -100,7 +100,7 @@ class SqlEpisode:
         return scored.reward.total if scored.trusted and not self.environment.stop else None
 
 
-def example_of(row: Mapping[str, Any]) -> Example:
+def example_of(row: Fields) -> Example:
     """Return the question of a data set's row: `db_path` and `gold_sql`, and `question`, `dialect` where they are.
 
     Raises InputError for a row without one of the first two.
@@ -161,7 +161,7 @@ def _begun(prompt: Any) -> str:
     return content_text(last.get("content")) if is_begun else ""
 
 
-def _written(message: Mapping[str, Any], may_be_opened: bool) -> str:
+def _written(message: Fields, may_be_opened: bool) -> str:
     """Return the text of a message, behind the thought that it holds apart; a template may have opened its thought."""
     text = content_text(message.get("content"))
     thought = next((apart for name in _THOUGHTS if (apart := message.get(name)) and isinstance(apart, str)), "")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside
-from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, compare_golds, first_record, read_records
+from jaxrl_sql.text2sql.benchmarks.files import Notes, compare_golds, first_record, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, said, uid_or
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
 _DATABASES = {

@@ -14,8 +14,9 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
-from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, csv_columns, read_csv, statements
+from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, read_csv, statements
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, said
+from jaxrl_sql.types import Record
 
 # The first four are in every file.
 _COLUMNS = ("db_name", "query_category", "question", "query", "instructions", "full_instructions")

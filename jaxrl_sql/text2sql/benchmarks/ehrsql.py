@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
-from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, first_record, mended, read_json, read_records
+from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, mended, read_json, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, is_reshaped, listed, no_split, said, uid_or
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 _SPLITS = ("valid", "dev", "test", "train")
 # A few questions of the shared task's, on its database.

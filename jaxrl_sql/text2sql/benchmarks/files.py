@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.files import ID_KEYS, whole_number_ids
 from jaxrl_sql.text2sql.files.jsonl import ODD, as_windows, load_json
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
-Record = dict[str, Any]
 Notes = list[str]
 """Plain sentences for the user, in the order in which they came up."""
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import Notes
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, said_all
 from jaxrl_sql.text2sql.env.address import open_url, told_url
 from jaxrl_sql.text2sql.files.jsonl import records, text
-from jaxrl_sql.types import DIALECTS, Example, InputError
+from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
 
 def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
@@ -43,7 +42,7 @@ def plain_lines(folder: Path, split: str) -> Lines:
     return Lines(path, partial(_item, path), Databases([folder / "databases"], suites_of(folder)))
 
 
-def _item(path: Path, record: dict[str, Any], number: int) -> Item:
+def _item(path: Path, record: Record, number: int) -> Item:
     def optional(name: str) -> str:
         value = record.get(name)
         return value.strip() if isinstance(value, str) else ""
@@ -69,9 +68,9 @@ def _item(path: Path, record: dict[str, Any], number: int) -> Item:
     )
 
 
-def plain_record(example: Example) -> dict[str, Any]:
+def plain_record(example: Example) -> Record:
     """Return the line of `questions.jsonl` that says what an example says; no password is in it."""
-    line: dict[str, Any] = {
+    line: Record = {
         "id": example.uid, "db_id": example.db_id, "question": example.question, "evidence": example.evidence,
         "sql": example.gold_sql,
     }  # fmt: skip
@@ -86,7 +85,7 @@ def plain_record(example: Example) -> dict[str, Any]:
     return line | {name: value for name, value in more.items() if value}
 
 
-def _unusable_fields(record: dict[str, Any], uid: str) -> str:
+def _unusable_fields(record: Record, uid: str) -> str:
     missing = [] if uid else ["id"]
     for name in ("db_id", "question", "sql"):
         value = record.get(name)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
-from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, csv_columns, first_record, read_csv, read_records
+from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_columns, first_record, read_csv, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import (
     Format,
     Found,
@@ -41,7 +40,7 @@ from jaxrl_sql.text2sql.benchmarks.released import (
 from jaxrl_sql.text2sql.files.index import open_index
 from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.files.traces import trace_of
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 _DATABASES = ("databases", "database", "dev_databases", "train_databases")
 _IDS = ("id", "uid", "question_id", "instance_id", "qid")
@@ -82,7 +81,7 @@ def synsql_item(path: Path, record: Record, number: int) -> Item:
     )
 
 
-def _taught(text: str) -> dict[str, Any]:
+def _taught(text: str) -> Record:
     trace = trace_of(text) if text else None
     return {"demonstration": trace.sql, "reasoning": trace.reasoning} if trace else {}
 

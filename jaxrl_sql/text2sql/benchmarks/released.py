@@ -17,12 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.text2sql.benchmarks.files import Record
 from jaxrl_sql.text2sql.env.files import is_blank
 from jaxrl_sql.text2sql.files.jsonl import from_json
 from jaxrl_sql.text2sql.files.traces import trace_of
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 ASKED = {
     "question": ("question", "nl_question", "utterance", "nl"),

@@ -13,12 +13,11 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
-from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, csv_rows, first_record, read_records, read_text
+from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, said
-from jaxrl_sql.types import Cell
+from jaxrl_sql.types import Cell, Fields, Record
 
 Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
 
@@ -120,14 +119,14 @@ def _files_of(place: Path, uid: str) -> list[Path]:
     return [path for path in sorted(place.glob(f"{uid}*.csv")) if name.fullmatch(path.name)]
 
 
-def _options(standard: Mapping[str, Any], tables: list[Table]) -> tuple[dict[str, Any], list[Table]]:
+def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]]:
     """Return the comparison's options and the golds.
 
     Columns that count may be given for each gold apart, in order; further lists are ignored. Such golds are cut to
     them, which is compared alike.
     """
     ignore_order = standard.get("ignore_order", True)
-    options: dict[str, Any] = {"ignore_order": bool(ignore_order)}
+    options: Record = {"ignore_order": bool(ignore_order)}
     columns = standard.get("condition_cols") or []
     if any(isinstance(one, list) for one in columns):
         if len(columns) >= len(tables):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.text2sql.env.hiding import hidden_columns
 from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.types import Fields
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
 
 __all__ = [
@@ -75,7 +75,7 @@ def exploratory(limits: Limits) -> Limits:
     return limits
 
 
-def score_rows(columns: Mapping[str, Any], rules: Sequence[str]) -> list[ScoreRow]:
+def score_rows(columns: Fields, rules: Sequence[str]) -> list[ScoreRow]:
     """Turn the arrays [N] that `score_many` returns into N rows: numbers of statuses into names, a value a rule."""
     statuses = zip(columns["pred_status"].tolist(), columns["gold_status"].tolist(), strict=True)
     stops = columns["pred_stop"].tolist()

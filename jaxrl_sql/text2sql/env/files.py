@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 from sqlexec_rs import files
 from sqlexec_rs.files import ID_KEYS, Gold, cases, id_values, is_blank, whole_number_ids
 from sqlexec_rs.files import InputError as FileError
@@ -40,7 +39,7 @@ def told_as_ours() -> Iterator[None]:
         raise InputError(str(error)) from error
 
 
-def uid_of(record: Mapping[str, Any], place: str, keys: Sequence[str] = files.ID_KEYS) -> str:
+def uid_of(record: Fields, place: str, keys: Sequence[str] = files.ID_KEYS) -> str:
     """Return a record's id as text, or nothing if it has no id field; raises InputError for a field without an id."""
     with told_as_ours():
         return files.uid_of(record, place, keys)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.types import Golds
+from jaxrl_sql.types import Fields, Golds, Record
 
-Options = dict[str, Any] | Sequence[dict[str, Any] | None] | None
+Options = Record | Sequence[Record | None] | None
 """What a comparison is told beside its rule: one dict for all items, or one for each."""
 
 
@@ -94,7 +94,7 @@ class SqlExecutor(Protocol):
         *,
         rules: Sequence[str],
         options: Options = ...,
-    ) -> Mapping[str, Any]:
+    ) -> Fields:
         """Run predictions and golds and compare them by each rule; of several databases all have to agree."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.pairs import compare_runs
@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.evals.summary import summarize
 from jaxrl_sql.text2sql.evals.tables import Table
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.evals.vote import ballots, choose
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Fields
 
 PARTIAL: Mapping[str, str] = {"ex_b": "EX_b", "paverl": "EX_f"}
 """The rules that choices are judged by beside the set's own, which is EX, and PaVeRL-SQL's names for them."""
@@ -81,7 +81,7 @@ def _verdicts(
     chosen: Sequence[Chosen],
     rules: Sequence[str],
     prepare: Callable[[str], str] | None,
-    how: Mapping[str, Any],
+    how: Fields,
 ) -> dict[str, list[Verdict]]:
     """Judge every candidate once, and return by way the verdict of each question."""
     options: list[tuple[str | None, ...]] = [one.candidates or (one.sql,) for one in chosen]

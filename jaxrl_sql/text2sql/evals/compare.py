@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.executor import score_rows
 from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, stop_if_away
-from jaxrl_sql.types import Example, Golds, InputError
+from jaxrl_sql.types import Example, Fields, Golds, InputError
 
 # PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates where too many rows are left; its reward,
 # which is the executor's default, lets them differ by 5 and drops none.
-EVALUATION: Mapping[str, Any] = {"row_slack": 30, "drop_duplicates": True}
+EVALUATION: Fields = {"row_slack": 30, "drop_duplicates": True}
 
 # A batch is what may be in flight at once: the results of its predictions are held until it is compared.
 CHUNK = 1024
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     databases: str | list[str]
     sql: str | None
     golds: Golds
-    options: Mapping[str, Any]
+    options: Fields
 
 
 class Answer(NamedTuple):
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     gold_ms: float
 
 
-def asked(example: Example, sql: str | None, options: Mapping[str, Any] | None = None) -> Asked:
+def asked(example: Example, sql: str | None, options: Fields | None = None) -> Asked:
     """Return the comparison on a question's own database; its own options come before those that are given."""
     return Asked(example.database, sql, example.golds, {**EVALUATION, **(options or {}), **example.options})
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.compare import asked, compare
 from jaxrl_sql.text2sql.evals.ties import cuts_through_ties
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Fields
 
 REASONS: Mapping[str, str] = {
     "order": "the rows come in another order than the gold asks for",
@@ -37,7 +36,7 @@ def with_reasons(
     executor: SqlExecutor,
     examples: Sequence[Example],
     verdicts: Sequence[Verdict],
-    options: Mapping[str, Any] | None = None,
+    options: Fields | None = None,
 ) -> list[Verdict]:
     """Return the verdicts with their reasons; where a verdict has a score by each rule of `EXACT`, they are compared.
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from jaxrl_sql.config import EvaluateConfig
-from jaxrl_sql.types import OUT_OF_TURNS
+from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
-def finish_reasons(records: Iterable[Mapping[str, Any]]) -> Counter[str]:
+def finish_reasons(records: Iterable[Fields]) -> Counter[str]:
     """Count the answers of records by their finish reason, those without one left out."""
     counts: Counter[str] = Counter()
     for record in records:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from jaxrl_sql.text2sql.evals.dialogues import dialogue_metrics
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons
-from jaxrl_sql.text2sql.evals.records import Record, response_of, verdict_of
+from jaxrl_sql.text2sql.evals.records import response_of, verdict_of
 from jaxrl_sql.text2sql.evals.summary import Summary, summarize
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, InputError, Record
 
 
 class Counts(NamedTuple):

@@ -9,7 +9,8 @@ import dataclasses
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.dialect import as_run
@@ -17,15 +18,13 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_curve, vote_curve
-from jaxrl_sql.types import Example, Response, whole_text
+from jaxrl_sql.types import Example, Fields, Record, Response, whole_text
 
 ROWS, CELL = 5, 200
 # Making Python's rows of a very large result to show five of them takes seconds.
 _COUNTED_ONLY = 20_000
 _VOTES_SHOWN = 16
 _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
-
-Record = dict[str, Any]
 
 
 class Answered(NamedTuple):
@@ -56,7 +55,7 @@ class Judging(NamedTuple):
     vote: str = "result"
     timer: SqlExecutor | None = None
     prepare: Callable[[str], str] | None = None
-    options: Mapping[str, Any] = {}
+    options: Fields = MappingProxyType({})
 
     def records(self, examples: Sequence[Example], answered: Sequence[Answered]) -> list[Record]:
         """Judge what was answered and return a record a question, in order."""
@@ -213,18 +212,18 @@ def _cell(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def verdict_of(record: Mapping[str, Any]) -> Verdict:
+def verdict_of(record: Fields) -> Verdict:
     """Return the verdict that a record holds."""
     kept = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name != "uid"}
     return Verdict(uid=record["id"], **{**kept, "reasons": tuple(kept["reasons"])})
 
 
-def response_of(record: Mapping[str, Any]) -> Response:
+def response_of(record: Fields) -> Response:
     """Return the answer that a record holds: a text, or a dialogue."""
     answer = record["answer"]
     return answer if isinstance(answer, str) else [(role, text) for role, text in answer]
 
 
-def example_of(record: Mapping[str, Any]) -> Example:
+def example_of(record: Fields) -> Example:
     """Return what of an example its record holds: enough to group it by."""
     return Example(record["id"], record["db_id"], "", record["question"], record["gold_sql"])

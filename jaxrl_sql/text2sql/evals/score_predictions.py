@@ -7,8 +7,7 @@ score, for there is nothing to be right about: the question is counted by itself
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.executor import RULE_NAMES
@@ -18,7 +17,7 @@ from jaxrl_sql.text2sql.evals.compare import Answer, asked, compare
 from jaxrl_sql.text2sql.evals.differences import EXACT, with_reasons
 from jaxrl_sql.text2sql.evals.efficiency import RUNS, SPEED_RULES, speed_score
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
 """Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
@@ -33,7 +32,7 @@ def score_predictions(
     sqls: Sequence[str | None],
     rules: Sequence[str] = ("bird",),
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Fields | None = None,
     timer: SqlExecutor | None = None,
     timed_runs: int = RUNS,
 ) -> list[Verdict]:
@@ -139,7 +138,7 @@ def _with_suites(
     examples: Sequence[Example],
     ready: Sequence[str | None],
     verdicts: Sequence[Verdict],
-    options: Mapping[str, Any] | None,
+    options: Fields | None,
 ) -> list[Verdict]:
     """Ask the test suite's rule of every database of a suite, where there is one and the gold ran on the first."""
     own = [
@@ -151,7 +150,7 @@ def _with_suites(
     found = list(verdicts)
     for i, answer in zip(own, compare(executor, items, ("test_suite",)), strict=True):
         row = answer.row
-        changes: dict[str, Any] = {"suite_gold_status": row.gold_status}
+        changes: Record = {"suite_gold_status": row.gold_status}
         if row.gold_status == "ok" and is_verdict(row.pred_status, row.stop):
             changes["scores"] = {**found[i].scores, "suite": row.value("test_suite")}
         elif row.gold_status == "ok":

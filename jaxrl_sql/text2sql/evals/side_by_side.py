@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.text2sql.env.files import cases
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons
 from jaxrl_sql.text2sql.evals.pairs import Paired, caution, compare_runs
-from jaxrl_sql.text2sql.evals.records import Record, example_of, verdict_of
+from jaxrl_sql.text2sql.evals.records import example_of, verdict_of
 from jaxrl_sql.text2sql.evals.tables import Table, as_markdown
 from jaxrl_sql.text2sql.evals.verdict import Verdict
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 RECORDS, METRICS = "records.jsonl", "metrics.json"
 
@@ -161,12 +161,12 @@ def changed_table(made: SideBySide) -> Table:
     return Table(title, ("id", "database", made.own, "status", "question"), rows, (0, 1, 2, 3, 4))
 
 
-def _score(record: Mapping[str, Any], rule: str) -> str:
+def _score(record: Fields, rule: str) -> str:
     value = record["scores"].get(rule)
     return "none" if value is None else f"{value:g}"
 
 
-def _status(record: Mapping[str, Any]) -> str:
+def _status(record: Fields) -> str:
     """Return how a prediction ended, with the finish reason of an answer that did not stop by itself."""
     reason = record["finish_reason"]
     return f"{record['status']} ({reason})" if reason not in ("", "stop") else str(record["status"])

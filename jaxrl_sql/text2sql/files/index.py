@@ -13,14 +13,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from jaxrl_sql.runtime.cache_folder import cache_folder
 from jaxrl_sql.runtime.written import written_whole
 from jaxrl_sql.text2sql.files.jsonl import as_windows, from_json
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 _CHUNK = 4 << 20
 _EDGE = 64 << 10
@@ -51,7 +51,7 @@ class LineIndex:
         start, size = (int(value) for value in self._places[number])
         return os.pread(self._file, size, start)
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
+    def __getitem__(self, number: int) -> Record:
         raw = self.raw(number)
         try:
             found = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
@@ -61,7 +61,7 @@ class LineIndex:
             raise InputError(f"{self.path}: record {number}: expected an object, found {type(found).__name__}")
         return found
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Record]:
         return (self[number] for number in range(len(self)))
 
     def close(self) -> None:

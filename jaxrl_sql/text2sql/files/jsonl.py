@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.text2sql.env.files import uid_of
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 # What `surrogateescape` makes of a byte that is not UTF-8.
 ODD = re.compile("[\udc80-\udcff]")
@@ -42,7 +42,7 @@ def load_json(line: str, path: Path, number: int = 0) -> Any:
         raise InputError(f"{path}:{number}: not JSON ({error})") from error
 
 
-def records(path: Path) -> list[tuple[int, dict[str, Any]]]:
+def records(path: Path) -> list[tuple[int, Record]]:
     """Return (line number, object) of each line that is not blank; raises InputError (`file:line: what`)."""
     found = []
     for number, line in _lines(path):
@@ -53,7 +53,7 @@ def records(path: Path) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def write_lines(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, found: Sequence[Fields]) -> None:
     """Write a JSON object a line."""
     lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in found)
     path.write_text("".join(lines), encoding="utf-8", errors="replace")

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
 from jaxrl_sql.text2sql.env.tags import OPENED, OPENING_THOUGHT
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Record
 
 Message = Mapping[str, str]
 
@@ -59,7 +59,7 @@ def render_chat(
     conversation = [dict(message) for message in messages]
     try:
         template = str(tokenizer.get_chat_template()) if switch or date else ""
-        clock: dict[str, Any] = {}
+        clock: Record = {}
         if date and _CLOCK in template:
             clock = {"chat_template": _FIXED_CLOCK + template, "date_codes": _date_codes(date)}
         text = tokenizer.apply_chat_template(

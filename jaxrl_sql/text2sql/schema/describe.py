@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.text2sql.files.jsonl import from_json
 from jaxrl_sql.text2sql.schema.cache import version_of
+from jaxrl_sql.types import Fields, Record
 
 _NATURAL = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
 _LONGEST = 200
@@ -87,7 +88,7 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
     return _read_version(path.parent.name, tuple(versions))
 
 
-def natural_records(db_path: str | Path) -> list[dict[str, Any]]:
+def natural_records(db_path: str | Path) -> list[Record]:
     """Return what `tables.json` says of a database, as it stands there: a record a file that can be read."""
     path, found = Path(db_path), []
     for file in _natural_files(path):
@@ -149,7 +150,7 @@ def _read_table(path: Path) -> tuple[dict[str, Description], str]:
     return found, "" if found else "no column is described"
 
 
-def _cell(line: Mapping[str, Any], head: str) -> str:
+def _cell(line: Fields, head: str) -> str:
     value = line.get(head)
     return " ".join(value.split()) if isinstance(value, str) else ""
 
@@ -179,7 +180,7 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
     return names, "; ".join(strange[:1]) + (f" and {len(strange) - 1} more" if len(strange) > 1 else "")
 
 
-def _natural_columns(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
+def _natural_columns(record: Fields) -> Iterator[tuple[tuple[str, str], str]]:
     tables = record["table_names_original"]
     for (place, original), (_, natural) in zip(record["column_names_original"], record["column_names"], strict=True):
         if place >= 0:  # the first is `*`, of no table

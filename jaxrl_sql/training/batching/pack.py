@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl_sql.batch import GroupBatch, Segment, bucket, first_fit, most_rows, pad_tokens
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
 from jaxrl_sql.training.batching.sft_batches import Answer, Row
-from jaxrl_sql.types import DEMONSTRATION, Trajectory
+from jaxrl_sql.types import DEMONSTRATION, Record, Trajectory
 
 
 def by_answer(_schema: int, answer: int) -> int:
@@ -118,7 +118,7 @@ def _group_batch(prompt: Any, prompt_len: Any, completion: Any, completion_len: 
     """Build the pytree (of NumPy arrays, until the device has its own), zeros for what the step will not read."""
     per_token = np.zeros(completion.shape, np.float32)
     per_answer = np.zeros(completion_len.shape, np.float32)
-    unread: dict[str, Any] = {
+    unread: Record = {
         "behavior_logprobs": per_token,
         "rollout_logprobs": per_token,
         "reward": per_answer,
@@ -157,7 +157,7 @@ def with_packed_rows(batch: GroupBatch) -> GroupBatch:
     length = np.zeros((len(found), rows), np.int32)
     for of_prompt, (_, used) in zip(length, found, strict=True):
         of_prompt[: len(used)] = used
-    packed: dict[str, Any] = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
+    packed: Record = {"packed_start": np.stack([start for start, _ in found]), "packed_length": length}
     return dataclasses.replace(batch, **packed)
 
 
@@ -199,5 +199,5 @@ def with_learned_alone(batch: GroupBatch) -> GroupBatch:
     scored = np.full((len(places), size), whole, np.int32)
     for row, found in zip(scored, places, strict=True):
         row[: len(found)] = found
-    kept: dict[str, Any] = {"scored": scored}
+    kept: Record = {"scored": scored}
     return dataclasses.replace(batch, **kept)

@@ -10,14 +10,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, Messages
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.training.verbal.judging import Ask, Request
-from jaxrl_sql.types import InputError, JaxrlSqlError
+from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 
 # With so many failures, and twice the requests at a time, before the first answer, no more are sent.
 _HOPELESS = 8
@@ -87,7 +86,7 @@ class Memory:
         self.journal.add(record)
         self._take(record)
 
-    def _take(self, record: Mapping[str, Any]) -> None:
+    def _take(self, record: Fields) -> None:
         for one in record.get("answers", ()):
             self.spent[one["id"]] = self.spent.get(one["id"], Spent()).plus(Spent.of(one))
             counts = self._reasons.setdefault(one["id"], {}).setdefault(one["stage"], Counter())

@@ -118,7 +118,7 @@ def mesh_sizes(text: str, count: int) -> dict[str, int]:
     return dict(zip(AXES, sizes, strict=True))
 
 
-def plan_run(
+def make_plan(
     config: TrainConfig,
     model: ModelConfig,
     topology: Topology,

@@ -14,7 +14,7 @@ from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, read_lengths
-from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
+from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.show import as_json, as_text
 from jaxrl_sql.planning.units import in_bytes, in_seconds
 from jaxrl_sql.planning.workload import longest_answer
@@ -41,7 +41,7 @@ def plan(config: TrainConfig, given: argparse.Namespace, programs: tuple[str, ..
     meshes = [mesh_sizes(text, topology.chips) for text in asked or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]]
     plans = list[Plan]()
     for sizes in meshes:
-        plans.append(plan_run(config, model, topology, sizes, longest, lengths, programs, loss))
+        plans.append(make_plan(config, model, topology, sizes, longest, lengths, programs, loss))
         if not given.json:
             print_text(as_text(plans[-1]) + "\n")
     if given.json:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxrl_sql.databases.copy.digest import TableDigest
 from jaxrl_sql.databases.copy.kinds import Cell, Converter, to_real, to_text
 from jaxrl_sql.databases.copy.manifest import Entry, Manifest, make_entry
-from jaxrl_sql.databases.copy.plan import make_plan
+from jaxrl_sql.databases.copy.plan import plan_copy
 from jaxrl_sql.databases.copy.planned import Plan, PlannedTable, Rules
 from jaxrl_sql.databases.copy.source import Rows, Source, SourceFile, open_source
 from jaxrl_sql.databases.copy.stand_in import stand_in, write_stand_in
@@ -61,7 +61,7 @@ def copy_files(
     plans: list[Plan] = []
     for file in waiting:
         with open_source(file) as source:
-            plans.append(make_plan(source, target.rules, options.left_out, replaces=options.replaces))
+            plans.append(plan_copy(source, target.rules, options.left_out, replaces=options.replaces))
     for file in files:
         if file not in waiting:
             manifest.locate(file)

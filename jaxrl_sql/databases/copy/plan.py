@@ -17,7 +17,7 @@ from jaxrl_sql.types import InputError
 _NUMBER_LENGTH = 25
 
 
-def make_plan(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]], *, replaces: bool) -> Plan:
+def plan_copy(source: Source, rules: Rules, left_out: frozenset[tuple[str, str]], *, replaces: bool) -> Plan:
     """Read a database and plan its copy; raises InputError for values that no column of the engine holds.
 
     With `replaces` texts and floats that the engine has not are replaced, and told.

@@ -15,7 +15,7 @@ from jaxrl_sql.models.flops import decode_bytes
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, between, schedule
-from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
+from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import longest_answer
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +66,7 @@ def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan
     shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
     answers = between(mean_answer, longest_answer(config)[1]) if mean_answer else None
-    return plan_run(config, shape, topology, mesh, config.data.max_prompt_tokens, StepLengths(answers))
+    return make_plan(config, shape, topology, mesh, config.data.max_prompt_tokens, StepLengths(answers))
 
 
 @cache

@@ -15,7 +15,7 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
 from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
 from jaxrl_sql.planning.memory import abstract_mesh, estimate, params_here
-from jaxrl_sql.planning.plan import mesh_sizes, plan_run
+from jaxrl_sql.planning.plan import make_plan, mesh_sizes
 from jaxrl_sql.planning.roofline import Cost, phases
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import in_bytes
@@ -200,7 +200,7 @@ def test_a_supervised_run_by_epochs_is_planned_as_one_by_steps() -> None:
     asked = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
     shape, topology = published_shape("qwen3-0.6b"), find_topology("h100:1")
     by_steps, by_epochs, none = (
-        plan_run(config(*asked, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
+        make_plan(config(*asked, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
         for more in (["sft.steps=9"], ["sft.epochs=1"], [])
     )
     assert by_epochs.memory == by_steps.memory
@@ -212,7 +212,7 @@ def test_a_supervised_run_by_epochs_is_planned_as_one_by_steps() -> None:
     helping = suggest(taught, shape, sizes, 384, have - 1)
     assert helping[0].words == "sft.gradient_accumulation_steps=2"
     with pytest.raises(InputError, match=r"mesh: sft\.databases=16 are not divided by data x fsdp = 32"):
-        plan_run(config(*asked, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
+        make_plan(config(*asked, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
 
 
 def test_a_phase_takes_as_long_as_its_slowest_resource() -> None:
@@ -225,12 +225,12 @@ def test_a_phase_takes_as_long_as_its_slowest_resource() -> None:
 def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     cfg = load_config("configs/arctic.yaml", [])
     shape, topology = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
-    plan = plan_run(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
+    plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
     assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggestions]
     better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
-    assert plan_run(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
+    assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 
 
 @pytest.mark.parametrize(
@@ -259,11 +259,11 @@ def test_a_mesh_may_leave_one_axis_for_the_rest() -> None:
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused() -> None:
     with pytest.raises(InputError, match="12 prompts of an update"):
-        plan_run(config("grpo.prompts=12"), MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
+        make_plan(config("grpo.prompts=12"), MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
     of_schemas = config("grpo.prompts=16", "grpo.questions=4")
-    plan_run(of_schemas, MODEL, find_topology("v5e:2x2"), mesh_sizes("1x4x1", 4), 100)
+    make_plan(of_schemas, MODEL, find_topology("v5e:2x2"), mesh_sizes("1x4x1", 4), 100)
     with pytest.raises(InputError, match=r"16 prompts .* by grpo\.questions=4\) are not divided by data x fsdp = 8"):
-        plan_run(of_schemas, MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
+        make_plan(of_schemas, MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
 
 
 def test_what_is_suggested_keeps_the_questions_of_a_schema_together() -> None:
@@ -402,8 +402,8 @@ def test_a_plan_packs_answers_where_attention_can() -> None:
     shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(between(1000, 4096))
     cfg = load_config([f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"])
-    plan = plan_run(cfg, shape, v5p, sizes, 8192, lengths)
-    before = plan_run(
+    plan = make_plan(cfg, shape, v5p, sizes, 8192, lengths)
+    before = make_plan(
         dataclasses.replace(cfg, grpo=dataclasses.replace(cfg.grpo, packing=False)), shape, v5p, sizes, 8192, lengths
     )
     chip = v5p.chip

@@ -11,7 +11,7 @@ from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import CHIPS, find_topology
 from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
 from jaxrl_sql.planning.memory import abstract_mesh, estimate
-from jaxrl_sql.planning.plan import Plan, mesh_sizes, plan_run
+from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import engine_config, find_workload, with_parts
 from jaxrl_sql.types import InputError
 
@@ -96,7 +96,7 @@ def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() 
 
 
 def plan(*overrides: str) -> Plan:
-    return plan_run(arctic(*overrides), SEVEN, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32), 8192)
+    return make_plan(arctic(*overrides), SEVEN, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32), 8192)
 
 
 def test_a_plan_counts_the_copies_and_their_weights() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 Response = str | Sequence[tuple[str, str]]
 """What answers a prompt: a text, or a dialogue of ("assistant", text) and ("environment", text) in turn."""
@@ -18,6 +18,51 @@ Record = dict[str, Any]
 
 Fields = Mapping[str, Any]
 """A record that is only read."""
+
+Json = Any
+"""A value of JSON."""
+
+
+class Tokenizer(Protocol):
+    """What the package calls of a Hugging Face tokenizer; a chat also needs a chat template."""
+
+    eos_token: str | None
+    bos_token: str | None
+    bos_token_id: int | None
+    special_tokens_map: Mapping[str, str]
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids of all tokens by their names."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], **options: bool) -> str:
+        """Return the text of ids."""
+        ...
+
+    def convert_ids_to_tokens(self, ids: int) -> str | None:
+        """Return the name of a token."""
+        ...
+
+    def get_chat_template(self) -> str:
+        """Return the chat template."""
+        ...
+
+    def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> str:
+        """Return the text of a conversation."""
+        ...
+
+    def save_pretrained(self, save_directory: str) -> object:
+        """Write the tokenizer to a folder."""
+        ...
+
 
 Cell = None | int | float | str | bytes
 """A value of a result, as SQLite has them."""

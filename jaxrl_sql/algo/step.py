@@ -18,21 +18,21 @@ import optax
 
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.parts import Rejoin, by_micro_batches, mapped
-from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.batch import GroupBatch, PyTree, TrainState
 from jaxrl_sql.models.ops.linear import wide_slots, with_slots
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.models.ops.stochastic_rounding import apply_updates, widen
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
-LogprobFn = Callable[[Any, Any, GroupBatch], TokenLogprobs]
+LogprobFn = Callable[[PyTree, PyTree, GroupBatch], TokenLogprobs]
 LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]
 StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
-Scorer = Callable[[Any, Any, GroupBatch], Scores]
+Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
 
 
 def init_state(
-    trainable: Any, optimizer: optax.GradientTransformation, frozen: Any = None, reference: Any = None
+    trainable: PyTree, optimizer: optax.GradientTransformation, frozen: PyTree = None, reference: PyTree = None
 ) -> TrainState:
     """Return the state before the first update."""
     return TrainState(jnp.zeros((), jnp.int32), trainable, frozen, reference, optimizer.init(trainable))
@@ -56,11 +56,13 @@ def make_step(
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
 
     @_steady
-    def update(moving: tuple[Any, Any, Any], frozen: Any, batch: GroupBatch) -> tuple[Any, losses.Metrics]:
+    def update(
+        moving: tuple[PyTree, PyTree, PyTree], frozen: PyTree, batch: GroupBatch
+    ) -> tuple[PyTree, losses.Metrics]:
         count, trainable, opt_state = moving
         weight = _weight(loss, batch)
 
-        def objective(slots: Any, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
+        def objective(slots: PyTree, part: GroupBatch) -> tuple[jax.Array, losses.Metrics]:
             result = loss(logprobs(with_slots(trainable, slots), frozen, part), part)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
@@ -90,11 +92,11 @@ def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @lru_cache(maxsize=4)
-    def compiled(tree: Any, shardings: tuple[Any, ...]) -> Callable[..., Any]:
+    def compiled(tree: PyTree, shardings: tuple[Any, ...]) -> Callable[..., Any]:
         out = (jax.tree.unflatten(tree, shardings), None)
         return jax.jit(update, donate_argnames="moving", out_shardings=out)
 
-    def pinned(moving: Any, frozen: Any, batch: GroupBatch) -> Any:
+    def pinned(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
         leaves, tree = jax.tree.flatten(moving)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return update(moving, frozen, batch)  # part of a larger program, which says where its values lie
@@ -112,11 +114,11 @@ def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
 
 
 def _summed(
-    gradient: Callable[[GroupBatch], tuple[Any, losses.Metrics]], cut: GroupBatch, _: Rejoin
-) -> tuple[Any, losses.Metrics]:
+    gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], cut: GroupBatch, _: Rejoin
+) -> tuple[PyTree, losses.Metrics]:
     """Add up the gradients and merge the metrics of a batch's micro-batches, one at a time."""
 
-    def add(total: Any, part: GroupBatch) -> tuple[Any, losses.Metrics]:
+    def add(total: PyTree, part: GroupBatch) -> tuple[PyTree, losses.Metrics]:
         grads, metrics = gradient(part)
         return jax.tree.map(jnp.add, total, grads), metrics
 
@@ -137,7 +139,7 @@ def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     """
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 
-    def score(trainable: Any, frozen: Any, batch: GroupBatch) -> Scores:
+    def score(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> Scores:
         def one(part: GroupBatch) -> Scores:
             scored = logprobs(trainable, frozen, part)
             return scored.logprob, scored.value

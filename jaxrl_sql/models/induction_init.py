@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
@@ -33,7 +34,7 @@ SLOW_TURN = 0.005
 COPY_GAIN = 3.0
 
 
-def init_induction(params: Any, config: ModelConfig, key: jax.Array) -> Any:
+def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> Any:
     """Replace embeddings and attention weights of fresh parameters by ones that copy; the MLPs stay as they are.
 
     Raises InputError when query heads share key heads, when a head is wider than the model, and for sliding layers or

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.attention.paged import POOL, BlockAccess, PagedKeys, Score, paged_attention
@@ -49,7 +50,7 @@ class PagedModel(NamedTuple):
     """
 
     config: ModelConfig
-    compute_dtype: Any = None
+    compute_dtype: DTypeLike | None = None
     kernel: Kernel | None = None
 
 
@@ -117,7 +118,7 @@ class Groups:
     prompt_length: jax.Array
 
 
-def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: Any) -> KVPool:
+def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: DTypeLike) -> KVPool:
     """Make a pool of empty blocks; on a mesh, blocks are split over the batch's axes and heads over `tensor`."""
     shape = (num_blocks, config.n_kv_heads, block_size, config.head_dim)
     halves = [tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2)]

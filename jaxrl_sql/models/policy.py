@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
+from jax.typing import DTypeLike
 
-from jaxrl_sql.batch import GroupBatch
+from jaxrl_sql.batch import GroupBatch, PyTree
 from jaxrl_sql.models.attention import TreeAttention
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.ops.token_distribution import KEPT_BYTES, IdRanges, TokenLogprobs, token_logprobs
@@ -22,11 +22,11 @@ def make_policy(
     config: ModelConfig,
     temperature: float = 1.0,
     remat: str = "none",
-    compute_dtype: Any = None,
+    compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
     kept_bytes: int = KEPT_BYTES,
     missing: IdRanges = (),
-) -> Callable[[Any, Any, GroupBatch], TokenLogprobs]:
+) -> Callable[[PyTree, PyTree, GroupBatch], TokenLogprobs]:
     """Return the function that scores a batch's completions, each prompt run once for its whole group.
 
     Completions that are packed run in the rows that hold them (`models.packed`).
@@ -36,7 +36,7 @@ def make_policy(
     `missing` a token have the probability 0, as in the sampler.
     """
 
-    def logprobs(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
+    def logprobs(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> TokenLogprobs:
         params = policy_params(trainable, frozen)
         rows = packed_rows(batch)
         hidden = states_before(params, config, batch.shared, rows, remat, compute_dtype, attention, batch.together)
@@ -59,7 +59,7 @@ def make_policy(
     return logprobs
 
 
-def _has_frozen_table(trainable: Any, frozen: Any, config: ModelConfig) -> bool:
+def _has_frozen_table(trainable: PyTree, frozen: PyTree, config: ModelConfig) -> bool:
     """Return whether the matrix from states to logits is among the weights that are kept as they are."""
     name = "embed" if config.tie_embeddings else "unembed"
     moving = policy_part(trainable)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.layers import ACTIVATIONS
@@ -266,7 +267,7 @@ def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def _init(config: ModelConfig, key: jax.Array, dtype: Any) -> PyTree:
+def _init(config: ModelConfig, key: jax.Array, dtype: DTypeLike) -> PyTree:
     """Initialise all leaves in one compiled function: one by one, each shape would be compiled alone."""
 
     def init(spec: ParamSpec) -> jax.Array:
@@ -279,7 +280,7 @@ def _init(config: ModelConfig, key: jax.Array, dtype: Any) -> PyTree:
     return nest((spec, init(spec)) for spec in param_specs(config))
 
 
-def init_params(config: ModelConfig, key: jax.Array, dtype: Any = jnp.float32) -> PyTree:
+def init_params(config: ModelConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> PyTree:
     """Initialise the parameters of a new model; a leaf's values depend on the key and its path only.
 
     Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device makes its own piece.

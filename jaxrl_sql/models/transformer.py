@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree, Segment
 from jaxrl_sql.config.check import REMAT_NAMES
@@ -181,7 +182,7 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
-def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: Any) -> jax.Array:
+def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     x = lookup(params["embed"], tokens)
     x = x if dtype is None else x.astype(dtype)
@@ -196,7 +197,7 @@ def hidden_states(
     config: ModelConfig,
     segments: Sequence[Segment],
     remat: str = "none",
-    compute_dtype: Any = None,
+    compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
 ) -> tuple[jax.Array, ...]:
     """Return the final states (after the last norm) of a tree of segments, one [B,Ri,Ti,D] a segment.
@@ -233,7 +234,7 @@ def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array
 
 
 def forward(
-    params: PyTree, config: ModelConfig, tokens: jax.Array, lengths: jax.Array, compute_dtype: Any = None
+    params: PyTree, config: ModelConfig, tokens: jax.Array, lengths: jax.Array, compute_dtype: DTypeLike | None = None
 ) -> jax.Array:
     """Return the logits [N,T,V] float32 of right-padded tokens [N,T] with lengths [N].
 
@@ -258,7 +259,7 @@ def prediction_states(
     completion: jax.Array,
     completion_len: jax.Array,
     remat: str = "none",
-    compute_dtype: Any = None,
+    compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
 ) -> jax.Array:
     """Return the final states that predict each completion token, [B,G,T,D].
@@ -275,7 +276,7 @@ def states_before(
     shared: Sequence[Segment],
     rows: Segment,
     remat: str = "none",
-    compute_dtype: Any = None,
+    compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
     together: int = 1,
 ) -> jax.Array:

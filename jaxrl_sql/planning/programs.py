@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import DTypeLike
 
 from jaxrl_sql.algo import loss as losses
 from jaxrl_sql.algo.optim import make_optimizer
@@ -123,7 +124,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         work.cut(),
     )
 
-    def update(moving: Any, frozen: Any, batch: GroupBatch) -> Any:
+    def update(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
         count, trainable, opt_state = moving
         new, metrics = step(TrainState(count, trainable, frozen, None, opt_state), batch)
         return (new.step, new.trainable, new.opt_state), metrics
@@ -278,7 +279,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
     """Return a batch of `rows` prompts, abstract; `is_sampled`: nothing of it has been compared with anything."""
     grpo, sharding = setting.config.grpo, batch_sharding(setting.mesh)
 
-    def array(*shape: int, dtype: Any = jnp.float32) -> Any:
+    def array(*shape: int, dtype: DTypeLike = jnp.float32) -> Any:
         return jax.ShapeDtypeStruct((rows, *shape), jnp.dtype(dtype), sharding=sharding)
 
     per_token, per_answer = (work.group, work.answer), (work.group,)
@@ -324,7 +325,7 @@ def _states(setting: Setting, rows: int) -> Any:
     return jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
 
 
-def _host(setting: Setting, shape: tuple[int, ...], dtype: Any = jnp.int32) -> Any:
+def _host(setting: Setting, shape: tuple[int, ...], dtype: DTypeLike = jnp.int32) -> Any:
     """Return an array that comes from the host and so is on every device."""
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=replicated(setting.mesh))
 

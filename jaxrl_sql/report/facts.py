@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -15,7 +14,7 @@ from jaxrl_sql.report.charts import compiled_steps
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.load import Run, first_grpo_step, series, split_results
 from jaxrl_sql.text2sql.evals.interval import share_interval
-from jaxrl_sql.types import Fields, Record
+from jaxrl_sql.types import Fields, Json, Record
 
 MOST_CHANGED = 40
 # Of the last tenth of the steps: shares from which on one should look.
@@ -200,11 +199,11 @@ def _score(group: Group) -> float:
     return float(group["answers"][0]["reward"] or 0.0) if group["answers"] else 0.0
 
 
-def _joined(value: Any) -> Any:
+def _joined(value: Json) -> Json:
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _amount(count: Any) -> str:
+def _amount(count: float | str) -> str:
     number = float(count)
     for size, word in ((1e9, "billion"), (1e6, "million")):
         if number >= size:
@@ -212,12 +211,12 @@ def _amount(count: Any) -> str:
     return f"{number:,.0f}"
 
 
-def _date(text: Any) -> str | None:
+def _date(text: Json) -> str | None:
     found = _time(text)
     return found.strftime("%Y-%m-%d %H:%M UTC") if found else None
 
 
-def _time(text: Any) -> datetime | None:
+def _time(text: Json) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except (TypeError, ValueError):

@@ -13,12 +13,12 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.report.groups import Group
 from jaxrl_sql.report.html import PAGE, as_json, folder_page, write_text
 from jaxrl_sql.runtime.rollouts import unpack_ids
-from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Record
+from jaxrl_sql.types import DEMONSTRATION, Fields, InputError, Json, Record
 
 DATA, MARK = "data", "answers.json"
 FORM = 1
@@ -75,7 +75,7 @@ class AnswersFolder:
         self._write("head", head)
         write_text(self.out / "index.html", folder_page(str(head["title"])))
 
-    def write_more(self, name: str, value: Any) -> None:
+    def write_more(self, name: str, value: Json) -> None:
         """Write what is read when it is asked for: `tokens`, `schemas`."""
         self._write(name, value)
 
@@ -83,7 +83,7 @@ class AnswersFolder:
         """Write, last of all, what a page that is open asks again and again: whether there is more."""
         write_text(self.out / DATA / "stamp.js", f"jxStamp({stamp}, {'true' if is_live else 'false'});\n")
 
-    def _write(self, name: str, value: Any) -> None:
+    def _write(self, name: str, value: Json) -> None:
         text = as_json(value, ensure_ascii=False, separators=(",", ":"))
         raw = text.encode("utf-8", errors="replace")
         digest = zlib.crc32(raw) << 32 | len(raw)
@@ -172,13 +172,13 @@ class _Words:
     """Numbers for words, in the order in which they come."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, int] = {}
+        self._found: dict[Json, int] = {}
 
-    def number(self, word: Any) -> int:
+    def number(self, word: Json) -> int:
         """Return a word's number."""
         return self._found.setdefault(word, len(self._found))
 
-    def all(self) -> list[Any]:
+    def all(self) -> list[Json]:
         """Return the words in order."""
         return list(self._found)
 

@@ -22,7 +22,7 @@ from jaxrl_sql.report.facts import Evaluations, accuracies, changes, first_and_l
 from jaxrl_sql.report.groups import RUN, ResultFolder, last_evaluations
 from jaxrl_sql.report.load import Run, load_run
 from jaxrl_sql.runtime.plain import exact
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Json, Record
 
 PAGE = Path(__file__).parent / "page"
 VEGA = "vendor/vega.js"
@@ -85,13 +85,13 @@ def run_data(run: Run, evaluations: Evaluations) -> Record:
     }
 
 
-def as_json(value: Any, **options: Any) -> str:
+def as_json(value: Json, **options: Any) -> str:
     """Return a value as JSON for a browser, which rounds no whole number of it."""
     text = json.dumps(value, allow_nan=False, **options)
     return json.dumps(exact(value), allow_nan=False, **options) if _LONG.search(text) else text
 
 
-def in_page(value: Any) -> str:
+def in_page(value: Json) -> str:
     """Return a value as JSON that ends no element of a page, whatever is in it."""
     text = as_json(value)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

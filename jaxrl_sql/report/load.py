@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from jaxrl_sql.types import Fields, InputError
+from jaxrl_sql.types import Fields, InputError, Json
 
 Row = Fields
 
@@ -32,9 +31,9 @@ class Run:
     settings: Fields = field(default_factory=dict)
     about: Fields = field(default_factory=dict)
 
-    def setting(self, key: str, default: Any = None) -> Any:
+    def setting(self, key: str, default: Json = None) -> Json:
         """Return the value of a key such as `grpo.steps` in the run's configuration."""
-        found: Any = self.settings
+        found: Json = self.settings
         for name in key.split("."):
             found = found.get(name) if isinstance(found, Mapping) else None
         return default if found is None else found

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.model_runner import ModelRunner
@@ -21,7 +21,7 @@ from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.runtime.control_tokens import prompt_ids
 from jaxrl_sql.text2sql.env.turns import Turns
-from jaxrl_sql.types import InputError, Prompt
+from jaxrl_sql.types import InputError, Prompt, Tokenizer
 
 DEFAULT = EngineConfig()
 BUSY = "the engine is generating: read the other call to its end, or close it"
@@ -34,7 +34,9 @@ class Engine:
     have in common is cached from call to call until they are replaced. `stats` are those of the last call.
     """
 
-    def __init__(self, model: ModelConfig, params: Any, tokenizer: Any, config: EngineConfig = DEFAULT) -> None:
+    def __init__(
+        self, model: ModelConfig, params: PyTree, tokenizer: Tokenizer, config: EngineConfig = DEFAULT
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
@@ -47,12 +49,12 @@ class Engine:
     yields_all = True
 
     @property
-    def params(self) -> Any:
+    def params(self) -> PyTree:
         """Return the parameters that the next call samples from."""
         return self.runner.params
 
     @params.setter
-    def params(self, params: Any) -> None:
+    def params(self, params: PyTree) -> None:
         """Replace the parameters and reset the prefix cache; a call under way finishes with those it began with."""
         if params is not self.runner.params:
             self.runner.params = params
@@ -120,7 +122,7 @@ class Engine:
 
 
 def make_request(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompts: Sequence[Prompt | str | Sequence[int]],
     sampling: SamplingParams | Sequence[SamplingParams],
     step: int,

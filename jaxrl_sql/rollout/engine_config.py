@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import bucket
 from jaxrl_sql.models.ops import rng
@@ -61,7 +63,7 @@ class EngineConfig:
     chunk_steps: int = 16
     prefill_tokens: int = 1024
     prefix_cache_tokens: int = 32_768
-    compute_dtype: Any = None
+    compute_dtype: DTypeLike | None = None
     max_prompt_bucket: int = 0
     budget: KVBudget | None = None
     ways: int = 1

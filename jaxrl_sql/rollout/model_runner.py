@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql.batch import bucket
+from jaxrl_sql.batch import PyTree, bucket
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
@@ -37,16 +36,16 @@ class ModelRunner:
     pools they write are donated to them, and held here alone.
     """
 
-    def __init__(self, model: ModelConfig, params: Any, config: EngineConfig) -> None:
+    def __init__(self, model: ModelConfig, params: PyTree, config: EngineConfig) -> None:
         sizes = (config.block_size, config.completion_block_size)
         kernel = kernel_for(config.attention, model, sizes, jax.default_backend(), config.ways)
         self.model = PagedModel(model, config.compute_dtype, kernel)
         self.params = params
         self.config = config
-        self._split: tuple[Any, Any] | None = None
+        self._split: tuple[PyTree, PyTree] | None = None
         self.release()
 
-    def weights(self) -> Any:
+    def weights(self) -> PyTree:
         """Return the parameters as programs take them, layer by layer; they are split once for all calls."""
         if self._split is None or self._split[0] is not self.params:
             self._split = None
@@ -99,7 +98,7 @@ class ModelRunner:
         return decode.new_pool(self.model.config, blocks, block_size, self.cache_dtype)
 
     @property
-    def cache_dtype(self) -> Any:
+    def cache_dtype(self) -> np.dtype:
         """Return the dtype of keys and values, and of the states that are kept beside them."""
         if self.prompt_pool is not None:
             return self.prompt_pool.k[0].dtype
@@ -135,14 +134,14 @@ class ModelRunner:
 
     # --- programs
 
-    def prefill(self, weights: Any, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
+    def prefill(self, weights: PyTree, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
         """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
         self.prompt_pool, hidden = decode.prefill_chunk(weights, self.model, self.prompt_pool, hidden, chunk, has_past)
         return hidden
 
     def decode(
         self,
-        weights: Any,
+        weights: PyTree,
         config: ChunkConfig,
         prompts: PromptSlots,
         slots: DecodeSlots,
@@ -157,7 +156,12 @@ class ModelRunner:
         return slots, log
 
     def append_observation(
-        self, weights: Any, prompts: PromptSlots, slots: DecodeSlots, table: Any, observation: ObservationBatch
+        self,
+        weights: PyTree,
+        prompts: PromptSlots,
+        slots: DecodeSlots,
+        table: np.ndarray,
+        observation: ObservationBatch,
     ) -> DecodeSlots:
         """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
         self.completion_pool, slots = decode.append_observation(

@@ -22,7 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
+from jax.typing import DTypeLike
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.stacked_layers import take_layers
@@ -34,7 +36,7 @@ from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sampl
 from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.env.turns import Turns
-from jaxrl_sql.types import InputError, Prompt, Turn
+from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
 
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 """What samples from a policy."""
@@ -59,7 +61,7 @@ class ReplicatedEngine:
     yields_all = False
 
     def __init__(
-        self, model: ModelConfig, params: Any, tokenizer: Any, config: EngineConfig, grid: jax.sharding.Mesh
+        self, model: ModelConfig, params: PyTree, tokenizer: Tokenizer, config: EngineConfig, grid: jax.sharding.Mesh
     ) -> None:
         self.model, self.tokenizer, self.config, self.grid = model, tokenizer, config, grid
         self.params = params
@@ -226,12 +228,12 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Par
 
 
 @lru_cache(maxsize=64)
-def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
+def _mover(place: jax.sharding.NamedSharding, dtype: DTypeLike) -> Callable[[jax.Array], jax.Array]:
     """Return what brings an array to a sharding, in a dtype (None: its own)."""
     return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=place)
 
 
-def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
+def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: DTypeLike) -> jax.Array:
     """Bring an array to the grid and wait for it; one that lies on a mesh of its devices comes by one program."""
     held = getattr(leaf, "sharding", None)
     if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
@@ -278,8 +280,8 @@ def unpack_samples(said: bytes) -> list[Sample]:
 
 def make_engine(
     model: ModelConfig,
-    params: Any,
-    tokenizer: Any,
+    params: PyTree,
+    tokenizer: Tokenizer,
     config: EngineConfig,
     mesh: jax.sharding.Mesh,
     layout: tuple[int, int] | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from jaxrl_sql.batch import bucket
 from jaxrl_sql.models.ops.token_distribution import IdRanges
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.env.turns import TAGS
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Tokenizer
 
 _BYTE = 256
 
@@ -44,7 +44,7 @@ Found = tuple[Stops, dict[tuple[str, ...], str]]
 class Vocabulary:
     """A tokenizer, its control tokens, those that end a completion, and the bytes of all tokens for stop strings."""
 
-    def __init__(self, tokenizer: Any, declared_ends: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, declared_ends: Iterable[int] = ()) -> None:
         self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
         self.end_tokens = end_tokens(tokenizer, declared_ends)
         # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
@@ -68,7 +68,7 @@ class Vocabulary:
         return token_bytes(self.tokenizer)
 
 
-def end_tokens(tokenizer: Any, declared: Iterable[int] = ()) -> list[int]:
+def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     """Return the ids that end a completion.
 
     These are the tokenizer's end token, those that end a turn in known templates, and those that are `declared`
@@ -82,7 +82,7 @@ def end_tokens(tokenizer: Any, declared: Iterable[int] = ()) -> list[int]:
     return ids
 
 
-def missing_ids(tokenizer: Any, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
+def missing_ids(tokenizer: Tokenizer, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
     """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids.
 
     `ends` end a completion, and so have one, also where the tokenizer lacks it.
@@ -93,7 +93,7 @@ def missing_ids(tokenizer: Any, vocab_size: int, ends: Iterable[int] = ()) -> Id
     return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
-def token_bytes(tokenizer: Any) -> list[bytes]:
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """Return the bytes of each token id; none for an id without a token."""
     vocabulary = tokenizer.get_vocab()
     pieces: list[bytes] = [b""] * (max(vocabulary.values()) + 1)
@@ -111,7 +111,7 @@ def token_bytes(tokenizer: Any) -> list[bytes]:
     return pieces
 
 
-def _decoder(tokenizer: Any) -> str:
+def _decoder(tokenizer: Tokenizer) -> str:
     """Return how a tokenizer turns the names of tokens into text."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     described = decoder.__getstate__().decode() if decoder is not None else ""  # its JSON; the tokenizer's is megabytes

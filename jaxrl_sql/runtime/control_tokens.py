@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from jaxrl_sql.types import Tokenizer
+
 MARK = "\udabc"
 """Half a character, which no text that can be encoded holds."""
 ANEW = "\udabd"
@@ -53,7 +55,7 @@ class ControlTokens:
     blanks, whole terms, HTML. A tokenizer without `added_tokens_decoder` has no control tokens.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         added = getattr(tokenizer, "added_tokens_decoder", {})
         special = {token.content for token in added.values() if token.special}
@@ -104,12 +106,12 @@ class ControlTokens:
         return [i for i in ids if i in self.ids and i != self._unknown]
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 @lru_cache(maxsize=1)  # a copy of a large vocabulary takes a second
-def _unmarking(tokenizer: Any) -> Any:
+def _unmarking(tokenizer: Tokenizer) -> Any:
     """Return a copy of a tokenizer that removes marks after its search for control tokens; None if it cannot."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         return None
@@ -122,7 +124,7 @@ def _unmarking(tokenizer: Any) -> Any:
     return unmarking
 
 
-def plain_text(tokenizer: Any, text: str) -> str:
+def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
     """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
 
     A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
@@ -132,14 +134,14 @@ def plain_text(tokenizer: Any, text: str) -> str:
     return f"{tokenizer.bos_token}{ANEW}{text}" if _needs_begin(tokenizer, text) else text
 
 
-def _needs_begin(tokenizer: Any, text: str) -> bool:
+def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:
     begin = getattr(tokenizer, "bos_token", None)
     if not begin or text.startswith(begin):
         return False
     return bool(tokenizer.encode("", add_special_tokens=True)[:1] == [tokenizer.bos_token_id])
 
 
-def prompt_ids(tokenizer: Any, text: str) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of a whole text that a model continues: it has one begin token at most, and no end token.
 
     The token is put before the ids: behind its name in the text, SentencePiece would not mark the first word.

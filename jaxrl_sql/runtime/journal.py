@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from jaxrl_sql.runtime.folder import goes_on
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Json, Record
 
 _CRC = "crc"
 _MARK = f', "{_CRC}": "'
@@ -111,7 +111,7 @@ class Journal:
                 advice = "delete that line to do its work again" if number > 1 else "delete the file to begin anew"
                 raise InputError(f"{self.path}: line {number} is damaged: put the file back from a copy, or {advice}")
 
-    def _refuse_another(self, there: Any, wanted: Fields) -> None:
+    def _refuse_another(self, there: Json, wanted: Fields) -> None:
         if not isinstance(there, dict):
             raise InputError(f"{self.path}: its first line has no settings, so it is not this work's file")
         for name in {**there, **wanted}:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+
+from jaxrl_sql.types import Json
 
 _EXACT = 2**53 - 1
 """The largest whole number that a double holds, as it does all below."""
 
 
-def plain(value: Any) -> Any:
+def plain(value: Json) -> Json:
     """Return what JSON knows: NumPy's numbers as Python's, and null for NaN and infinities."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
@@ -20,7 +21,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
-def exact(value: Any) -> Any:
+def exact(value: Json) -> Json:
     """Return a value with whole numbers beyond 2^53 as text, at any depth: a reader of doubles would round them."""
     if isinstance(value, Mapping):
         return {name: exact(item) for name, item in value.items()}

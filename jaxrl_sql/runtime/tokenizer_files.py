@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.runtime.control_tokens import is_tag
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 
 TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
@@ -42,7 +42,7 @@ _TEXTS = (
 )
 
 
-def general_tokenizer(raw: Any, **fields: Any) -> Any:
+def general_tokenizer(raw: Any, **fields: Any) -> Tokenizer:
     """Wrap a tokenizer of the package tokenizers, which is used up, in transformers' general class.
 
     Texts keep the ids that it gives them, and decoding leaves spaces as they are.
@@ -58,7 +58,7 @@ def general_tokenizer(raw: Any, **fields: Any) -> Any:
     return tokenizer
 
 
-def read_tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of a folder, from disk only; decoding never changes spaces.
 
     Texts have the ids that the folder's `tokenizer.json` gives them. A folder without one is read by the class that it
@@ -82,11 +82,11 @@ def read_tokenizer(folder: Path) -> Any:
         raise InputError(f"tokenizer: {folder} cannot be loaded ({reason or repr(error)})") from error
 
 
-def _as_written(folder: Path) -> Any:
+def _as_written(folder: Path) -> Tokenizer:
     """Wrap a folder's tokenizer.json; tokens that only other files name are left out if no file states their ids."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+    import tokenizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    raw, fields = Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
+    raw, fields = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
     fields |= _default_roles(fields)
     _add_stated(raw, folder, fields)
     added = _added(raw)
@@ -204,7 +204,7 @@ def _chat_template(folder: Path, fields: Fields) -> Any:
     return templates["default"] if templates.keys() == {"default"} else templates
 
 
-def _by_class(folder: Path) -> Any:
+def _by_class(folder: Path) -> Tokenizer:
     """Read a folder without tokenizer.json by the class of transformers that it names, unless that loses blanks."""
     from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
@@ -219,7 +219,7 @@ def _by_class(folder: Path) -> Any:
     return tokenizer
 
 
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write a tokenizer so that transformers 4 and 5 read it, and give texts the ids that it gives them.
 
     The class is the general one, by the name that both versions know. An earlier tokenizer in the folder is replaced.
@@ -256,7 +256,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     (folder / FIELDS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def _special_fields(tokenizer: Any, added: Collection[str]) -> Record:
+def _special_fields(tokenizer: Tokenizer, added: Collection[str]) -> Record:
     """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there.
 
     Other roles than those of the first and the last token are left out where their tokens are ordinary ones.
@@ -289,7 +289,7 @@ def cut_alike(first: Any, second: Any) -> bool:
     return bool(ids == wanted)
 
 
-def misreading_class(folder: Path, tokenizer: Any) -> str:
+def misreading_class(folder: Path, tokenizer: Tokenizer) -> str:
     """Return the class by which AutoTokenizer reads a folder otherwise than what was saved there; empty for none.
 
     For some families, such as qwen2, transformers 5 takes their class whatever class the folder names.

@@ -26,7 +26,7 @@ from jaxrl_sql.serving.parameters import (
 )
 from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.prompts.chat import render_chat
-from jaxrl_sql.types import Fields, Prompt, Record
+from jaxrl_sql.types import Fields, Prompt, Record, Tokenizer
 
 MOST = 128
 """The most samples, and the most prompts, of a request."""
@@ -249,7 +249,7 @@ class CompletionRequest(Request):
             raise RefusedError(f"prompt: token {wrong} is none of the model's {size}", param="prompt")
         return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
 
-    def _ids(self, tokenizer: Any, text: str) -> list[int]:
+    def _ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
         if self.add_special_tokens:
             return prompt_ids(tokenizer, text)
         return list(tokenizer.encode(text, add_special_tokens=False))

@@ -24,12 +24,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers, future
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.formats.checksums import SUMS, damage, write_sums
 from jaxrl_sql.parallel.processes import wait_for_all
 from jaxrl_sql.runtime.folder import REPLACED, RunFolderError, cannot_write
 from jaxrl_sql.types import Fields, InputError, Record
 
-PyTree = Any
 Arrays = Mapping[str, np.ndarray]
 
 UNFINISHED = ".orbax-checkpoint-tmp"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from typing import Any
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.inference.policy_client import answers
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
@@ -25,7 +25,7 @@ from jaxrl_sql.training.keep import keep_evaluation
 from jaxrl_sql.training.session import PreemptedError, Session
 
 
-def greedy_answers(s: Session, params: Any, name: str, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
+def greedy_answers(s: Session, params: PyTree, name: str, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
     """Answer every question of the set `name` greedily; return the answers and the engine's counts.
 
     Raises PreemptedError when the run is to stop before it is done.
@@ -58,7 +58,7 @@ def verdicts_of(s: Session, questions: PromptSet, answered: list[Answered], rule
     return [Verdict(**one) for one in exchange([dataclasses.asdict(one) for one in own])]
 
 
-def evaluate_all(s: Session, params: Any, step: int) -> dict[str, float]:
+def evaluate_all(s: Session, params: PyTree, step: int) -> dict[str, float]:
     """Evaluate on every held-out split, record the numbers at `step` and return them; once for a step.
 
     When the run is to stop meanwhile nothing is recorded, and nothing returned: it is made when the run goes on.

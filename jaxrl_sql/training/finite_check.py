@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.runtime.health import HealthError, calmer
 
 
-def refuse_broken(step: int, phase: str, trainable: Any) -> None:
+def refuse_broken(step: int, phase: str, trainable: PyTree) -> None:
     """Raise HealthError when parameters are not finite, or so large that nothing can be computed with them."""
     if not bool(_is_sound(trainable)):
         raise HealthError(
@@ -20,7 +19,7 @@ def refuse_broken(step: int, phase: str, trainable: Any) -> None:
 
 
 @jax.jit
-def _is_sound(tree: Any) -> jax.Array:
+def _is_sound(tree: PyTree) -> jax.Array:
     """Return whether the sum of all squares is a finite float32."""
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.isfinite(sum((jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in floats), jnp.zeros(())))

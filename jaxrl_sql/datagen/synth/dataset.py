@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.datagen.reasoning import reason
 from jaxrl_sql.datagen.synth.databases import generate_database
@@ -41,7 +40,7 @@ from jaxrl_sql.datagen.synth.store import write_database
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.schema.render import compact
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import InputError, Tokenizer
 
 # How many questions are tokenized at once to measure them.
 _CHUNK = 1024
@@ -164,7 +163,7 @@ def _texts(out: Path, tally: _Tally) -> Iterator[str]:
             yield sql
 
 
-def _lengths(tokenizer: Any, path: Path, tally: _Tally) -> dict[str, float]:
+def _lengths(tokenizer: Tokenizer, path: Path, tally: _Tally) -> dict[str, float]:
     """Return the mean tokens of schema, question and SQL, and the longest of each."""
     sizes: dict[str, list[int]] = {"schema": [], "question": [], "sql": []}
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention import amx, cudnn, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
@@ -43,7 +44,7 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 
-def choose(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> TreeAttention:
+def choose(name: str | TreeAttention, config: ModelConfig, dtype: DTypeLike) -> TreeAttention:
     """Return the backend that `name` asks for, for activations of `dtype`; a function is taken as it is.
 
     `auto` takes the fused backend of this platform if it serves the model, else `xla`. Raises InputError for an
@@ -52,7 +53,7 @@ def choose(name: str | TreeAttention, config: ModelConfig, dtype: Any) -> TreeAt
     return name if callable(name) else for_platform(name, config, dtype, jax.default_backend())
 
 
-def for_platform(name: str, config: ModelConfig, dtype: Any, platform: str) -> TreeAttention:
+def for_platform(name: str, config: ModelConfig, dtype: DTypeLike, platform: str) -> TreeAttention:
     """Return the backend that `name` asks for on a platform (JAX's name of it), as `choose` does on this one."""
     reasons = {other: _refusal(backend, config, jnp.dtype(dtype), platform) for other, backend in BACKENDS.items()}
     possible = [other for other, reason in reasons.items() if reason is None]

@@ -7,10 +7,10 @@ the result alone); scores, softmax and sums are in float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention import xla
 from jaxrl_sql.models.attention.tree import Level, Window
@@ -18,7 +18,7 @@ from jaxrl_sql.models.ops import cpu
 from jaxrl_sql.models.spec import ModelConfig
 
 
-def refusal(config: ModelConfig, dtype: Any) -> str | None:
+def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
     """Return why attention of `dtype` is not computed here, or None."""
     del config
     if dtype != jnp.bfloat16:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
@@ -174,7 +175,7 @@ def _pad(x: jax.Array, by: dict[int, int], value: float = 0) -> jax.Array:
 KERNEL = Kernel(_forward, _backward)
 
 
-def refusal(config: ModelConfig, dtype: Any) -> str | None:
+def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
     """Return why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
 
     The GPU is this machine's; where that has none it is one of those that programs are compiled for ahead of time.
@@ -189,7 +190,7 @@ def refusal(config: ModelConfig, dtype: Any) -> str | None:
     return cannot(config, dtype, largest)
 
 
-def cannot(config: ModelConfig, dtype: Any, largest: int = 256) -> str | None:
+def cannot(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | None:
     """Return what of a model or of activations of `dtype` cuDNN cannot do, on any GPU; heads up to `largest`."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"activations are {jnp.dtype(dtype).name}, it computes in {' or '.join(DTYPES)}"

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from jaxrl_sql.models.attention.tree import Level, Window, on_mesh, reads_anything, valid_keys
 from jaxrl_sql.models.spec import ModelConfig
@@ -38,7 +39,7 @@ from jaxrl_sql.types import InputError
 TILES = (512, 256, 128)
 
 
-def refusal(config: ModelConfig, dtype: Any) -> str | None:
+def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
     """Return why splash cannot serve a model with activations of `dtype`; None: it can."""
     if config.sliding is not None:
         return "the model has sliding windows, which depend on a prompt's length, and its masks are static"

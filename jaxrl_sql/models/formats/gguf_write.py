@@ -31,7 +31,7 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
 from jaxrl_sql.models.rope import rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
 from jaxrl_sql.runtime.tokenizer_files import cut_alike
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
 """What matrices are kept as; vectors, norms and biases, stay float32."""
@@ -44,7 +44,7 @@ def save_gguf(
     path: str | Path,
     config: ModelConfig,
     tensors: Iterable[tuple[str, np.ndarray]],
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     kind: str = "f16",
     stops: Sequence[int] = (),
 ) -> None:
@@ -188,7 +188,7 @@ def _check(part: Path, path: Path, config: ModelConfig) -> None:
             )
 
 
-def tokenizer_metadata(tokenizer: Any, config: ModelConfig, stops: Sequence[int] = ()) -> Record:
+def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequence[int] = ()) -> Record:
     """Return a tokenizer as GGUF's metadata.
 
     Raises InputError for one that is no byte-level or SentencePiece BPE, or that reads back as another.

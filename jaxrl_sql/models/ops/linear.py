@@ -23,7 +23,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.ops import cpu
 
 
@@ -47,12 +49,12 @@ class Weight(NamedTuple):
 AnyWeight = jax.Array | Weight
 
 
-def wide_slots(params: Any) -> Any:
+def wide_slots(params: PyTree) -> Any:
     """Return what to differentiate by in place of parameters: zeros in float32 for narrow leaves, the others as are."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32) if _is_narrow(x) else x, params)
 
 
-def with_slots(params: Any, slots: Any) -> Any:
+def with_slots(params: PyTree, slots: Any) -> Any:
     """Return parameters whose narrow leaves are Weights with these slots; the other leaves are the slots themselves."""
     return jax.tree.map(lambda x, slot: Weight(x, slot) if _is_narrow(x) else slot, params, slots)
 
@@ -108,7 +110,7 @@ class Turned(NamedTuple):
         return self.weight.shape[::-1]
 
 
-def linear(x: jax.Array, w: AnyWeight | Turned, n_in: int = 1, dtype: Any = None) -> jax.Array:
+def linear(x: jax.Array, w: AnyWeight | Turned, n_in: int = 1, dtype: DTypeLike | None = None) -> jax.Array:
     """Contract the last `n_in` axes of x [...,*I] with the first `n_in` of w [*I,*O] -> [...,*O].
 
     The operands are in x's type; the result is too, or in `dtype`, to which it is then summed without rounding.
@@ -117,7 +119,7 @@ def linear(x: jax.Array, w: AnyWeight | Turned, n_in: int = 1, dtype: Any = None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _linear(x: jax.Array, w: AnyWeight, n_in: int, dtype: Any, is_turned: bool) -> jax.Array:
+def _linear(x: jax.Array, w: AnyWeight, n_in: int, dtype: DTypeLike, is_turned: bool) -> jax.Array:
     inner = tuple(range(x.ndim - n_in, x.ndim))
     of_in, _ = _axes(w, n_in, is_turned)
     return _dot(x, value_of(w).astype(x.dtype), inner, of_in, dtype or x.dtype)
@@ -132,13 +134,13 @@ def _axes(w: AnyWeight, n_in: int, is_turned: bool) -> tuple[tuple[int, ...], tu
 
 
 def _linear_forward(
-    x: jax.Array, w: AnyWeight, n_in: int, dtype: Any, is_turned: bool
+    x: jax.Array, w: AnyWeight, n_in: int, dtype: DTypeLike, is_turned: bool
 ) -> tuple[jax.Array, tuple[jax.Array, AnyWeight]]:
     return _linear(x, w, n_in, dtype, is_turned), (x, without_slot(w))
 
 
 def _linear_backward(
-    n_in: int, dtype: Any, is_turned: bool, kept: tuple[jax.Array, AnyWeight], g: jax.Array
+    n_in: int, dtype: DTypeLike, is_turned: bool, kept: tuple[jax.Array, AnyWeight], g: jax.Array
 ) -> tuple[jax.Array, Any]:
     del dtype  # it is g's
     x, weight = kept
@@ -200,7 +202,7 @@ def _sum(x: jax.Array, w: AnyWeight) -> jax.Array:
     return jnp.sum(x, axis=tuple(range(x.ndim - len(w.shape))))
 
 
-def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: Any) -> jax.Array:
+def _dot(a: jax.Array, b: jax.Array, of_a: tuple[int, ...], of_b: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Contract axes `of_a`, a's first or last, with axes `of_b`, b's first or last; round the sums to `dtype` alone."""
     over = ((of_a, of_b), ((), ()))
     has_unit = _has_unit(a, b)

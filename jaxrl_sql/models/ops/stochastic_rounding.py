@@ -6,19 +6,21 @@ move at all. Rounded by chance it moves as it should in the mean.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
+from jaxrl_sql.batch import PyTree
+
 
 class Narrow(NamedTuple):
     """An optimizer's state with its floating-point leaves in bfloat16; updates int32 scalar."""
 
     updates: jax.Array
-    state: Any
+    state: PyTree
 
 
 def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -27,10 +29,10 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
     The random numbers of the rounding depend on the number of the update alone, so a run that resumes rounds alike.
     """
 
-    def init(params: Any) -> Narrow:
+    def init(params: PyTree) -> Narrow:
         return Narrow(jnp.zeros((), jnp.int32), _narrow(inner.init(widen(params)), jax.random.key(0)))
 
-    def update(grads: Any, state: Narrow, params: Any = None) -> tuple[Any, Narrow]:
+    def update(grads: PyTree, state: Narrow, params: PyTree = None) -> tuple[PyTree, Narrow]:
         updates, new = inner.update(widen(grads), widen(state.state), params)
         key = jax.random.fold_in(jax.random.key(0), state.updates)
         return updates, Narrow(state.updates + 1, _narrow(new, key))
@@ -41,16 +43,16 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
 def in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """Keep the state of an optimizer in float32, whatever the parameters are in: optax makes it of their type."""
 
-    def init(params: Any) -> Any:
+    def init(params: PyTree) -> PyTree:
         return inner.init(widen(params))
 
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(grads: PyTree, state: PyTree, params: PyTree = None) -> tuple[PyTree, PyTree]:
         return inner.update(widen(grads), state, params)
 
     return optax.GradientTransformation(init, update)
 
 
-def apply_updates(params: Any, updates: Any, step: jax.Array) -> Any:
+def apply_updates(params: PyTree, updates: PyTree, step: jax.Array) -> PyTree:
     """Add updates to parameters; those in bfloat16 are added to in float32 and rounded by chance, by the step's key.
 
     At a rate of 1e-6 an update is far below the last bit of a weight of 0.02: rounded to the nearest, hardly any moves.
@@ -66,12 +68,12 @@ def apply_updates(params: Any, updates: Any, step: jax.Array) -> Any:
     return jax.tree.map(moved, params, updates)
 
 
-def widen(tree: Any) -> Any:
+def widen(tree: PyTree) -> PyTree:
     """Bring floating-point leaves to float32."""
     return jax.tree.map(lambda x: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
-def _narrow(tree: Any, key: jax.Array) -> Any:
+def _narrow(tree: PyTree, key: jax.Array) -> PyTree:
     """Round float32 leaves to bfloat16, up or down by chance, such that the mean is what was rounded."""
     leaves, structure = jax.tree.flatten(tree)
     rounded = [_round(x, jax.random.fold_in(key, i)) if x.dtype == jnp.float32 else x for i, x in enumerate(leaves)]

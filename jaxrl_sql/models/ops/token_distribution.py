@@ -73,11 +73,11 @@ class SamplingMetadata(NamedTuple):
     token's logit is divided by it when positive and multiplied when negative).
     """
 
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    min_p: Any
-    repetition_penalty: Any
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+    repetition_penalty: jax.Array
 
 
 def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
@@ -164,13 +164,13 @@ def sample_tokens(
     return SampledTokens(token, _pick(full, token), jnp.where(is_greedy, 0.0, _pick(allowed, token)))
 
 
-def _log_softmax(logits: jax.Array, temperature: Any) -> jax.Array:
+def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which broadcasts."""
     scaled = _scaled(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
     return scaled - jnp.log(jnp.sum(jnp.exp(scaled), axis=-1, keepdims=True))
 
 
-def _scaled(logits: jax.Array, largest: jax.Array, temperature: Any) -> jax.Array:
+def _scaled(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Subtract the largest logit [...,1] from logits [...,V], then divide by the temperature.
 
     The largest becomes 0 exactly, and NaN where it is not finite. Fused into another loop, its product with a penalty

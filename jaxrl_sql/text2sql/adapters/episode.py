@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.env.executor import exploratory
+from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, PendingObservation, SqlTurns
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, begun_by
 from jaxrl_sql.text2sql.rewards.score import RewardRule, ScoredResponse, collect, submit_texts
 from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql_reward
-from jaxrl_sql.types import Example, Fields, InputError, Response
+from jaxrl_sql.types import Example, Fields, InputError, Json, Response
 
 QUERY, SOLUTION = "query", "solution"
 """The roles of SQL that the policy gave by a tool of that name: such a turn has no form that could be wrong."""
@@ -29,7 +29,7 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 class SqlTask:
     """What a dialogue is scored by: an executor, the turns, and how an answer is read, judged and rewarded."""
 
-    executor: Any
+    executor: SqlExecutor
     turns: int = 5
     read: Read = read_skyrl_sql
     reward: RewardRule = skyrl_sql_reward
@@ -67,12 +67,12 @@ class SqlEpisode:
         self._add("assistant", written)
         return self._answer(self.environment.next(Action(written, finish_reason)))
 
-    def query(self, sql: Any) -> str | None:
+    def query(self, sql: Json) -> str | None:
         """Take a turn with a tool's query, "" if it is no text; return as `step` does."""
         self._add(QUERY, text := _text(sql))
         return self._answer(self.environment.ask(text))
 
-    def solve(self, sql: Any) -> None:
+    def solve(self, sql: Json) -> None:
         """End the dialogue with a tool's solution, "" if it is no text; raises InputError when it was over before."""
         self._add(SOLUTION, _text(sql))
         self._answer(None)
@@ -115,7 +115,7 @@ def example_of(row: Fields) -> Example:
     return Example("", "", str(db_path), question, str(gold_sql), dialect=dialect)
 
 
-def response_of(completion: Any, prompt: Any = "") -> Response:
+def response_of(completion: Json, prompt: Json = "") -> Response:
     """Return a completion as it is scored: a text, or a chat's messages, of which the policy's count.
 
     A call of a tool is a turn by itself; its SQL is the argument `sql`. A thought that a message holds apart is put
@@ -146,13 +146,13 @@ def content_text(content: Content) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list | tuple) else [content]
-    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts: list[Json] = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     if other := next((text for text in texts if not isinstance(text, str | None)), None):
         raise InputError(f"a message's content must be a text or parts with texts, not {type(other).__name__}")
     return "".join(text or "" for text in texts)
 
 
-def _begun(prompt: Any) -> str:
+def _begun(prompt: Json) -> str:
     """Return the beginning of the answer in a prompt: a tag at its end, or the content of a last assistant message."""
     if isinstance(prompt, str):
         return begun_by(prompt)
@@ -170,7 +170,7 @@ def _written(message: Fields, may_be_opened: bool) -> str:
     return with_opened_thought(text) if may_be_opened else text
 
 
-def _called(call: Any) -> tuple[str, str]:
+def _called(call: Json) -> tuple[str, str]:
     """Return the turn of a tool's call; a call without SQL is a query without text."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
@@ -183,7 +183,7 @@ def _called(call: Any) -> tuple[str, str]:
     return (SOLUTION if function.get("name") == SOLUTION else QUERY, sql)
 
 
-def _text(argument: Any) -> str:
+def _text(argument: Json) -> str:
     """Return a tool's argument, which a model may have written in another type."""
     return argument if isinstance(argument, str) else ""
 

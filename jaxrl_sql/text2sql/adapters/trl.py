@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 from jaxrl_sql.text2sql.adapters.episode import SqlEpisode, SqlTask, example_of, response_of
-from jaxrl_sql.types import Fields, InputError
+from jaxrl_sql.types import Fields, InputError, Json
 
 _OVER = "The dialogue is over."
 
@@ -77,7 +77,7 @@ def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
     """
 
     def sql_reward(
-        completions: Sequence[str | list[Fields]], prompts: Sequence[Any] = (), **columns: Any
+        completions: Sequence[str | list[Fields]], prompts: Sequence[Json] = (), **columns: Any
     ) -> list[float | None]:
         # Lists, and arrays such as NumPy's; the trainer passes other things by name, too.
         wide = {name: list(values) for name, values in columns.items() if _is_column(values)}
@@ -92,5 +92,5 @@ def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
     return sql_reward
 
 
-def _is_column(values: Any) -> bool:
+def _is_column(values: Json) -> bool:
     return isinstance(values, Iterable) and isinstance(values, Sized) and not isinstance(values, str | bytes | Mapping)

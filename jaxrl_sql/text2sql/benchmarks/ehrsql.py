@@ -13,12 +13,11 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, mended, read_json, read_records
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, is_reshaped, listed, no_split, said, uid_or
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Json, Record
 
 _SPLITS = ("valid", "dev", "test", "train")
 # A few questions of the shared task's, on its database.
@@ -155,7 +154,7 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     """Join questions and labels by id."""
     path, labels = part / split / "data.json", part / split / "label.json"
     found = read_json(path, notes)
-    questions: Any = found.get("data") if isinstance(found, dict) else found
+    questions: Json = found.get("data") if isinstance(found, dict) else found
     if not isinstance(questions, list):
         raise InputError(f"{path}: expected a list of questions under `data`")
     if not labels.is_file():

@@ -10,11 +10,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.text2sql.env.files import ID_KEYS, whole_number_ids
 from jaxrl_sql.text2sql.files.jsonl import ODD, as_windows, load_json
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Json, Record
 
 Notes = list[str]
 """Plain sentences for the user, in the order in which they came up."""
@@ -55,7 +55,7 @@ def read_text(path: Path, notes: Notes) -> str:
     return as_windows(text)
 
 
-def read_json(path: Path, notes: Notes) -> Any:
+def read_json(path: Path, notes: Notes) -> Json:
     """Read a JSON file; raises InputError (`file:line: what`) where it is none."""
     return load_json(read_text(path, notes), path)
 

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.env.files import is_blank
 from jaxrl_sql.text2sql.files.jsonl import from_json
 from jaxrl_sql.text2sql.files.traces import trace_of
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Json, Record
 
 ASKED = {
     "question": ("question", "nl_question", "utterance", "nl"),
@@ -121,7 +120,7 @@ def _rewarded(record: Record) -> Record:
     return found
 
 
-def _prompt(value: Any) -> str:
+def _prompt(value: Json) -> str:
     """Return the text of a prompt: what the user says in a chat, or the text itself."""
     if isinstance(value, str):
         return value

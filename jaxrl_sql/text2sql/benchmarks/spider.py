@@ -15,7 +15,6 @@ from typing import Any
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import (
     Notes,
-    Record,
     compare_golds,
     first_record,
     mended,
@@ -24,6 +23,7 @@ from jaxrl_sql.text2sql.benchmarks.files import (
     statements,
 )
 from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+from jaxrl_sql.types import Record
 
 _DATABASES = ("database", "databases")
 _TEST_DATABASES = ("test_database", *_DATABASES)

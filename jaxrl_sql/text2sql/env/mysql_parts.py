@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import sqlglot
 from sqlglot import ErrorLevel, exp
 
-Rewrite = Callable[[Any], exp.Expression | None]
+Rewrite = Callable[[exp.Expression], exp.Expression | None]
 
 FAILS = "ABS(-9223372036854775807 - 1)"
 """An expression that fails when SQLite runs it: the value shows only then that it cannot be translated."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+
+from jaxrl_sql.text2sql.env.ports import SqlOutcome
+from jaxrl_sql.types import Cell
 
 MAX_CHARACTERS = 9_000
 MAX_ROWS = 50
 MAX_CELL = 200
 
 
-def observe(outcome: Any, max_characters: int = MAX_CHARACTERS, max_rows: int = MAX_ROWS) -> str:
+def observe(outcome: SqlOutcome, max_characters: int = MAX_CHARACTERS, max_rows: int = MAX_ROWS) -> str:
     """Write a result whole up to `max_characters`, else its first `max_rows` rows and a line that says so.
 
     A result that even so is longer loses the end of long cells and then of the text, and says that too.
@@ -30,11 +33,11 @@ def observe(outcome: Any, max_characters: int = MAX_CHARACTERS, max_rows: int = 
     return f"{text}\n(the first {len(shown)} of {len(rows)} rows, cut to fit)"
 
 
-def _line(cells: Any, longest: int = 0) -> str:
+def _line(cells: Sequence[Cell], longest: int = 0) -> str:
     return " | ".join(_cell(cell, longest) for cell in cells)
 
 
-def _cell(cell: Any, longest: int) -> str:
+def _cell(cell: Cell, longest: int) -> str:
     """Write a value as SQL would show it, on one line."""
     if cell is None:
         return "NULL"

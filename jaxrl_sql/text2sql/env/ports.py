@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from jaxrl_sql.types import Fields, Golds, Record
+from jaxrl_sql.types import Cell, Fields, Golds, Record
 
 Options = Record | Sequence[Record | None] | None
 """What a comparison is told beside its rule: one dict for all items, or one for each."""
@@ -33,7 +33,7 @@ class SqlOutcome(Protocol):
         ...
 
     @property
-    def rows(self) -> Sequence[tuple[Any, ...]]:
+    def rows(self) -> Sequence[tuple[Cell, ...]]:
         """Return the rows as Python's values, none where the query failed."""
         ...
 

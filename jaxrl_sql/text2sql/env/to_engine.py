@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from sqlglot import exp
 
@@ -54,7 +53,7 @@ class _Rewriter:
         self.engine = engine
         self.schema = schema
         self.scopes = Scopes(schema)
-        comparisons: dict[type[exp.Expression], Callable[[Any], exp.Expression | None]] = dict.fromkeys(
+        comparisons: dict[type[exp.Expression], Callable[[exp.Expression], exp.Expression | None]] = dict.fromkeys(
             _COMPARISONS, self._compare
         )
         self.rules = comparisons | {
@@ -202,7 +201,9 @@ class _Rewriter:
             node.set("low", low)
             node.set("high", high)
 
-    def _pair(self, left: Any, right: Any, *, is_equality: bool) -> tuple[Any, Any]:
+    def _pair(
+        self, left: exp.Expression, right: exp.Expression, *, is_equality: bool
+    ) -> tuple[exp.Expression, exp.Expression]:
         """Return two sides of a comparison of types that the engine compares as SQLite does by their affinities."""
         kinds = self.scopes.kind(left), self.scopes.kind(right)
         if kinds[0] in _FORMS or kinds[1] in _FORMS:
@@ -214,7 +215,9 @@ class _Rewriter:
             return self._text_and_number(left, right, is_equality=is_equality)
         return left, right
 
-    def _text_and_number(self, text: Any, number: Any, *, is_equality: bool) -> tuple[Any, Any]:
+    def _text_and_number(
+        self, text: exp.Expression, number: exp.Expression, *, is_equality: bool
+    ) -> tuple[exp.Expression, exp.Expression]:
         """Compare as texts where SQLite does, or where only equal ones count; else as numbers.
 
         A literal that is a number is left to the engine, which reads it so. Texts of a column of numbers are what the
@@ -232,7 +235,7 @@ class _Rewriter:
             return text, literal or _cast(number, "text")
         return text, number
 
-    def _dated(self, node: Any, other: Any, kind: str) -> Any:
+    def _dated(self, node: exp.Expression, other: exp.Expression, kind: str) -> exp.Expression:
         """Return a date as the text that SQLite compares, where the other side is not written as such a date."""
         if kind not in _FORMS or self.scopes.kind(other) == kind:
             return node

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.text2sql.env.dialect import to_sqlite, why_refused
 from jaxrl_sql.text2sql.env.observe import MAX_ROWS, observe
-from jaxrl_sql.text2sql.env.ports import SqlJob
+from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlJob, SqlOutcome
 from jaxrl_sql.text2sql.env.tags import hide_tags, show_tags
 from jaxrl_sql.text2sql.env.verdicts import is_trusted
 from jaxrl_sql.types import InputError
@@ -96,7 +96,7 @@ class SqlResult:
     left: int
     doubt: Callable[[str], None]
     job: SqlJob = field(init=False)
-    large: Any = field(default=None, init=False)
+    large: SqlOutcome | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Begin to run the query."""
@@ -121,7 +121,7 @@ class SqlResult:
             return wrap(observe(self.large), self.left)
         return wrap(f"{observe(first)}\n({self.large.error}; the first {MAX_ROWS})", self.left)
 
-    def _outcome(self, sql: str) -> Any:
+    def _outcome(self, sql: str) -> SqlOutcome:
         (outcome,) = self.job.result()
         if not is_trusted(outcome.status, outcome.stopped_by):
             (outcome,) = self.submit(sql).result()
@@ -129,7 +129,7 @@ class SqlResult:
                 self.doubt(outcome.stopped_by or outcome.status)
         return outcome
 
-    def _ask_for_less(self, outcome: Any) -> None:
+    def _ask_for_less(self, outcome: SqlOutcome) -> None:
         if outcome.status == "too_large" and _SELECT.match(self.sql):
             self.large, self.job = outcome, self.submit(self._first_rows())
 
@@ -169,7 +169,7 @@ class SqlTurns:
     query twice, or what else spoiled it: the answer's reward then says nothing of it.
     """
 
-    executor: Any
+    executor: SqlExecutor
     database: str
     turns: int = 5
     limits: Any = None

@@ -11,14 +11,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_curve, vote_curve
-from jaxrl_sql.types import Example, Fields, Record, Response, whole_text
+from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, whole_text
 
 ROWS, CELL = 5, 200
 # Making Python's rows of a very large result to show five of them takes seconds.
@@ -172,7 +172,7 @@ def result_of(outcome: SqlOutcome) -> Record | None:
     return _shown(outcome, outcome.status)
 
 
-def shown_row(row: Sequence[Any]) -> list[Any]:
+def shown_row(row: Sequence[Cell]) -> list[Json]:
     """Return a row's cells as JSON can hold them, cut where they are long."""
     return [_cell(cell) for cell in row]
 
@@ -194,7 +194,7 @@ def _table(example: Example) -> Record:
     return _cut(columns, rows[:ROWS], len(rows))
 
 
-def _cut(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> Record:
+def _cut(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> Record:
     return {
         "columns": [_cell(name) for name in columns],
         "rows": [shown_row(row) for row in rows],
@@ -202,7 +202,7 @@ def _cut(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int) -> R
     }
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Cell) -> Json:
     """Return a cell as JSON can hold it, cut where it is long."""
     if isinstance(value, bytes):
         return f"x'{value[: CELL // 2].hex()}'" + ("…" if len(value) > CELL // 2 else "")

@@ -6,7 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-Cells = Sequence[Any]
+from jaxrl_sql.types import Cell
+
+Cells = Sequence[Cell]
 
 
 class RowPair(NamedTuple):

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from jaxrl_sql.text2sql.env.ports import SqlOutcome
+from jaxrl_sql.types import Cell
 
 # The values of a column with their counts, by the column's name and how often the name came before.
-Columns = Mapping[tuple[str, int], Counter[Any]]
+Columns = Mapping[tuple[str, int], Counter[Cell]]
 
 
 def likeness_of(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
@@ -43,7 +44,7 @@ def _kind(outcome: SqlOutcome, kinds: dict[tuple[Any, ...], int]) -> int:
     return kinds.setdefault(key, len(kinds))
 
 
-def counted(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Columns:
+def counted(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:
     """Count the values of each column; nothing where there are no rows."""
     if not rows:
         return {}

@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxrl_sql.text2sql.env.files import uid_of
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Json, Record
 
 # What `surrogateescape` makes of a byte that is not UTF-8.
 ODD = re.compile("[\udc80-\udcff]")
@@ -25,7 +24,7 @@ def as_windows(text: str) -> str:
     return ODD.sub(lambda found: _WINDOWS[found.group()], text)
 
 
-def from_json(line: str) -> Any:
+def from_json(line: str) -> Json:
     """Return the value of a JSON text; half a character, which JSON can spell and no file can hold, is read as `?`."""
     found = json.loads(line)
     if _HALF.search(line):
@@ -33,7 +32,7 @@ def from_json(line: str) -> Any:
     return found
 
 
-def load_json(line: str, path: Path, number: int = 0) -> Any:
+def load_json(line: str, path: Path, number: int = 0) -> Json:
     """Return the value in a line of a file, or in all of it; raises InputError (`file:line: not JSON`)."""
     try:
         return from_json(line)

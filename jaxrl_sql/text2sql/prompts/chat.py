@@ -10,11 +10,10 @@ import string
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
 from jaxrl_sql.text2sql.env.tags import OPENED, OPENING_THOUGHT
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Record, Tokenizer
 
 Message = Mapping[str, str]
 
@@ -38,7 +37,7 @@ _FLAGS = ("", "-", "_", "0", "^", "#")
 
 
 def render_chat(
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     thinking: bool | None = None,
     begin: str | None = None,
@@ -96,7 +95,7 @@ def whole_beginning(text: str, begin: str) -> str:
     return opening[0] + _begun_once(opening[0], begin) if opening else begin
 
 
-def turn_end(tokenizer: Any) -> int | None:
+def turn_end(tokenizer: Tokenizer) -> int | None:
     """Return the control token that ends an assistant's turn in the chat template; None where there is none."""
     answer = "SELECT 1"
     try:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat, whole_beginning
@@ -29,18 +29,9 @@ from jaxrl_sql.text2sql.schema.quote import quote_name, quote_text
 from jaxrl_sql.text2sql.schema.read import Schema, read_schema
 from jaxrl_sql.text2sql.schema.render import RENDERERS
 from jaxrl_sql.text2sql.schema.synonyms import find_alike
-from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, whole_text
+from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, Tokenizer, whole_text
 
 ShowSchema = Callable[[Example, Schema], str]
-
-
-class Tokenizer(Protocol):
-    """What prompts need of a tokenizer (Hugging Face's have more); the chat style also needs a chat template."""
-
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Return the ids of a text."""
-        ...
-
 
 Shown = tuple[str, str]
 """A few-shot example: what is asked, its schema before its question, and the answer."""
@@ -50,7 +41,7 @@ class Wrap(Protocol):
     """Puts examples before the schema part, and what a style has round it all; the question part ends the prompt."""
 
     def __call__(
-        self, tokenizer: Any, schema_text: str, question_text: str, shown: Sequence[Shown] = ..., /
+        self, tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = ..., /
     ) -> tuple[str, str]:
         """Return the two parts of the prompt."""
         ...
@@ -176,7 +167,7 @@ def _tagged_question(hint: str, example: Example) -> str:
 
 
 def _plain_wrap(
-    tokenizer: Any, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
+    tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
 ) -> tuple[str, str]:
     before = "".join(f"{asked}{answer}\n\n" for asked, answer in shown)
     return plain_text(tokenizer, before + schema_text), question_text
@@ -201,7 +192,7 @@ def _chat_parts(
 
 
 def _chat_wrap(
-    tokenizer: Any,
+    tokenizer: Tokenizer | None,
     schema_text: str,
     question_text: str,
     shown: Sequence[Shown] = (),

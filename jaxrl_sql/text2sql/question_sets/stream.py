@@ -18,8 +18,8 @@ from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_lines
 from jaxrl_sql.text2sql.benchmarks.gather import ByPlace, EmptyId, Item, Lines, example_of, fault_of
 from jaxrl_sql.text2sql.benchmarks.lines import OWN, SYNSQL, own_lines, synsql_lines
 from jaxrl_sql.text2sql.files.index import LineIndex, open_index
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning, Tokenizer
-from jaxrl_sql.types import Example, InputError, Prompt
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, Pruning
+from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
 _READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: own_lines}
 # A record of a question is at least about this long: shorter files are not worth an index.

@@ -10,15 +10,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.files.shares import rank
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer, taught_sql
-from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning, Tokenizer
-from jaxrl_sql.types import Example, InputError, Response
+from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, Pruning
+from jaxrl_sql.types import Example, InputError, Response, Tokenizer
 
 # Token ids of schemas that are kept of each style: questions of a database need not stand together.
 _SCHEMAS = 512
@@ -120,7 +120,7 @@ def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def word_tokens(tokenizer: Any) -> tuple[int, ...]:
+def word_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids that are words or parts of words, not SQL keywords (which are upper case) nor punctuation."""
     texts = ((i, tokenizer.decode([i])) for i in range(len(tokenizer)))
     return tuple(i for i, text in texts if text.isalpha() and text.isascii() and not text.isupper())

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.text2sql.files.shares import hold_out
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
-from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, Tokenizer
+from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning
 from jaxrl_sql.text2sql.schema import Schema
 from jaxrl_sql.training.batching.sft_batches import (
     Row,
@@ -23,7 +23,7 @@ from jaxrl_sql.training.batching.sft_batches import (
     supervise,
     whole,
 )
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Tokenizer
 
 _NO_QUESTION = "a trace of no question that is taught"
 

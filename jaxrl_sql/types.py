@@ -31,8 +31,16 @@ class Tokenizer(Protocol):
     bos_token_id: int | None
     special_tokens_map: Mapping[str, str]
 
+    def __hash__(self) -> int:
+        """Return the hash of the object."""
+        ...
+
     def __len__(self) -> int:
         """Return the number of tokens."""
+        ...
+
+    def __call__(self, text: str | list[str], **options: Any) -> Any:
+        """Return the encoding of a text, or of several."""
         ...
 
     def get_vocab(self) -> dict[str, int]:

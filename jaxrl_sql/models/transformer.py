@@ -182,7 +182,7 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
-def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: DTypeLike) -> jax.Array:
+def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: DTypeLike | None) -> jax.Array:
     """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
     x = lookup(params["embed"], tokens)
     x = x if dtype is None else x.astype(dtype)

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,14 +166,14 @@ class BlockTable:
         self.held = need
         return True
 
-    def table(self) -> np.ndarray:
+    def table(self) -> Any:
         """Return [N,J] int32, J columns of the present level, with `num_blocks` where a slot has no block."""
         columns = self.levels[self.level][1]
         is_held = np.arange(columns) < self.held[:, None]
         return np.where(is_held, self.blocks[:, :columns], self.num_blocks).astype(np.int32)
 
 
-def block_owner(table: np.ndarray, num_blocks: int, block_size: int) -> tuple[np.ndarray, np.ndarray]:
+def block_owner(table: np.ndarray, num_blocks: int, block_size: int) -> tuple[Any, Any]:
     """Return owner [Y] and start [Y] of each of `num_blocks` blocks in a table [X,J]; X owns a free block."""
     owner = np.full(num_blocks, len(table), np.int32)
     start = np.zeros(num_blocks, np.int32)

@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
-from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
@@ -228,12 +227,12 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Par
 
 
 @lru_cache(maxsize=64)
-def _mover(place: jax.sharding.NamedSharding, dtype: DTypeLike) -> Callable[[jax.Array], jax.Array]:
+def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array], jax.Array]:
     """Return what brings an array to a sharding, in a dtype (None: its own)."""
     return jax.jit(lambda x: x if dtype is None else x.astype(dtype), out_shardings=place)
 
 
-def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: DTypeLike) -> jax.Array:
+def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
     """Bring an array to the grid and wait for it; one that lies on a mesh of its devices comes by one program."""
     held = getattr(leaf, "sharding", None)
     if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:

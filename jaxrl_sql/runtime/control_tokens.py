@@ -117,7 +117,7 @@ def _unmarking(tokenizer: Tokenizer) -> Any:
         return None
     from tokenizers import normalizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
-    unmarking = copy.deepcopy(tokenizer)
+    unmarking: Any = copy.deepcopy(tokenizer)
     core = unmarking.backend_tokenizer
     further = [] if core.normalizer is None else [core.normalizer]
     core.normalizer = normalizers.Sequence([normalizers.Replace(_READABLE_MARK, ""), *further])
@@ -131,7 +131,9 @@ def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
     themselves. Without a tokenizer the text stays as it is. `ANEW` follows the token, so that SentencePiece marks the
     first word as it does without the token.
     """
-    return f"{tokenizer.bos_token}{ANEW}{text}" if _needs_begin(tokenizer, text) else text
+    if tokenizer is None or not _needs_begin(tokenizer, text):
+        return text
+    return f"{tokenizer.bos_token}{ANEW}{text}"
 
 
 def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:
@@ -146,5 +148,5 @@ def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
     The token is put before the ids: behind its name in the text, SentencePiece would not mark the first word.
     """
-    begin = [tokenizer.bos_token_id] if _needs_begin(tokenizer, text) else []
-    return [*begin, *_ids(tokenizer, text)]
+    begin = tokenizer.bos_token_id if _needs_begin(tokenizer, text) else None
+    return [*([] if begin is None else [begin]), *_ids(tokenizer, text)]

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jaxrl_sql.text2sql.env.executor import exploratory
-from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, PendingObservation, SqlTurns
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, begun_by
@@ -29,7 +29,7 @@ _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 class SqlTask:
     """What a dialogue is scored by: an executor, the turns, and how an answer is read, judged and rewarded."""
 
-    executor: SqlExecutor
+    executor: Any
     turns: int = 5
     read: Read = read_skyrl_sql
     reward: RewardRule = skyrl_sql_reward

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.text2sql.env.dialect import to_sqlite, why_refused
 from jaxrl_sql.text2sql.env.observe import MAX_ROWS, observe
-from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlJob, SqlOutcome
+from jaxrl_sql.text2sql.env.ports import SqlJob, SqlOutcome
 from jaxrl_sql.text2sql.env.tags import hide_tags, show_tags
 from jaxrl_sql.text2sql.env.verdicts import is_trusted
 from jaxrl_sql.types import InputError
@@ -169,7 +169,7 @@ class SqlTurns:
     query twice, or what else spoiled it: the answer's reward then says nothing of it.
     """
 
-    executor: SqlExecutor
+    executor: Any
     database: str
     turns: int = 5
     limits: Any = None

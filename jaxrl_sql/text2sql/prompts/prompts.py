@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare, plain_text
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat, whole_beginning
@@ -192,7 +192,7 @@ def _chat_parts(
 
 
 def _chat_wrap(
-    tokenizer: Tokenizer | None,
+    tokenizer: Any,
     schema_text: str,
     question_text: str,
     shown: Sequence[Shown] = (),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from jaxrl_sql.text2sql.env.executor import exploratory
-from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.env.turns import SQL_STOPS, Environment, SqlTurns
 from jaxrl_sql.text2sql.prompts.dialects import taught_sql
 from jaxrl_sql.text2sql.recipes.recipe import Observe, Recipe
@@ -57,7 +57,7 @@ def _respond_by_looking_up(example: Example, observe: Observe | None) -> Respons
     ]
 
 
-def _turns(executor: SqlExecutor, example: Example, turns: int) -> Environment:
+def _turns(executor: Any, example: Example, turns: int) -> Environment:
     dialect = "sqlite" if example.engine_url else example.dialect
     return SqlTurns(executor, example.database, turns, exploratory(executor.limits), dialect)
 

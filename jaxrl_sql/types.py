@@ -39,8 +39,8 @@ class Tokenizer(Protocol):
         """Return the number of tokens."""
         ...
 
-    def __call__(self, text: str | list[str], **options: Any) -> Any:
-        """Return the encoding of a text, or of several."""
+    def __call__(self, text: Sequence[str], **options: Any) -> Any:
+        """Return the encoding of a text (or of several)."""
         ...
 
     def get_vocab(self) -> dict[str, int]:

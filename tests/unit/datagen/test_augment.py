@@ -145,6 +145,7 @@ def test_rows_make_no_tie_in_another_gold(connection: sqlite3.Connection, path: 
         ("SELECT worker, count(*) FROM done GROUP BY worker ORDER BY 2 DESC LIMIT 1", True),
         ("SELECT worker, grade FROM done ORDER BY 2 LIMIT 1", False),
         ("SELECT worker FROM done ORDER BY grade > 0", False),
+        ("SELECT worker FROM done ORDER BY 1.5 LIMIT 1", True),  # no column's number
         ("SELECT worker FROM done LIMIT 1", False),
         ("SELECT worker FROM done ORDER BY nowhere LIMIT 1", False),
         ("SELECT (", False),

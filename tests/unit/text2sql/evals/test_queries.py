@@ -99,6 +99,7 @@ TIES = [
     ("SELECT c FROM t ORDER BY c DESC LIMIT 1", False),  # the tied rows are the same
     ("SELECT a, c FROM t ORDER BY 2 DESC LIMIT 1", True),
     ("SELECT a, c AS what FROM t ORDER BY what DESC LIMIT 1", True),
+    ("SELECT t.b, c AS b FROM t ORDER BY b DESC LIMIT 1", True),  # SQLite prefers the alias
     ("SELECT * FROM t ORDER BY c DESC LIMIT 1", True),
     ("SELECT * FROM t ORDER BY c LIMIT 1", False),
     ("SELECT a FROM t LIMIT 2", True),  # no order at all

@@ -17,8 +17,6 @@ embedding is a constant, from which the constant query and key are read.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +32,7 @@ SLOW_TURN = 0.005
 COPY_GAIN = 3.0
 
 
-def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> Any:
+def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> PyTree:
     """Replace embeddings and attention weights of fresh parameters by ones that copy; the MLPs stay as they are.
 
     Raises InputError when query heads share key heads, when a head is wider than the model, and for sliding layers or

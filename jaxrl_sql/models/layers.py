@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.ops.linear import AnyWeight, gradient_of, scale, value_of, widened, without_slot
 from jaxrl_sql.parallel.rules import constrain
 
@@ -36,7 +36,7 @@ def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tup
     return lookup(table, tokens), (without_slot(table), tokens)
 
 
-def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[Any, None]:
+def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[PyTree, None]:
     table, tokens = kept
     total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
     return gradient_of(table, constrain(total, TABLE)), None

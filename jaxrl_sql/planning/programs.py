@@ -124,7 +124,7 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
         work.cut(),
     )
 
-    def update(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
+    def update(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> PyTree:
         count, trainable, opt_state = moving
         new, metrics = step(TrainState(count, trainable, frozen, None, opt_state), batch)
         return (new.step, new.trainable, new.opt_state), metrics
@@ -318,7 +318,7 @@ def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
     return KVPool((layer,) * model.n_layers, (layer,) * model.n_layers)
 
 
-def _states(setting: Setting, rows: int) -> Any:
+def _states(setting: Setting, rows: int) -> PyTree:
     """Return states [rows,D] as prompt slots and decode slots keep them."""
     shape = (rows, setting.model.d_model)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, ("batch", "none"), shape))

@@ -9,7 +9,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -174,7 +175,7 @@ def open_trackers(
     return tuple(made[name]() for name in dict.fromkeys(names))
 
 
-def _package(name: str) -> Any:
+def _package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

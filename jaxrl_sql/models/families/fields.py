@@ -7,10 +7,10 @@ never run as something that it is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
-from jaxrl_sql.types import Fields, InputError, Record
+from jaxrl_sql.types import Fields, InputError, Json, Record
 
 HfConfig = Record
 
@@ -28,7 +28,7 @@ class Family(NamedTuple):
     new_sliding: Callable[[int], SlidingWindow] | None = None
 
 
-def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Any:
+def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
     """Return a number field, or `default` where it is absent or null; raises InputError naming the field.
 
     `where` names the dict where it is not the whole config.
@@ -48,7 +48,7 @@ def count(hf: HfConfig, name: str, default: int | None = None) -> int:
     return checked_count(number(hf, name, default), f"config.json: field {name}")
 
 
-def checked_count(value: Any, what: str) -> int:
+def checked_count(value: Json, what: str) -> int:
     """Return a value as it is; raises InputError, which names it `what`, where it is no whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{what} is {value!r}, must be a whole number of at least 1")
@@ -72,7 +72,7 @@ def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
     return value or {}
 
 
-def refuse(hf: HfConfig, name: str, supported: Any) -> None:
+def refuse(hf: HfConfig, name: str, supported: Json) -> None:
     """Raise InputError when a field is present with another value than the one that is implemented."""
     value = hf.get(name)
     if value is not None and value != supported:

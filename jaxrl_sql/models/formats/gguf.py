@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
 from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, param_specs
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Json, Record
 
 SUFFIX = ".gguf"
 # llama.cpp's architecture -> our family.
@@ -75,23 +74,23 @@ class _Metadata:
         if (parts := checked_count(self.values.get("split.count", 1), f"{path}: metadata split.count")) > 1:
             raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Json = None) -> Json:
         """Return what stands under the architecture's name; a float as the shortest decimal that rounds to it."""
         value = self.values.get(f"{self.architecture}.{key}", default)
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
-    def need(self, key: str) -> Any:
+    def need(self, key: str) -> Json:
         """Return what stands under the architecture's name; raises InputError when nothing does."""
         if (value := self.get(key)) is None:
             raise InputError(f"{self.path}: metadata {self.architecture}.{key} is missing")
         return value
 
-    def count(self, key: str, default: Any = None) -> int:
+    def count(self, key: str, default: Json = None) -> int:
         """Return a whole number of at least 1, as `get` does; raises InputError for another value, or none."""
         value = self.need(key) if default is None else self.get(key, default)
         return checked_count(value, f"{self.path}: metadata {self.architecture}.{key}")
 
-    def refuse(self, key: str, *, supported: Any) -> None:
+    def refuse(self, key: str, *, supported: Json) -> None:
         """Raise InputError when a key is there with another value than the one that is implemented."""
         if (value := self.get(key, supported)) != supported:
             raise InputError(

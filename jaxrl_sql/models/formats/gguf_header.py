@@ -11,11 +11,11 @@ import mmap
 import struct
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import InputError, Json, Record
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
@@ -45,7 +45,7 @@ class _Cursor:
         self.data = data
         self.at = 0
 
-    def number(self, code: str) -> Any:
+    def number(self, code: str) -> Json:
         """Read one number of a struct code."""
         (value,) = struct.unpack_from("<" + code, self.data, self.at)
         self.at += struct.calcsize("<" + code)
@@ -60,7 +60,7 @@ class _Cursor:
             raise ValueError("a string goes on behind the file's end")
         return raw.decode("utf-8", errors="replace")  # some vocabularies hold pieces of characters
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int) -> Json:
         """Read a value of the metadata, an array as a list."""
         if kind == STRING:
             return self.string()

@@ -49,12 +49,12 @@ class Weight(NamedTuple):
 AnyWeight = jax.Array | Weight
 
 
-def wide_slots(params: PyTree) -> Any:
+def wide_slots(params: PyTree) -> PyTree:
     """Return what to differentiate by in place of parameters: zeros in float32 for narrow leaves, the others as are."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32) if _is_narrow(x) else x, params)
 
 
-def with_slots(params: PyTree, slots: Any) -> Any:
+def with_slots(params: PyTree, slots: PyTree) -> PyTree:
     """Return parameters whose narrow leaves are Weights with these slots; the other leaves are the slots themselves."""
     return jax.tree.map(lambda x, slot: Weight(x, slot) if _is_narrow(x) else slot, params, slots)
 
@@ -69,7 +69,7 @@ def without_slot(weight: AnyWeight) -> AnyWeight:
     return Weight(weight.value, None) if isinstance(weight, Weight) else weight
 
 
-def gradient_of(weight: AnyWeight, total: jax.Array) -> Any:
+def gradient_of(weight: AnyWeight, total: jax.Array) -> PyTree:
     """Return a sum in float32 as the gradient of a weight: of its slot, or rounded to the array's own type."""
     return Weight(None, total) if isinstance(weight, Weight) else total.astype(weight.dtype)  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def _widened_forward(w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
     return widened(w), without_slot(w)
 
 
-def _widened_backward(w: AnyWeight, g: jax.Array) -> tuple[Any]:
+def _widened_backward(w: AnyWeight, g: jax.Array) -> tuple[PyTree]:
     return (gradient_of(w, g),)
 
 
@@ -141,7 +141,7 @@ def _linear_forward(
 
 def _linear_backward(
     n_in: int, dtype: DTypeLike, is_turned: bool, kept: tuple[jax.Array, AnyWeight], g: jax.Array
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, PyTree]:
     del dtype  # it is g's
     x, weight = kept
     w, g = value_of(weight), g.astype(x.dtype)
@@ -172,7 +172,7 @@ def _scale_forward(x: jax.Array, w: AnyWeight) -> tuple[jax.Array, tuple[jax.Arr
     return scale(x, w), (x, without_slot(w))
 
 
-def _scale_backward(kept: tuple[jax.Array, AnyWeight], g: jax.Array) -> tuple[jax.Array, Any]:
+def _scale_backward(kept: tuple[jax.Array, AnyWeight], g: jax.Array) -> tuple[jax.Array, PyTree]:
     x, w = kept
     return g * value_of(w).astype(x.dtype), gradient_of(w, _sum(x.astype(jnp.float32) * g.astype(jnp.float32), w))
 
@@ -190,7 +190,7 @@ def _shift_forward(x: jax.Array, w: AnyWeight) -> tuple[jax.Array, AnyWeight]:
     return shift(x, w), without_slot(w)
 
 
-def _shift_backward(w: AnyWeight, g: jax.Array) -> tuple[jax.Array, Any]:
+def _shift_backward(w: AnyWeight, g: jax.Array) -> tuple[jax.Array, PyTree]:
     return g, gradient_of(w, _sum(g.astype(jnp.float32), w))
 
 

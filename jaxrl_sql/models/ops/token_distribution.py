@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
+from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.ops.linear import AnyWeight, Turned, linear
 
 KEPT_BYTES = 256 << 20
@@ -297,18 +298,18 @@ def token_logprobs(
     return scored
 
 
-Piece = Callable[[jax.Array, jax.Array, Any], TokenLogprobs]
+Piece = Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]
 
 
-def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.Array, Any], TokenLogprobs]:
+def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]:
     """Return a function (hidden, targets, table) -> scores that is differentiated by `hidden` alone."""
 
     @jax.custom_vjp
-    def scored(hidden: jax.Array, targets: jax.Array, table: Any) -> TokenLogprobs:
+    def scored(hidden: jax.Array, targets: jax.Array, table: PyTree) -> TokenLogprobs:
         found: TokenLogprobs = _in_pieces(lambda states, tokens: piece(states, tokens, table), pieces, hidden, targets)
         return found
 
-    def forward(hidden: Any, targets: Any, table: Any) -> tuple[TokenLogprobs, tuple[Any, ...]]:
+    def forward(hidden: jax.Array, targets: jax.Array, table: PyTree) -> tuple[TokenLogprobs, tuple[PyTree, ...]]:
         if any(leaf.perturbed for leaf in jax.tree.leaves(table, is_leaf=_is_primal)):
             raise ValueError("an unembedding that was called frozen is differentiated by")
         hidden, targets, table = jax.tree.map(lambda x: x.value, (hidden, targets, table), is_leaf=_is_primal)
@@ -323,7 +324,7 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
         found, slope = _in_pieces(sloped, pieces, hidden, targets)
         return found, (slope, hidden, targets, table)
 
-    def backward(kept: tuple[Any, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
+    def backward(kept: tuple[PyTree, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
         slope, hidden, targets, table = kept
         by_state = jnp.zeros(hidden.shape, jnp.float32)
         if not _is_zero(g.logprob):

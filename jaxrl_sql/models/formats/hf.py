@@ -154,7 +154,7 @@ def load_checkpoint(
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
     For a model that is not trained: matrices in the dtype `matrices`, which products narrow them to in any case, and
-    by_layer: the layers are L trees and not stacked, as decoding takes them (`paged.split_layers`).
+    by_layer: the layers are L trees and not stacked, as decoding takes them (`stacked_layers.split_layers`).
 
     Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
     are not sound (`tensor_files.is_sound`), and for tensors that are missing, unknown or misshapen, all in one line.

@@ -106,7 +106,7 @@ def test_padded_to_the_most_supervised_steps_and_held_out_loss_have_one_program_
 ) -> None:
     """Answers of several buckets, of which a run otherwise makes several programs."""
     taught = [
-        *arguments, "sft.steps=8", "sft.databases=1", "sft.questions=2", "sft.held_out=0.2", "sft.eval_every=8",
+        *arguments, "sft.steps=4", "sft.databases=1", "sft.questions=2", "sft.held_out=0.2", "sft.eval_every=4",
         "sft.max_completion_tokens=96", "data.evals=[dev]", "run.display=plain",
     ]  # fmt: skip
     found = {}

@@ -1,10 +1,11 @@
-"""What is heard of a run of two processes when one of them dies or stands still, or when their storage is full."""
+"""A run of two processes is the run of one, and is resumed when a process dies or stops, or when storage is full."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,14 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.models import load_checkpoint
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 LOST = "error: another process of this run has ended ("
+# Gloo's own lines, piece by piece: its threads write at once, so pieces of two lines come in any order.
+GLOO = re.compile(
+    r"\[Gloo\] Rank |\d+| is connected to | peer ranks\. |Expected number of connected peer ranks is : |\s"
+)
 
 
 class Pair:
@@ -78,14 +85,17 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "grpo.steps=4", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
         "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "validation.max_new_tokens=8", "run.pad_to_max=true",
         "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]", "mesh.data=2", "mesh.processes=2",
-        f"run.compilation_cache={tmp_path_factory.mktemp('cache')}",
+        "grpo.entropy_bonus=0.01", f"run.compilation_cache={tmp_path_factory.mktemp('cache')}",
     ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def whole(arguments: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
-    assert Pair([*arguments, f"run.dir={run}"]).codes == [0, 0]
+    pair = Pair([*arguments, f"run.dir={run}"])
+    assert pair.codes == [0, 0], "\n".join(pair.said[0])
+    assert "grpo: 4 steps" in "\n".join(pair.said[0])
+    assert GLOO.sub("", "".join(pair.said[1])) == "", "only the first process talks"
     return run
 
 
@@ -98,6 +108,25 @@ def is_whole(run: Path, whole: Path) -> bool:
     weights = [folder / "model" / "model.safetensors" for folder in (run, whole)]
     rows = [untimed(folder / "metrics.jsonl") for folder in (run, whole)]
     return weights[0].read_bytes() == weights[1].read_bytes() and rows[0] == rows[1]
+
+
+def test_a_run_of_two_processes_is_the_run_of_one(
+    arguments: list[str], whole: Path, together: Any, tmp_path: Path
+) -> None:
+    """Checkpoints, samples and the model are written once, and the SQL is shared out."""
+    run = tmp_path / "one"
+    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={run}", "mesh.processes=1"], 1, 2)
+    assert sorted(path.name for path in whole.iterdir()) == sorted(path.name for path in run.iterdir())
+    rows = [untimed(folder / "metrics.jsonl") for folder in (whole, run)]
+    for got, want in zip(*rows, strict=True):
+        assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
+        assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+    assert untimed(whole / "samples.jsonl") == untimed(run / "samples.jsonl")
+    assert (whole / "checkpoints" / "7").is_dir()
+    (config, got), (same, want) = (load_checkpoint(folder / "model") for folder in (whole, run))
+    assert config == same
+    for name, leaf in want["layers"].items():
+        np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(

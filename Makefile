@@ -104,9 +104,10 @@ test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's 
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
 	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
 
+# Each process of the tests imports all files that it is given: here those with the mark alone.
 .PHONY: test-slow
 test-slow: setup-dev ## whole runs and expensive checks, which also run before a change lands
-	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $$(grep -rlF mark.slow tests --include='test_*.py') $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-nightly
 test-nightly: setup-dev ## long soaks and further variants of slow tests

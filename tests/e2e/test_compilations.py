@@ -91,7 +91,7 @@ def test_exact_compares_with_the_engines_own_log_probabilities(
 ) -> None:
     """Two minibatches need the old policy's: they are scored again, or the scoring pass is left out."""
     run = tmp_path / "run"
-    of_two = ["grpo.minibatches=2", "grpo.steps=1", "data.evals=[dev]", f"run.dir={run}"]
+    of_two = ["grpo.minibatches=2", "grpo.steps=1", "data.evals=[dev]", "run.pad_to_max=true", f"run.dir={run}"]
     assert main([*arguments, *of_two, f"rollout.exact={str(is_exact).lower()}"]) == 0
     assert (compiled["update"] > 0, compiled["score"] > 0) == (True, not is_exact)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

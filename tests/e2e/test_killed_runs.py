@@ -1,7 +1,8 @@
 """A run that is killed at any moment and goes on is bit-equal to one that was not: state, metrics and samples.
 
-Real processes are killed by SIGKILL at random points of each phase, once or twice in one run; the points come from fixed
-seeds, as far as a clock allows: what is compared must not depend on them. Runs that nobody kills are in this process.
+Real processes are killed by SIGKILL at random points of each phase, once or twice in one run; the points come from
+fixed seeds, as far as a clock allows: what is compared must not depend on them. Runs that nobody kills are in this
+process.
 """
 
 from __future__ import annotations

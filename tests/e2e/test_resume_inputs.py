@@ -61,7 +61,7 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     assert time.strftime("%Y-%m-%d") != day
     place.rename(moved)
     there = [f"model.checkpoint={moved}/base", f"data.dir={moved}/data"]
-    before = (run / "config.yaml").read_text()
+    before = yaml.safe_load((run / "config.yaml").read_text())["model"]
     other = shutil.copytree(moved / "base", tmp_path / "other")
     tensors = load_file(other / "model.safetensors")
     tensors["model.norm.weight"] *= 1.5
@@ -71,7 +71,7 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
     assert resume(run, *there, "data.date=2024-02-09") == 2
     assert "data.date" in capsys.readouterr().err
-    assert (run / "config.yaml").read_text() == before, "the run keeps its base"
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == before, "the run keeps its base"
 
     assert resume(run, *there) == 0
     settings = yaml.safe_load((run / "config.yaml").read_text())

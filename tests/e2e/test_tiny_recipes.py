@@ -1,4 +1,4 @@
-"""Every system's small configuration is accepted, runs from end to end from the shipped start, and pays some answers."""
+"""Every system's small configuration is accepted, runs from end to end from its start, and pays some answers."""
 
 from __future__ import annotations
 

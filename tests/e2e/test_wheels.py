@@ -41,9 +41,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment: ours from the wheels, what they need linked from here, and no compiler."""
+    """Return the programs of an environment: ours from the wheels, pip and the rest linked from here, no compiler."""
     folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith(OURS) and not (site / entry.name).exists():

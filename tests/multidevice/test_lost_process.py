@@ -21,8 +21,6 @@ import pytest
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.models import load_checkpoint
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 LOST = "error: another process of this run has ended ("
 # Gloo's own lines, piece by piece: its threads write at once, so pieces of two lines come in any order.
@@ -92,10 +90,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(arguments: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "whole"
-    pair = Pair([*arguments, f"run.dir={run}"])
-    assert pair.codes == [0, 0], "\n".join(pair.said[0])
-    assert "grpo: 4 steps" in "\n".join(pair.said[0])
-    assert GLOO.sub("", "".join(pair.said[1])) == "", "only the first process talks"
+    assert Pair([*arguments, f"run.dir={run}"]).codes == [0, 0]
     return run
 
 
@@ -110,36 +105,41 @@ def is_whole(run: Path, whole: Path) -> bool:
     return weights[0].read_bytes() == weights[1].read_bytes() and rows[0] == rows[1]
 
 
-def test_a_run_of_two_processes_is_the_run_of_one(
-    arguments: list[str], whole: Path, together: Any, tmp_path: Path
+@pytest.mark.slow
+def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
+    arguments: list[str], together: Any, tmp_path: Path
 ) -> None:
-    """Checkpoints, samples and the model are written once, and the SQL is shared out."""
-    run = tmp_path / "one"
-    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={run}", "mesh.processes=1"], 1, 2)
-    assert sorted(path.name for path in whole.iterdir()) == sorted(path.name for path in run.iterdir())
-    rows = [untimed(folder / "metrics.jsonl") for folder in (whole, run)]
+    """Two processes resume from a supervised step; samples, metrics and the model are those of one process."""
+    both, one = tmp_path / "both", tmp_path / "one"
+    words = [*arguments, f"run.dir={both}", "run.resume=true"]
+    pair = Pair(words, "step 3/", lambda pair: pair.processes[1].kill())
+    assert pair.codes == [1, -signal.SIGKILL]
+    assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
+    assert (both / "checkpoints" / "1").is_dir()
+    assert not (both / "checkpoints" / "4").is_dir()
+    pair = Pair(words)
+    assert pair.codes == [0, 0], "\n".join(pair.said[0])
+    assert GLOO.sub("", "".join(pair.said[1])) == "", "only the first process talks"
+    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={one}", "mesh.processes=1"], 1, 2)
+
+    assert sorted(path.name for path in both.iterdir()) == sorted(path.name for path in one.iterdir())
+    rows = [untimed(folder / "metrics.jsonl") for folder in (both, one)]
     for got, want in zip(*rows, strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
-    assert untimed(whole / "samples.jsonl") == untimed(run / "samples.jsonl")
-    assert (whole / "checkpoints" / "7").is_dir()
-    (config, got), (same, want) = (load_checkpoint(folder / "model") for folder in (whole, run))
+    assert untimed(both / "samples.jsonl") == untimed(one / "samples.jsonl")
+    (config, weights), (same, wanted) = (load_checkpoint(folder / "model") for folder in (both, one))
     assert config == same
-    for name, leaf in want["layers"].items():
-        np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
+    for name, leaf in wanted["layers"].items():
+        np.testing.assert_allclose(weights["layers"][name], leaf, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "phase",
     [
-        "sft: 3 steps",
-        *(
-            pytest.param(phase, marks=pytest.mark.nightly)
-            for phase in (
-                "running the golds", "making new weights", "evaluating dev", "grpo: 4 steps", "step 5/7",
-                "writing the model",
-            )
-        ),
+        "sft: 3 steps", "running the golds", "making new weights", "evaluating dev", "grpo: 4 steps", "step 5/7",
+        "writing the model",
     ],
 )  # fmt: skip
 def test_of_a_process_that_dies_the_other_says_so_and_ends(

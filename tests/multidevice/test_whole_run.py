@@ -1,4 +1,4 @@
-"""The whole command in two processes on several meshes: the same run as in one. test_lost_process.py has the shortest."""
+"""The whole command in two processes on several meshes: the same run as in one; test_lost_process.py has a short one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole command in two processes on several meshes: the same run as in one; test_lost_process.py has a short one."""
+"""The whole command in two processes on several meshes, as in one process; test_lost_process.py has a short run."""
 
 from __future__ import annotations
 

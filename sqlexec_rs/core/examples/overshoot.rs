@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sqlexec_core::{Config, Limits, Pool, Status, WorkerConfig};
 
-#[path = "../tests/adversarial/cases.rs"]
+#[path = "../tests/suite/adversarial/cases.rs"]
 mod cases;
 
 /// The deadline, and how often each list is run.

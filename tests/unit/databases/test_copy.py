@@ -834,7 +834,7 @@ def test_questions_that_cannot_be_asked_are_refused(
     [
         *((engine, "bird_superhero", 1, 129) for engine in ENGINES),
         pytest.param("duckdb", "spider_dev", 19, 972, marks=pytest.mark.slow),
-        pytest.param("postgresql", "spider_dev", 19, 972, marks=pytest.mark.slow),
+        pytest.param("postgresql", "spider_dev", 19, 972, marks=pytest.mark.nightly),
         pytest.param("mariadb", "spider_dev", 19, 972, marks=pytest.mark.nightly),
     ],
     indirect=["place"],

@@ -153,9 +153,8 @@ def test_grouped_equals_repeated_in_value_and_every_gradient_leaf(config: ModelC
     assert_trees_close(grouped, REPEATED_GRAD(params, config, batch, rows), 1e-5)
 
 
-@pytest.mark.parametrize(
-    "remat", [pytest.param("full", marks=pytest.mark.slow), pytest.param("query,key,value", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly  # tests/unit/algo/test_memory.py compares gradients under recomputation
+@pytest.mark.parametrize("remat", ["full", "query,key,value"])
 def test_remat_changes_no_gradient(remat: str) -> None:
     params, batch = make_params(GEMMA3), make_batch(GEMMA3)
     plain = GROUPED_GRAD(params, GEMMA3, batch, "none")

@@ -455,7 +455,7 @@ def test_ids_without_a_token_are_not_sampled_and_the_trainer_agrees(options: dic
         assert np.isfinite(scored.entropy).all()
 
 
-@pytest.mark.parametrize("scale", [jnp.nan, pytest.param(1e38, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [jnp.nan, pytest.param(1e38, marks=pytest.mark.nightly)])
 def test_numbers_that_are_no_probabilities_end_a_call_and_leave_nothing_behind(scale: float) -> None:
     """NaN in the weights, and weights that are finite but whose products are not."""
     params = {**PARAMS, "final_norm": PARAMS["final_norm"] * scale, "embed": PARAMS["embed"] * 1e9}

@@ -12,7 +12,6 @@ use rusqlite::Connection;
 use sqlexec_core::{Caps, Config, Limits, Outcome, Pool, Status, Stop};
 use tempfile::TempDir;
 
-#[path = "adversarial/cases.rs"]
 mod cases;
 
 /// What a run may last beyond its limit of 250 ms before it counts as hung. Generous, for a machine that is busy.

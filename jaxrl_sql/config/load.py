@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import io
 import math
 import pickle
 from collections.abc import Collection, Mapping, Sequence
@@ -49,18 +50,17 @@ def load_config(
     the current folder has no `configs/…` of a name, the package's own is meant, by `model.checkpoint` too.
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
-    merged = pickle.loads(_schema())  # noqa: S301 - bytes of this process
     paths = _paths(files)
     named = [*_read_sources(paths, overrides), ("command line", above or {})]
-    for origin, values in [("defaults", beneath or {}), *named]:
+    layers: list[tuple[str, Mapping[str, Any]]] = [("defaults", beneath or {}), *named]
+    merged: dict[str, Any] = {}
+    for origin, values in layers:
         _check_keys(values, origin)
-        try:
-            merged = OmegaConf.unsafe_merge(merged, values)
-        except OmegaConfBaseException as error:
-            raise InputError(f"{origin}: {_first_line(error)}") from None
+        _lay_over(merged, values)
     try:
-        config = OmegaConf.to_object(merged)
+        config = OmegaConf.to_object(_with_defaults(_changes(merged, dataclasses.asdict(TrainConfig()))))
     except OmegaConfBaseException as error:
+        _refuse_layer(layers)
         raise InputError(f"{', '.join(map(str, paths)) or 'command line'}: {_first_line(error)}") from None
     assert isinstance(config, TrainConfig)
     if (checkpoint := shipped(config.model.checkpoint)) != Path(config.model.checkpoint):
@@ -128,7 +128,7 @@ def with_empty_value(override: str, lists: Collection[str]) -> str:
 
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
+    return OmegaConf.to_yaml(dataclasses.asdict(config), resolve=True)
 
 
 def _paths(files: Path | str | Sequence[Path | str] | None) -> list[Path]:
@@ -145,7 +145,7 @@ def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Map
     if path.resolve() in above:
         raise InputError(f"{path}: its `base` leads back to itself")
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path))
+        values = pickle.loads(_parsed(path.read_text(encoding="utf-8")))  # noqa: S301 - bytes of this process
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
@@ -166,6 +166,12 @@ def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Map
     return [*read, (str(path), own)]
 
 
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> bytes:
+    """Return the values of a YAML text, pickled: a resumed run reads its file several times, and parsing is slow."""
+    return pickle.dumps(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
+
+
 def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:
     """Return (origin, nested values) of one `key.sub=value`."""
     key, equals, _ = text.partition("=")
@@ -178,6 +184,38 @@ def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:
         raise InputError(f"command line: {text!r}: {_first_line(error)}") from None
     assert isinstance(values, dict)
     return "command line", {str(name): value for name, value in values.items()}
+
+
+def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Put nested values over others, in place."""
+    for name, value in above.items():
+        if isinstance(value, Mapping):
+            _lay_over(below.setdefault(name, {}), value)
+        else:
+            below[name] = value
+
+
+def _changes(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not the defaults: OmegaConf merges slowly, and most of a run's file are defaults."""
+    return {
+        name: _changes(value, defaults[name]) if isinstance(value, Mapping) and name in defaults else value
+        for name, value in values.items()
+        if name not in defaults or value != defaults[name]
+    }
+
+
+def _with_defaults(values: Mapping[str, Any]) -> Any:
+    """Return OmegaConf's typed configuration of nested values."""
+    return OmegaConf.unsafe_merge(pickle.loads(_schema()), values)  # noqa: S301 - bytes of this process
+
+
+def _refuse_layer(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Raise InputError for the first source that alone cannot be merged."""
+    for origin, values in layers:
+        try:
+            _with_defaults(values)
+        except OmegaConfBaseException as error:
+            raise InputError(f"{origin}: {_first_line(error)}") from None
 
 
 @functools.cache

@@ -114,6 +114,14 @@ def test_a_value_may_refer_to_another() -> None:
 
 
 @pytest.mark.parametrize(
+    "override", ["grpo.optim.lr=1", "run.project=12", "run.project=1e5", "data.evals=[a, b]", "run.resume=true"]
+)
+def test_a_reference_changes_no_type_of_another_value(override: str) -> None:
+    """OmegaConf converts the values where one refers to another; else the defaults give their types."""
+    assert repr(load_config(None, [override, "data.seed=${seed}"])) == repr(load_config(None, [override]))
+
+
+@pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
         ("grpo.num_generation=3", "grpo.num_generation", "grpo.num_generations"),

@@ -131,7 +131,25 @@ def with_empty_value(override: str, lists: Collection[str]) -> str:
 
 def to_yaml(config: TrainConfig) -> str:
     """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
-    return OmegaConf.to_yaml(dataclasses.asdict(config), resolve=True)
+    text: str = yaml.dump(
+        dataclasses.asdict(config), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
+    )
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that OmegaConf reads as a number, such as 1e3, which YAML 1.1 does not."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Return the node of a text."""
+        try:
+            float(data)
+        except ValueError:
+            return super().represent_str(data)
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'")
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _paths(files: Path | str | Sequence[Path | str] | None) -> list[Path]:

@@ -143,6 +143,12 @@ def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
     assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
 
 
+def test_a_dotted_key_of_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
+    base = write(tmp_path, "base.yaml", '"grpo.steps": 3\n')
+    path = write(tmp_path, "run.yaml", "base: base.yaml\nseed: 1\n")
+    assert refusal(path) == f"{base}: Key 'grpo.steps' not in 'TrainConfig'"
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -47,10 +47,7 @@ def assert_same_model(a: Path, b: Path) -> None:
 
 
 # So large a rate makes the loss jump about, and soon no better than it was.
-EARLY = (
-    "sft.steps=9", "sft.held_out=0.25", "sft.eval_every=1", "sft.patience=2", "sft.optim.lr=0.3", "sft.questions=2",
-    "data.limit_train=32",
-)  # fmt: skip
+EARLY = ("sft.steps=9", "sft.held_out=0.25", "sft.eval_every=1", "sft.patience=2", "sft.optim.lr=0.3")
 # Two stages of GRPO, which the supervised command leaves out.
 STAGES = ("grpo.steps=4", "second_stage.steps=5", "validation.every=2", "run.keep_best=1")
 

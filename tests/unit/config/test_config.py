@@ -114,6 +114,14 @@ def test_a_value_may_refer_to_another() -> None:
 
 
 @pytest.mark.parametrize(
+    "override", ["grpo.optim.lr=1", "run.project=12", "run.project=1e5", "data.evals=[a, b]", "run.resume=true"]
+)
+def test_a_reference_changes_no_type_of_another_value(override: str) -> None:
+    """OmegaConf converts the values where one refers to another; else the defaults give their types."""
+    assert repr(load_config(None, [override, "data.seed=${seed}"])) == repr(load_config(None, [override]))
+
+
+@pytest.mark.parametrize(
     ("override", "key", "nearest"),
     [
         ("grpo.num_generation=3", "grpo.num_generation", "grpo.num_generations"),
@@ -133,6 +141,12 @@ def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", "grpo: {num_generation: 4}\n")
     path = write(tmp_path, "run.yaml", "base: base.yaml\n")
     assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
+
+
+def test_a_dotted_key_of_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
+    base = write(tmp_path, "base.yaml", '"grpo.steps": 3\n')
+    path = write(tmp_path, "run.yaml", "base: base.yaml\nseed: 1\n")
+    assert refusal(path) == f"{base}: Key 'grpo.steps' not in 'TrainConfig'"
 
 
 @pytest.mark.parametrize(

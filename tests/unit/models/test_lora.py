@@ -118,9 +118,9 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
 @pytest.mark.parametrize(
     ("config", "remat"),
     [
-        pytest.param(QWEN3, "query,key", marks=pytest.mark.nightly),
+        (QWEN3, "query,key"),
         pytest.param(QWEN2, "none", marks=pytest.mark.nightly),
-        (GEMMA3, "full"),
+        pytest.param(GEMMA3, "full", marks=pytest.mark.slow),
     ],
     ids=["qwen3", "qwen2", "gemma3"],
 )

@@ -57,16 +57,20 @@ def _compiled_folder() -> Path:
     return Path(cache, "jaxrl_sql", "tests", f"{processor()}-{versions}")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep what XLA compiles for the other processes of the tests and for the next time, unless a folder is named."""
-    config.pluginmanager.register(_module("server_fixtures"))
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    folder = _compiled_folder()
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # processes that tests start have it too
+# What XLA compiles is kept for the other processes of the tests and for the next time, unless a folder is named. JAX
+# reads these as it is imported, which a folder's conftest does before `pytest_configure`.
+_FOLDER = None if "JAX_COMPILATION_CACHE_DIR" in os.environ else _compiled_folder()
+if _FOLDER is not None:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER)  # processes that tests start have it too
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    if hasattr(config, "workerinput"):  # the process that started this one has looked
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of compiled programs, and empty it where it is full."""
+    config.pluginmanager.register(_module("server_fixtures"))
+    folder = _FOLDER
+    if folder is None or hasattr(config, "workerinput"):  # the process that started this one has looked
         return
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {file: file.stat().st_size for file in folder.iterdir()}

@@ -385,9 +385,9 @@ def _shape_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of everything that is not a section."""
+    """Yield (dotted key, value) of everything that is not a section; an empty mapping is a value."""
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

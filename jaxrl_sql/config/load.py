@@ -278,6 +278,8 @@ def _check_keys(values: Mapping[str, Any], origin: str) -> None:
     for key, value in flatten(values):
         if key not in known:
             if any(name.startswith(f"{key}.") for name in known):
+                if value == {}:
+                    continue
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")
             raise InputError(f"{origin}: unknown key {key}; the nearest is {_nearest_key(key, list(known))}")
         is_reference = isinstance(value, str) and "${" in value

@@ -108,6 +108,12 @@ def test_a_number_without_a_value_is_refused() -> None:
     assert refusal(None, "run.resume= ") == "command line: run.resume must be true or false, not ''"
 
 
+def test_an_empty_mapping_is_an_empty_section_and_no_value(tmp_path: Path) -> None:
+    assert refusal(None, "grpo.steps={}") == "command line: grpo.steps must be a whole number, not {}"
+    (tmp_path / "a.yaml").write_text("grpo: {}\nseed: 3\n")
+    assert load_config(tmp_path / "a.yaml").seed == 3
+
+
 def test_a_value_may_refer_to_another() -> None:
     assert load_config(None, ["seed=5", "data.seed=${seed}"]).data.seed == 5
     assert "nothing" in refusal(None, "data.seed=${nothing}")

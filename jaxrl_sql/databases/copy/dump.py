@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.databases.copy.engines import open_target
+from jaxrl_sql.databases.engines.registry import open_target
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from jaxrl_sql.commands.copy import main
+from jaxrl_sql.databases.engines.duckdb import Duckdb
 from jaxrl_sql.text2sql.env.address import parse_address
 from sqlexec_rs import Executor
 
@@ -57,10 +58,10 @@ import os, signal, sys
 from jaxrl_sql.databases.copy import copying
 from jaxrl_sql.commands.copy import main
 compare = copying._compare
-def kill(file, session, table, wanted):
+def kill(file, writer, table, wanted):
     if (file.db_id, table.name) == ("two", "u"):
         os.kill(os.getpid(), signal.SIGKILL)
-    compare(file, session, table, wanted)
+    compare(file, writer, table, wanted)
 copying._compare = kill
 main(sys.argv[1:])
 """
@@ -182,9 +183,9 @@ def test_a_server_that_is_too_old_is_refused(
 ) -> None:
     place = place_of(engine)
     if engine == "postgresql":
-        monkeypatch.setattr("jaxrl_sql.databases.copy.postgresql._OLDEST", 10**9)
+        monkeypatch.setattr("jaxrl_sql.databases.engines.postgresql._OLDEST", 10**9)
     else:
-        monkeypatch.setattr("jaxrl_sql.databases.copy.mysql._VERSION", f"SELECT '{old}'")
+        monkeypatch.setattr("jaxrl_sql.databases.engines.mysql._VERSION", f"SELECT '{old}'")
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
     said = refusal(place.arguments(folder))
     assert "the server is too old" in said
@@ -273,7 +274,7 @@ def test_rows_that_arrive_otherwise_are_a_fault(
     make_file: MakeFile,
 ) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
-    monkeypatch.setattr("jaxrl_sql.databases.copy.duckdb_files._TYPES", dict.fromkeys(("integer",), "VARCHAR"))
+    monkeypatch.setattr(Duckdb, "rules", Duckdb.rules._replace(types={"integer": "VARCHAR"}))
     assert main(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")]) == 1
     assert "one: the table t is not what was copied: 1 rows of digest" in capsys.readouterr().err
     assert not list((tmp_path / "d").glob("*.duckdb"))

@@ -11,8 +11,9 @@ import pytest
 
 from jaxrl_sql.commands.copy import main
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.copy.kinds import kind_of, look
-from jaxrl_sql.databases.copy.names import NameRules, new_names
+from jaxrl_sql.databases.copy.names import new_names
+from jaxrl_sql.databases.engines.kinds import kind_of, look
+from jaxrl_sql.databases.engines.tables import NameRules
 
 INT64 = (-(2**63), 2**63 - 1)
 

@@ -8,18 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from jaxrl_sql.databases.engines.base import (
-    CHANGED,
-    CONNECT_SECONDS,
-    LOCK_SECONDS,
-    LOCKED,
-    READ_SECONDS,
-    TOO_SLOW,
-    Reader,
-    Server,
-    State,
-    Writer,
-)
+from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
 from jaxrl_sql.databases.engines.catalog import Catalog, Column, ForeignKey, Key, Record, Table, TablePath
 from jaxrl_sql.databases.engines.kinds import Kind, Rows
 from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
@@ -236,7 +225,7 @@ def _cell(value: Cell) -> str:
 class _Reader(Reader):
     """A database that is read."""
 
-    reasons: ClassVar = {"55P03": LOCKED, "57014": TOO_SLOW, "42P01": CHANGED, "42703": CHANGED}
+    reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
 
     def catalog(self) -> Catalog:
         try:

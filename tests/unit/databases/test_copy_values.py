@@ -171,11 +171,7 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
 
 
 def test_a_column_that_no_type_holds_is_refused_or_left_out(
-    tmp_path: Path,
-    place: Place,
-    capsys: pytest.CaptureFixture[str],
-    make_file: MakeFile,
-    refusal: Refusal,
+    tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
 ) -> None:
     folder = make_file(tmp_path / "in", "a", "CREATE TABLE u (x INT)", {"u": [(1,)]})
     make_file(folder, "b", "CREATE TABLE T (K INTEGER PRIMARY KEY, V)", {"t": [(1, b"x"), (2, "x")]})
@@ -186,6 +182,4 @@ def test_a_column_that_no_type_holds_is_refused_or_left_out(
     assert main(place.arguments(folder, "--leave-out", "t.v")) == 0
     assert sorted(place.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
     assert place.entry("b")["told"] == ["T.V is left out, and the keys that it is of"]
-    assert "no database has this column" in refusal(
-        capsys, place.arguments(folder, "--leave-out", "t.w", "--prefix", "other")
-    )
+    assert "no database has this column" in refusal(place.arguments(folder, "--leave-out", "t.w", "--prefix", "other"))

@@ -26,20 +26,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from jaxrl_sql.commands.command import (
+from jaxrl_sql.commands.arguments import (
     ALL,
     EXIT_CODES,
+    Parser,
     add_config,
     add_endpoint,
+    add_leave_out,
     endpoint_values,
-    prepare_process,
-    report_errors,
-    run_or_print,
 )
+from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, TrainConfig, changed, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.databases.sample.options import add_leave_out, is_served, refuse_leave_out
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable

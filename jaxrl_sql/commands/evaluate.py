@@ -15,18 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.commands.command import (
-    ALL,
-    add_config,
-    add_endpoint,
-    endpoint_values,
-    prepare_process,
-    report_errors,
-    run_or_print,
-)
+from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint, endpoint_values
+from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS, as_published, check_keys
-from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import goes_on
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.types import InputError

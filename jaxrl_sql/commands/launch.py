@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from jaxrl_sql.commands.command import EXIT_CODES, report_errors
+from jaxrl_sql.commands.arguments import EXIT_CODES, Parser
+from jaxrl_sql.commands.process import report_errors
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.types import InputError
 
 GRACE_S = 300

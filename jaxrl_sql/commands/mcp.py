@@ -17,20 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.ask import Ask, configuration, database_of, opened
-from jaxrl_sql.commands.command import (
-    ALL,
-    EXIT_CODES,
-    add_config,
-    add_endpoint,
-    prepare_process,
-    report_errors,
-    run_or_print,
-)
+from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.databases.sample.options import add_leave_out, is_served, refuse_leave_out
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.runtime.plain import exact
 from jaxrl_sql.text2sql.env.address import open_url
 from jaxrl_sql.text2sql.env.executor import Executor, ExecutorError, Outcome, make_executor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 

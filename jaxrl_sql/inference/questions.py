@@ -11,10 +11,9 @@ from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
 from jaxrl_sql.inference.training_set import split_questions, streamed_questions, training_questions
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
@@ -182,7 +181,7 @@ def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
     elif model.shape:
         found, named = published_shape(model.shape), f"model.shape={model.shape}"
     else:
-        return new_shape(config, _last_token(tokenizer) + 1)
+        return new_shape(model, _last_token(tokenizer) + 1)
     check_rows(tokenizer, found, named)
     return found
 
@@ -202,24 +201,3 @@ def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
 def _last_token(tokenizer: Any, but: str | None = None) -> int:
     """Return the greatest id of a token: one whose ids have gaps has fewer tokens than that."""
     return max(i for text, i in tokenizer.get_vocab().items() if text != but)
-
-
-def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:
-    """Return the shape of a model that the configuration describes number by number."""
-    model, family = config.model, FAMILIES[config.model.family]
-    return ModelConfig(
-        family=model.family,
-        vocab_size=vocab_size,
-        d_model=model.d_model,
-        n_layers=model.n_layers,
-        n_heads=model.n_heads,
-        n_kv_heads=model.n_kv_heads,
-        head_dim=model.head_dim,
-        d_ff=model.d_ff,
-        rope_theta=model.rope_theta,
-        norm_eps=1e-6,
-        tie_embeddings=model.tie_embeddings,
-        max_positions=model.max_positions,
-        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
-        **family.switches,
-    )

@@ -76,7 +76,7 @@ def train(config: Files = None, *overrides: str) -> Run:
     Raises InputError for an input that cannot be used, HealthError for a run that learns nothing any more, and
     RunFolderError where its folder cannot be written.
     """
-    from jaxrl_sql.commands.process import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
+    from jaxrl_sql.commands.running import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
     from jaxrl_sql.training.grpo import train as run  # noqa: PLC0415
 
     prepare_process()
@@ -118,7 +118,7 @@ class Model:
         return self._thread.submit(self._answer, database, questions, evidence).result()
 
     def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
-        from jaxrl_sql.commands.process import prepare_process  # noqa: PLC0415
+        from jaxrl_sql.commands.running import prepare_process  # noqa: PLC0415
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example  # noqa: PLC0415
 
         shown = asking.database_of(str(database), self._stand_in, self._leave_out)

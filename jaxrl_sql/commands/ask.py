@@ -35,7 +35,7 @@ from jaxrl_sql.commands.arguments import (
     add_leave_out,
     endpoint_values,
 )
-from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import EvaluateConfig, TrainConfig, changed, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out

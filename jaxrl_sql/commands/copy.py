@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.databases.copy.dump import ENDING, load_dump
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint, endpoint_values
-from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS, as_published, check_keys
 from jaxrl_sql.runtime.folder import goes_on

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from jaxrl_sql.commands.arguments import EXIT_CODES, Parser
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.types import InputError
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.ask import Ask, configuration, database_of, opened
-from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config.prepare import load_prepare
 from jaxrl_sql.runtime.terminal import print_text
 

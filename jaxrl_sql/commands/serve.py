@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config
-from jaxrl_sql.commands.process import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG

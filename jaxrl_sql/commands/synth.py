@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, SynthReport, SynthSpec
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxrl_sql.commands.arguments import ALL
-from jaxrl_sql.commands.process import run_command
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text

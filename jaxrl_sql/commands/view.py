@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxrl_sql.commands.arguments import Parser
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config import ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.terminal import print_text, printable

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_sql.commands.audit import main as audit
-from jaxrl_sql.commands.process import prepare_process, report_errors
+from jaxrl_sql.commands.running import prepare_process, report_errors
 from jaxrl_sql.commands.sft import alone
 from jaxrl_sql.commands.sft import main as sft_main
 from jaxrl_sql.commands.synth import main as synth
@@ -111,7 +111,7 @@ def test_memory_that_runs_out_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_reader_that_goes_is_no_traceback() -> None:
     program = (
-        "import sys\nfrom jaxrl_sql.commands.process import report_errors\n"
+        "import sys\nfrom jaxrl_sql.commands.running import report_errors\n"
         "def work():\n    for _ in range(99999):\n        print('a line')\n    return 0\n"
         "sys.exit(report_errors(work))\n"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.commands.ask import Reply, show, talk
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.tables import show_counts, show_table
@@ -25,7 +25,7 @@ EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 # Where standard output gets a file's content, or lines that hold no data.
 WRITES = {
-    "jaxrl_sql/commands/launch.py", "jaxrl_sql/commands/process.py", "jaxrl_sql/commands/view.py",
+    "jaxrl_sql/commands/launch.py", "jaxrl_sql/commands/running.py", "jaxrl_sql/commands/view.py",
     "jaxrl_sql/parallel/watch.py",
     "sqlexec_rs/python/sqlexec_rs/bench.py", "sqlexec_rs/python/sqlexec_rs/cli.py",
     "sqlexec_rs/python/sqlexec_rs/running.py", "sqlexec_rs/python/sqlexec_rs/scoring.py",

@@ -1,4 +1,4 @@
-"""The process of a command: its configuration, what is set before the work, and errors as one line and a code."""
+"""Run a command: its configuration from its arguments, and errors as one line and an exit code."""
 
 from __future__ import annotations
 

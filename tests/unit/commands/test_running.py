@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.commands.process import report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.text2sql.env.executor import Executor
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
-from jaxrl_sql.inference.training_set import split_questions, streamed_questions, training_questions
+from jaxrl_sql.datagen.synth import train_tokenizer
+from jaxrl_sql.inference.training_set import make_synthetic, split_questions, streamed_questions, training_questions
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
@@ -38,8 +38,8 @@ def load_questions(
     data = config.data
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
-            report = generate(Path(data.dir), SynthSpec(seed=data.seed))
-        display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
+            was_present = make_synthetic(data)
+        display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
     with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(config)
     check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))

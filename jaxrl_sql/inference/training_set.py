@@ -20,6 +20,11 @@ TRANSLATED = "translated"
 """In place of a folder of copies: SQLite runs the questions' own database."""
 
 
+def make_synthetic(data: DataConfig) -> bool:
+    """Generate `data.dir` where its source is `synth`; return whether it was there before."""
+    return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed)).was_present
+
+
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
     """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
 
@@ -62,8 +67,7 @@ def split_questions(data: DataConfig, split: str, limit: int, databases: Databas
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
     """Load the training questions as they stand, without a change of dialect."""
-    if data.source == "synth":
-        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    make_synthetic(data)
     if data.include_ids and (streamed := _huge(data)):
         kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
         found = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
-from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.fingerprint import digests, fingerprint, keys_of
 from jaxrl_sql.inference.policy_client import open_policy_client
-from jaxrl_sql.inference.training_set import split_questions
+from jaxrl_sql.inference.training_set import make_synthetic, split_questions
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
@@ -157,8 +156,7 @@ def load_questions(config: TrainConfig) -> Benchmark:
     data = config.data
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
-    if data.source == "synth":
-        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    make_synthetic(data)
     if not config.verbal.include_ids:
         return split_questions(data, data.evals[0], data.limit_eval, config.executor.databases)
     found = split_questions(data, data.evals[0], 0, config.executor.databases)

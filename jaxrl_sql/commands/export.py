@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def export() -> None:
         from jaxrl_sql.runtime.hub import upload
-        from jaxrl_sql.training.exporting import export_model
+        from jaxrl_sql.training.exporting import export_folder
 
-        written = export_model(
+        written = export_folder(
             given.model,
             given.out,
             given.dtype,

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.inference.asked import keep_asked
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
@@ -27,7 +26,7 @@ from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
-from jaxrl_sql.training.model_card import CARD, write_card
+from jaxrl_sql.training.model_card import CARD, keep_asked, write_card
 from jaxrl_sql.types import InputError
 
 
@@ -186,7 +185,7 @@ def export(
     return written
 
 
-def export_model(
+def export_folder(
     model: str,
     out: Path | None = None,
     dtype: str = "bfloat16",

@@ -43,10 +43,9 @@ from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows, with_schemas_once
 from jaxrl_sql.training.build import export_model, make_engine, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
-from jaxrl_sql.training.ending import tell_end
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
-from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score
+from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score, tell_end
 from jaxrl_sql.training.session import Session
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage, has_risen

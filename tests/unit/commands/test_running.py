@@ -70,3 +70,8 @@ def interrupt() -> None:
 def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_errors(interrupt) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_exit_code_is_the_result_of_the_work(result: int | None, code: int) -> None:
+    assert report_errors(lambda: result) == code

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import EXIT_CODES, Parser
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.training.launch import FORMS, Launch, launch_file
+from jaxrl_sql.training.launch import FORMS, LaunchOptions, launch_file
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_intermixed_args(arguments)
 
     def show() -> None:
-        sys.stdout.write(launch_file(Launch(**vars(given))))
+        sys.stdout.write(launch_file(LaunchOptions(**vars(given))))
 
     return report_errors(show)

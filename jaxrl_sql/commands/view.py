@@ -41,8 +41,8 @@ def _view(given: argparse.Namespace) -> None:
     from jaxrl_sql.report.view.serving import follow, serving
 
     folders = [folder for folder in (given.run, given.other) if folder]
-    tell = _tell if sys.stderr.isatty() else None
-    with open_view(folders, given.out, given.judge, given.seconds, tell) as view:
+    report = _show_progress if sys.stderr.isatty() else None
+    with open_view(folders, given.out, given.judge, given.seconds, report) as view:
         if given.serve is None:
             view.update()
             print_text(str(view.out / "index.html"))
@@ -58,6 +58,6 @@ def _view(given: argparse.Namespace) -> None:
                 view.update()
 
 
-def _tell(text: str) -> None:
+def _show_progress(text: str) -> None:
     sys.stderr.write(f"\r{printable(text)}\033[K")
     sys.stderr.flush()

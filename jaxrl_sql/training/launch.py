@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchOptions:
     """How a run is started on several hosts; the fields are the options of the command `launch`."""
 
     form: str
@@ -42,13 +42,13 @@ class Launch:
     program: str
 
 
-def train_command(launch: Launch) -> list[str]:
+def train_command(launch: LaunchOptions) -> list[str]:
     """Return the words that every host runs: the same each time, so that it begins the run, or goes on with it."""
     files = [word for file in launch.files for word in ("--config", str(file))]
     return [*shlex.split(launch.program), "train", *files, *launch.overrides, "mesh.processes=0", "run.resume=true"]
 
 
-def slurm(launch: Launch, config: TrainConfig) -> str:
+def slurm(launch: LaunchOptions, config: TrainConfig) -> str:
     """Return a batch script: a task a host unless `--tasks` says more, queued again until the model is there."""
     asks = [
         f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
@@ -74,7 +74,7 @@ scontrol requeue "$SLURM_JOB_ID"
 """
 
 
-def jobset(launch: Launch, config: TrainConfig) -> str:
+def jobset(launch: LaunchOptions, config: TrainConfig) -> str:
     """Return a JobSet: an indexed job of a pod a host, which is started again as a whole when a pod of it fails."""
     if not launch.image:
         raise InputError("--image is missing: the container image that holds jaxrl-sql and its JAX")
@@ -131,11 +131,11 @@ def jobset(launch: Launch, config: TrainConfig) -> str:
             "replicatedJobs": [{"name": "hosts", "replicas": 1, "template": {"spec": job}}],
         },
     }
-    said = "# Submit it with `kubectl apply -f FILE`, where JobSet is installed."
-    return f"{said}\n{yaml.safe_dump(whole, sort_keys=False)}"
+    comment = "# Submit it with `kubectl apply -f FILE`, where JobSet is installed."
+    return f"{comment}\n{yaml.safe_dump(whole, sort_keys=False)}"
 
 
-def tpu_vm(launch: Launch, config: TrainConfig) -> str:
+def tpu_vm(launch: LaunchOptions, config: TrainConfig) -> str:
     """Return a script that starts the run on all hosts of a Cloud TPU VM, and again after a preemption."""
     hosts = launch.hosts
     if not (launch.accelerator and launch.zone):
@@ -167,14 +167,14 @@ done
 """
 
 
-FORMS: Mapping[str, Callable[[Launch, TrainConfig], str]] = {
+FORMS: Mapping[str, Callable[[LaunchOptions, TrainConfig], str]] = {
     "slurm": slurm,
     "jobset": jobset,
     "tpu-vm": tpu_vm,
 }
 
 
-def launch_file(launch: Launch) -> str:
+def launch_file(launch: LaunchOptions) -> str:
     """Return the file; raises InputError for a configuration or options that no run could be started with."""
     config = load_config(launch.files, launch.overrides)
     if launch.hosts < 1 or launch.tasks < 1 or launch.chips < 0:

@@ -1,4 +1,4 @@
-"""Descriptions in the folder of a trained model: its card for people, and how it is asked for programs."""
+"""Descriptions in the folder of a trained model: its card, and the prompt format for programs."""
 
 from __future__ import annotations
 

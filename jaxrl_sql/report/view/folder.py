@@ -62,7 +62,7 @@ class WrittenPart(NamedTuple):
 
 @contextmanager
 def open_view(
-    folders: Sequence[str], out: Path | None, most_judged: int, seconds: float, tell: Callable[[str], None] | None
+    folders: Sequence[str], out: Path | None, most_judged: int, seconds: float, report: Callable[[str], None] | None
 ) -> Iterator[View]:
     """Open one or two runs or evaluations, and the executor that judges their answers; yield their view.
 
@@ -75,7 +75,7 @@ def open_view(
         if most_judged > 0 and runs:
             executor = opened.enter_context(make_executor(*executor_settings(runs)))
             judge = Judge(executor, most_judged, seconds)
-        yield View(sources, out or sources[0].folder / "view", judge, tell)
+        yield View(sources, out or sources[0].folder / "view", judge, report)
 
 
 def executor_settings(runs: Sequence[Source]) -> tuple[ExecutorConfig, list[str]]:

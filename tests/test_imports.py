@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
 # Packages and modules from top to bottom: each may import itself and what is on a lower line.
 LAYERS = (
     ("__main__", "train"),
-    ("api",),
     ("commands",),
+    ("api",),
     ("serving",),
     ("training",),
     ("inference",),

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.config.settings import settings_help
-from jaxrl_sql.planning import gpus
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
@@ -47,14 +47,6 @@ def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
         "and rows of the database are sent to it, except the columns of data.hide"
     )
     parser.add_argument("--endpoint", metavar="URL", help=words)
-
-
-def endpoint_values(section: str, url: str | None) -> list[str]:
-    """Return `--endpoint` as values of a section; no key is sent where the usual variable holds none."""
-    if not url:
-        return []
-    values = [f"{section}.base_url={url}"]
-    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
 
 
 def run_command(
@@ -102,15 +94,6 @@ def run_or_print(
         return command(fetched(config, with_weights))
     sys.stdout.write(to_yaml(config))
     return 0
-
-
-def prepare_process() -> None:
-    """Set what holds for a whole process, before anything is computed."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
-        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
-    keep_freed_memory()
 
 
 def report_errors(work: Callable[[], int]) -> int:

@@ -12,8 +12,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.command import prepare_process, report_errors
+from jaxrl_sql.commands.command import report_errors
 from jaxrl_sql.config import CHOICES
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.arguments import Parser
 
 GGUF_KINDS = ("f16", "q8_0")

@@ -12,8 +12,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import TRAINED, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.command import TRAINED, add_config, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.types import InputError

@@ -18,9 +18,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.commands.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.command import ALL, EXIT_CODES, add_config, report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
 from jaxrl_sql.runtime.model_locator import defaults_for

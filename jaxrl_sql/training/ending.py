@@ -33,6 +33,8 @@ def next_commands(s: Session) -> Iterator[str]:
     yield shlex.join(["jaxrl-sql", "report", run])
     one = next(iter(next(iter(s.evals.values()), s.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
+    if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
+        return
     folder = Path(data.dir) / split
     questions = ["--data", str(folder)] if folder.is_dir() else ["--data", data.dir, "--split", split]
     yield shlex.join(["jaxrl-sql", "evaluate", "--model", run, *questions, "--out", str(s.folder / "evaluated")])

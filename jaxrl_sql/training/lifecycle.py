@@ -28,6 +28,7 @@ from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, with_found_numbers
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Arrays, Checkpoints
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.finite_check import refuse_broken
@@ -91,9 +92,9 @@ class Phase(Protocol):
 
 
 @contextmanager
-def open_run(config: TrainConfig) -> Iterator[Session]:
+def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Session]:
     """Open a run, and refuse what cannot fit before anything is compiled."""
-    with open_session(config) as s:
+    with open_session(config, caller) as s:
         preflight(s)
         yield s
 

@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
 # Packages and modules from top to bottom: each may import itself and what is on a lower line.
 LAYERS = (
     ("__main__", "train"),
-    ("api",),
     ("commands",),
+    ("api",),
     ("serving",),
     ("training",),
     ("inference",),
@@ -49,7 +49,7 @@ OWNERS = {
     "openai": ("runtime",),
     "huggingface_hub": ("runtime",),
     "rich": ("runtime",),
-    "argparse": ("commands", "api"),
+    "argparse": ("commands",),
 }
 # Modules below the commands that print: each prints to a stream that its caller gives or chooses, or ends the process.
 PRINTING = {
@@ -57,7 +57,6 @@ PRINTING = {
     "jaxrl_sql.runtime.tables",
     "jaxrl_sql.runtime.display",
     "jaxrl_sql.parallel.watch",  # ends a process that waits for one that is gone, in a thread of its own
-    "jaxrl_sql.inference.benchmark_evaluation",
 }
 PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")
 # These, and everything that they import, work where JAX is not installed.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxrl_sql.config import EndpointConfig
 from jaxrl_sql.config.settings import settings_help
 from jaxrl_sql.runtime.terminal import printable
 
@@ -68,14 +66,6 @@ def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
         "and rows of the database are sent to it, except the columns of data.hide"
     )
     parser.add_argument("--endpoint", metavar="URL", help=words)
-
-
-def endpoint_values(section: str, url: str | None) -> list[str]:
-    """Return `--endpoint` as values of a section; no key is sent where the usual variable holds none."""
-    if not url:
-        return []
-    values = [f"{section}.base_url={url}"]
-    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
 
 
 def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:

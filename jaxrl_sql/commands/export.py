@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser
-from jaxrl_sql.commands.running import prepare_process, report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config import CHOICES
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.terminal import print_text
 
 GGUF_KINDS = ("f16", "q8_0")

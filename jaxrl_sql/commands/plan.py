@@ -14,8 +14,9 @@ import sys
 from collections.abc import Sequence
 
 from jaxrl_sql.commands.arguments import TRAINED, Parser, add_config
-from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError

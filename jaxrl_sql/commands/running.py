@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint, endpoint_values
+from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
-from jaxrl_sql.planning import gpus
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
@@ -67,15 +67,6 @@ def run_or_print(
         return command(fetched(config, with_weights))
     sys.stdout.write(to_yaml(config))
     return 0
-
-
-def prepare_process() -> None:
-    """Set what holds for a whole process, before anything is computed."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
-        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
-    keep_freed_memory()
 
 
 def report_errors(work: Callable[[], int | None]) -> int:

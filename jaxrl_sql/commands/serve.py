@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config
-from jaxrl_sql.commands.running import prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.terminal import print_text
 

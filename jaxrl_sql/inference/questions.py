@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
-from jaxrl_sql.inference.training_set import make_synthetic, split_questions, streamed_questions, training_questions
+from jaxrl_sql.inference.training_set import (
+    as_asked,
+    make_synthetic,
+    passed_questions,
+    split_questions,
+    streamed_questions,
+    training_questions,
+)
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
@@ -27,21 +34,32 @@ from jaxrl_sql.text2sql.rewards.extract import said
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
+class PassedQuestions(NamedTuple):
+    """Sets of a caller in Python in place of those of `data.train` and `data.evals`; None: the folder's are read."""
+
+    train: Benchmark | None = None
+    evals: Mapping[str, Benchmark] | None = None
+
+
 def load_questions(
-    config: TrainConfig, executor: Executor, display: Display
+    config: TrainConfig,
+    executor: Executor,
+    display: Display,
+    passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
 
-    A huge training set is opened to be read as its questions are asked. A set to evaluate on goes by
-    the last part of its path, as `evaluate` has it.
+    A huge training set is opened to be read as its questions are asked; `passed` sets are read from no folder. A set to
+    evaluate on goes by the last part of its path, as `evaluate` has it.
     """
     data = config.data
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
             was_present = make_synthetic(data)
         display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
-    with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(config)
+    names = data.evals if passed.evals is None else [*passed.evals]
+    with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
+        loaded, streamed = _read_splits(config, passed)
     check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
     for found in loaded.values():
         refuse_translated(found.examples, config.executor.sqlite_version)
@@ -52,7 +70,7 @@ def load_questions(
         for note in found.notes:
             display.note(f"{name}: {note}")
     evals: dict[str, Benchmark] = {}
-    for split in dict.fromkeys(data.evals):
+    for split in dict.fromkeys(names):
         evals[unused_name(Path(split).name or split, evals)] = loaded[split]
     if data.limit_eval:  # of a split that is trained on, too
         evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
@@ -69,14 +87,20 @@ def load_questions(
     return train, evals
 
 
-def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:
+def _read_splits(config: TrainConfig, passed: PassedQuestions) -> tuple[dict[str, Benchmark], Streamed | None]:
     """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
     data, places = config.data, config.executor.databases
-    loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
+    if passed.evals is None:
+        names = [name for name in data.evals if name != data.train]
+        loaded = {name: split_questions(data, name, data.limit_eval, places) for name in names}
+    else:
+        loaded = {name: as_asked(data, found, data.limit_eval, places) for name, found in passed.evals.items()}
+    if passed.train is not None:
+        return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
     streamed = streamed_questions(data, places, config.executor.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, places)
-    elif data.train in data.evals:
+    elif data.train in data.evals and passed.evals is None:
         loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
     return loaded, streamed
 

@@ -30,6 +30,7 @@ from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, wit
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Arrays, Checkpoints
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.finite_check import refuse_broken
@@ -93,9 +94,9 @@ class Phase(Protocol):
 
 
 @contextmanager
-def open_run(config: TrainConfig) -> Iterator[Session]:
+def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Session]:
     """Open a run, and refuse what cannot fit before anything is compiled."""
-    with open_session(config) as s:
+    with open_session(config, caller) as s:
         preflight(s)
         yield s
 
@@ -270,6 +271,8 @@ def next_commands(s: Session) -> Iterator[str]:
     yield shlex.join(["jaxrl-sql", "report", run])
     one = next(iter(next(iter(s.evals.values()), s.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
+    if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
+        return
     folder = Path(data.dir) / split
     questions = ["--data", str(folder)] if folder.is_dir() else ["--data", data.dir, "--split", split]
     yield shlex.join(["jaxrl-sql", "evaluate", "--model", run, *questions, "--out", str(s.folder / "evaluated")])

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import pytest
 
 from jaxrl_sql.commands.audit import main as audit
-from jaxrl_sql.commands.running import prepare_process, report_errors
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.commands.sft import alone
 from jaxrl_sql.commands.sft import main as sft_main
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train_main
 from jaxrl_sql.config import load_config
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.types import InputError
 

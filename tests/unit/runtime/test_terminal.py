@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.commands.arguments import Parser
-from jaxrl_sql.commands.ask import Reply, show, talk
+from jaxrl_sql.commands.ask import show, talk
 from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.commands.synth import main as synth
+from jaxrl_sql.inference.ask import Reply
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.tables import show_counts, show_table
 from jaxrl_sql.runtime.terminal import print_text, printable

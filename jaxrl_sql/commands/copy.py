@@ -116,10 +116,10 @@ def _copy_in(options: argparse.Namespace) -> None:
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
     from jaxrl_sql.databases.copy.copying import CopyOptions, copy_files
-    from jaxrl_sql.databases.copy.engines import open_target
     from jaxrl_sql.databases.copy.golds import check_golds, summary_lines, write_golds
     from jaxrl_sql.databases.copy.manifest import open_manifest
     from jaxrl_sql.databases.copy.source import find_files
+    from jaxrl_sql.databases.engines.registry import open_target
     from jaxrl_sql.text2sql.benchmarks import load_benchmark
 
     copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from jaxrl_sql.databases.copy.engines import open_target
+from jaxrl_sql.databases.engines.registry import open_target
 from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 

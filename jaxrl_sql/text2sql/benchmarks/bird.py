@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside
 from jaxrl_sql.text2sql.benchmarks.files import Notes, Record, compare_golds, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, on_server, said, uid_or
 from jaxrl_sql.types import InputError
 
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
@@ -95,15 +95,8 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _item(record: Record, uid: str) -> Item:
-    return Item(
-        uid,
-        said(record, "db_id"),
-        said(record, "question"),
-        said(record, "SQL", "sql", "query"),
-        said(record, "evidence", "hint"),
-        said(record, "difficulty"),
-        fields=tuple(record),
-    )
+    item = item_of(record, uid, said(record, "SQL", "sql", "query"), evidence=("evidence", "hint"))
+    return item._replace(difficulty=said(record, "difficulty"))
 
 
 def _tell_tied(path: Path, items: list[Item], notes: Notes) -> None:

@@ -1,23 +1,14 @@
-"""Load a dump as it was published: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
-
-FILE is what `pg_dump` or `mysqldump` wrote as text. The server's own client, psql or mariadb, runs it in the database
-NAME, new or empty, and --reader may then read that. A dump is a program with the rights of USER: load those that you
-trust.
-"""
+"""Load a dump as it was published, by the client of its server: psql or mariadb."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_sql.databases.engines.registry import open_target
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
@@ -28,24 +19,18 @@ _PACKAGES = {"postgresql": "postgresql-client", "mysql": "mariadb-client"}
 _OWNERS = re.compile(r'ERROR:\s+role ".*" does not exist')
 
 
-def load_dump(arguments: Sequence[str]) -> None:
-    """Load a dump as the options say, and print what was loaded; raises InputError and leaves no part of it."""
-    parser = Parser(
-        prog="jaxrl-sql data copy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, a file of SQL")
-    parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
-    parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
-    options = parser.parse_args(arguments)
-    address = parse_address(options.to).single
+def load_dump(dump: Path, url: str, reader: str = "") -> str:
+    """Load a dump into the new or empty database of a URL, which `reader`, a user or a URL, may then read.
+
+    Returns the database's name and the server's version. Raises InputError and leaves no part of the dump.
+    """
+    address = parse_address(url).single
     if address.engine not in _CLIENTS or not address.database:
         raise InputError(
             f"--to {address.shown}: a dump is loaded into a server's database: name it, …://USER@HOST/NAME"
         )
-    if not options.source.is_file():
-        raise InputError(f"--from {options.source}: no such file")
+    if not dump.is_file():
+        raise InputError(f"--from {dump}: no such file")
     program = next((found for name in _CLIENTS[address.engine] if (found := shutil.which(name))), None)
     if program is None:
         raise InputError(
@@ -56,13 +41,13 @@ def load_dump(arguments: Sequence[str]) -> None:
         raise InputError(f"{address.named(name)}: already holds something: remove it, or give another name")
     with target.open(name):
         pass  # now it is there, and empty
-    faults = _run(program, options.source, address)
+    faults = _run(program, dump, address)
     if faults:
         target.drop(name)
-        raise InputError(f"{options.source}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
-    if options.reader:
-        target.let_read(name, users_of(options.reader))
-    print_text(f"{options.source}: loaded into {address.named(name)}, {target.version}")
+        raise InputError(f"{dump}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
+    if reader:
+        target.let_read(name, users_of(reader))
+    return f"{address.named(name)}, {target.version}"
 
 
 def _run(program: str, dump: Path, address: Address) -> list[str]:

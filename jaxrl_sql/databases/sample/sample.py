@@ -6,11 +6,9 @@ whose parent is missing for that reason, on the server or beyond the last level 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +19,7 @@ from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Key, Record
 from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.choose import choose
 from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
-from jaxrl_sql.databases.sample.options import add_leave_out
 from jaxrl_sql.databases.sample.values import KINDS, to_cell
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, parse_address
 from jaxrl_sql.types import InputError
 
@@ -45,28 +40,6 @@ class SampleReport:
     path: Path
     rows: Mapping[str, int]
     notes: tuple[str, ...]
-
-
-def copy_out(arguments: Sequence[str]) -> None:
-    """Sample a server's database as `--from URL --to FOLDER` and further options say, and print the result."""
-    parser = Parser(
-        prog="jaxrl-sql data copy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
-    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
-    add_leave_out(parser)
-    options = parser.parse_args(arguments)
-    report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
-    lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
-    print_text("\n".join(lines))
-
-
-def _print_progress(line: str) -> None:
-    print_text(line, sys.stderr)
-    sys.stderr.flush()
 
 
 def sample(

@@ -14,16 +14,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jaxrl_sql.commands.ask import database_of
 from jaxrl_sql.commands.ask import main as ask
 from jaxrl_sql.commands.copy import main as copy
-from jaxrl_sql.commands.mcp import Database as McpDatabase
 from jaxrl_sql.commands.mcp import main as mcp
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.databases.engines import postgresql as postgresql_module
 from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
 from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.inference.ask import database_of
+from jaxrl_sql.serving.mcp import Database as McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.schema.read import Column, read_schema

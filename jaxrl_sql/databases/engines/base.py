@@ -196,6 +196,11 @@ class Engine(ABC):
 class Server(Engine):
     """An engine that clients connect to."""
 
+    clients: ClassVar[tuple[str, ...]]
+    """The names of the program that runs a file of SQL."""
+    client_package: ClassVar[str]
+    """The system's package of that program."""
+
     def connect(self, database: str = "", *, reads: bool = False) -> Any:
         """Return a connection in autocommit mode, by default to the address's database.
 
@@ -214,6 +219,14 @@ class Server(Engine):
     @abstractmethod
     def reader(self) -> Reader:
         """Open the address's database to read it."""
+
+    @abstractmethod
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of the program that runs a file of SQL in a database."""
+
+    def is_harmless(self, _line: str) -> bool:
+        """Return whether a dump is complete in spite of an error, a line of the program."""
+        return False
 
     def ask(self, sql: str, *values: str, database: str = "") -> list[tuple[Any, ...]]:
         """Run a statement outside of a transaction, by default in the address's database, and return its rows."""

@@ -86,6 +86,7 @@ class Mysql(Server):
         key_length=_KEY_LENGTH,
     )
     driver_name = "pymysql"
+    clients, client_package = ("mariadb", "mysql"), "mariadb-client"
     collation = ""
 
     def prepare(self) -> None:
@@ -134,6 +135,17 @@ class Mysql(Server):
     def reader(self) -> Reader:
         """Open the address's database to read it."""
         return _Reader(self)
+
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of mariadb, or of mysql."""
+        address = self.address
+        where = ["--host", address.host, "--protocol=tcp"]
+        if address.host.startswith("/"):
+            where = ["--socket", address.host]
+        ca = [f"--ssl-ca={address.option('sslrootcert')}"] if address.option("sslrootcert") else []
+        secure = ["--ssl-verify-server-cert", *ca] if address.tls_context() else []
+        arguments = ["--port", str(address.port), "--user", address.user, *where, *secure, database]
+        return arguments, {"MYSQL_PWD": address.password}
 
     def _connect(self, database: str, *, reads: bool) -> Any:
         address = self.address

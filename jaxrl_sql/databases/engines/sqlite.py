@@ -51,8 +51,8 @@ class Source:
 
     def collated(self) -> list[str]:
         """Return the names of tables that compare some column otherwise than byte by byte."""
-        found = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
-        return [name for name, sql in found if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
+        tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
+        return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
     def rows(self, table: Table) -> Iterator[Rows]:
         """Yield a table's rows, CHUNK at a time, as SQLite holds them."""
@@ -63,10 +63,10 @@ class Source:
 
     def orphans(self, table: Table, key: ForeignKey) -> int:
         """Return how many rows refer to a row that is not there."""
-        own = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
-        theirs = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
-        refers = " AND ".join(f"{name} IS NOT NULL" for name in own)
-        equal = " AND ".join(f"{target} = {column}" for target, column in zip(theirs, own, strict=True))
+        columns = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
+        targets = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
+        refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
+        equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
         parent, child = map(_NAMES.quoted, (key.table, table.name))
         there = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
         return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
@@ -89,16 +89,16 @@ class Source:
             parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
             seen = [merged(before, look(values, is_dated=dates)) for before, values, dates in parts]
         indexes = list(self._indexes(table))
-        kept = [index for index in indexes if index is not None]
-        return SourceTable(table, tuple(seen), tuple(kept), len(indexes) - len(kept))
+        plain = [index for index in indexes if index is not None]
+        return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
 
     def _indexes(self, table: Table) -> Iterator[Index | None]:
         """Yield a table's indexes but its primary key's; None is one of a part of the rows, or of expressions."""
         spelled = {column.name.lower(): column.name for column in table.columns}
-        found = self.connection.execute(
+        indexes = self.connection.execute(
             'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
         ).fetchall()
-        for name, is_unique, origin, is_partial in found:
+        for name, is_unique, origin, is_partial in indexes:
             if origin == "pk":
                 continue
             parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()

@@ -51,11 +51,10 @@ OWNERS = {
     "rich": ("runtime",),
     "argparse": ("commands",),
 }
-# Modules below the commands that print: each prints to a stream that its caller gives or chooses, or ends the process.
+# Modules below the commands that print: two to a stream that their caller chooses.
 PRINTING = {
-    "jaxrl_sql.runtime.terminal",
-    "jaxrl_sql.runtime.tables",
     "jaxrl_sql.runtime.display",
+    "jaxrl_sql.runtime.tables",
     "jaxrl_sql.parallel.watch",  # ends a process that waits for one that is gone, in a thread of its own
 }
 PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.databases.copy.dump import ENDING, load_dump
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
@@ -96,6 +95,8 @@ def _load_dump(arguments: Sequence[str]) -> None:
     parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
     parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
     options = parser.parse_args(arguments)
+    from jaxrl_sql.databases.copy.dump import load_dump
+
     loaded = load_dump(options.source, options.to, options.reader)
     print_text(f"{options.source}: loaded into {loaded}")
 
@@ -162,5 +163,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", default="")
     source = parser.parse_known_args(given)[0].source
     # A server's sample and a dump have options of their own.
-    work = _sample if is_address(source) else _load_dump if source.endswith(ENDING) else _copy
+    work = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
     return report_errors(lambda: work(given))

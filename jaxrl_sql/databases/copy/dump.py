@@ -12,7 +12,6 @@ from jaxrl_sql.databases.engines.registry import open_target
 from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of
 from jaxrl_sql.types import InputError
 
-ENDING = ".sql"
 _CLIENTS = {"postgresql": ("psql",), "mysql": ("mariadb", "mysql")}
 _PACKAGES = {"postgresql": "postgresql-client", "mysql": "mariadb-client"}
 # Who owned a dump's tables where it was made need not be here.

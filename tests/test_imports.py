@@ -143,6 +143,14 @@ def test_only_commands_print() -> None:
     assert {module for module, path in below.items() if prints(path)} == PRINTING
 
 
+def test_engines_of_databases_are_known_by_their_registry_alone() -> None:
+    folder = "jaxrl_sql.databases.engines"
+    engines = {f"{folder}.{name}" for name in ("duckdb", "mysql", "postgresql")}
+    assert {module for module in MODULES for _, target in imports(module) if target in engines} == {
+        f"{folder}.registry"
+    }
+
+
 def test_each_package_has_a_layer() -> None:
     packages = {package_of(module) for module in MODULES}
     assert packages - {""} == set(RANK)

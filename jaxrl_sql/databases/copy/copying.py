@@ -133,14 +133,14 @@ def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest,
             written = _Written(source, table, target.rules)
             writer.load(table, written.rows())
             digests[table.name] = written.digest
-        told = writer.finish(plan.tables)
+        refusals = writer.finish(plan.tables)
         for table in plan.tables:
             _compare(file, writer, table, digests[table.name])
         path = stand_in(manifest.path.parent, file.db_id)
         rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
     _let_read(target, options, file)
-    plan = plan._replace(told=(*plan.told, *told))
+    plan = plan._replace(told=(*plan.told, *refusals))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry

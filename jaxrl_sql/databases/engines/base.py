@@ -30,10 +30,13 @@ LOCK_SECONDS = 1
 READ_SECONDS = 5
 """How long a statement of a reader may take. An ALTER TABLE of another session waits at most this long."""
 
-LOCKED = f"is locked by another session for more than {LOCK_SECONDS} s: run it again later"
-CHANGED = "was changed while it was sampled: run it again"
-TOO_SLOW = f"takes more than {READ_SECONDS} s to read: --leave-out the table, or its large columns"
+Reason = Literal["locked", "changed", "slow"]
 
+_REASONS: Mapping[Reason, str] = {
+    "locked": f"is locked by another session for more than {LOCK_SECONDS} s: run it again later",
+    "changed": "was changed while it was sampled: run it again",
+    "slow": f"takes more than {READ_SECONDS} s to read: --leave-out the table, or its large columns",
+}
 # The advice for a server that refuses a connection, by a part of its message.
 _CHECKS = {
     "password": "check the user and the password",
@@ -193,6 +196,11 @@ class Engine(ABC):
 class Server(Engine):
     """An engine that clients connect to."""
 
+    clients: ClassVar[tuple[str, ...]]
+    """The names of the program that runs a file of SQL."""
+    client_package: ClassVar[str]
+    """The system's package of that program."""
+
     def connect(self, database: str = "", *, reads: bool = False) -> Any:
         """Return a connection in autocommit mode, by default to the address's database.
 
@@ -205,12 +213,20 @@ class Server(Engine):
         except (self.driver.Error, OSError, RuntimeError) as error:
             where = self.address.named(name) if name else self.address.shown
             message = self.address.redacted(one_line(error))
-            check = next((check for words, check in _CHECKS.items() if words in message.lower()), "")
+            check = next((check for part, check in _CHECKS.items() if part in message.lower()), "")
             raise InputError(f"{where}: {message}: {check or 'check the host and the port'}") from None
 
     @abstractmethod
     def reader(self) -> Reader:
         """Open the address's database to read it."""
+
+    @abstractmethod
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of the program that runs a file of SQL in a database."""
+
+    def is_harmless(self, _line: str) -> bool:
+        """Return whether a dump is complete in spite of an error, a line of the program."""
+        return False
 
     def ask(self, sql: str, *values: str, database: str = "") -> list[tuple[Any, ...]]:
         """Run a statement outside of a transaction, by default in the address's database, and return its rows."""
@@ -232,7 +248,7 @@ class Reader(ABC):
     Every method raises InputError, in one line and without the password.
     """
 
-    reasons: ClassVar[Mapping[object, str]]
+    reasons: ClassVar[Mapping[object, Reason]]
     """The meaning of a driver's errors, by code."""
 
     def __init__(self, server: Server) -> None:
@@ -284,7 +300,7 @@ class Reader(ABC):
         reason = self.reasons.get(self.code(error))
         lines = [line for line in str(error.args[-1] if error.args else error).splitlines() if line.strip()]
         message = self.address.redacted(lines[0] if lines else type(error).__name__)
-        return InputError(f"{title} {reason}" if reason else f"{title}: {message}")
+        return InputError(f"{title} {_REASONS[reason]}" if reason else f"{title}: {message}")
 
 
 def one_line(error: Exception) -> str:

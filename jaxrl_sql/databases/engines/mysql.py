@@ -8,18 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 
-from jaxrl_sql.databases.engines.base import (
-    CHANGED,
-    CONNECT_SECONDS,
-    LOCK_SECONDS,
-    LOCKED,
-    READ_SECONDS,
-    TOO_SLOW,
-    Reader,
-    Server,
-    State,
-    Writer,
-)
+from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
 from jaxrl_sql.databases.engines.catalog import NUMBERS, Catalog, Column, ForeignKey, Key, Record, Table
 from jaxrl_sql.databases.engines.kinds import Kind, Rows
 from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
@@ -97,6 +86,7 @@ class Mysql(Server):
         key_length=_KEY_LENGTH,
     )
     driver_name = "pymysql"
+    clients, client_package = ("mariadb", "mysql"), "mariadb-client"
     collation = ""
 
     def prepare(self) -> None:
@@ -145,6 +135,17 @@ class Mysql(Server):
     def reader(self) -> Reader:
         """Open the address's database to read it."""
         return _Reader(self)
+
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of mariadb, or of mysql."""
+        address = self.address
+        where = ["--host", address.host, "--protocol=tcp"]
+        if address.host.startswith("/"):
+            where = ["--socket", address.host]
+        ca = [f"--ssl-ca={address.option('sslrootcert')}"] if address.option("sslrootcert") else []
+        secure = ["--ssl-verify-server-cert", *ca] if address.tls_context() else []
+        arguments = ["--port", str(address.port), "--user", address.user, *where, *secure, database]
+        return arguments, {"MYSQL_PWD": address.password}
 
     def _connect(self, database: str, *, reads: bool) -> Any:
         address = self.address
@@ -215,7 +216,9 @@ class _Writer(Writer):
 class _Reader(Reader):
     """A database that is read."""
 
-    reasons: ClassVar = {1205: LOCKED, 1969: TOO_SLOW, 3024: TOO_SLOW, 1412: CHANGED, 1146: CHANGED, 1054: CHANGED}
+    reasons: ClassVar = {
+        1205: "locked", 1969: "slow", 3024: "slow", 1412: "changed", 1146: "changed", 1054: "changed",
+    }  # fmt: skip
 
     def catalog(self) -> Catalog:
         return _catalog(lambda sql: self.run(self.shown, sql), self.address.database)

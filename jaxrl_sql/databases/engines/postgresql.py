@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from jaxrl_sql.databases.engines.base import (
-    CHANGED,
-    CONNECT_SECONDS,
-    LOCK_SECONDS,
-    LOCKED,
-    READ_SECONDS,
-    TOO_SLOW,
-    Reader,
-    Server,
-    State,
-    Writer,
-)
+from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
 from jaxrl_sql.databases.engines.catalog import Catalog, Column, ForeignKey, Key, Record, Table, TablePath
 from jaxrl_sql.databases.engines.kinds import Kind, Rows
 from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
@@ -41,6 +32,7 @@ _RELATIONS = """
 SELECT count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
 """
+_NO_OWNER = re.compile(r'ERROR:\s+role ".*" does not exist')
 # COPY's text form escapes these.
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 # Values have one form whatever the settings of the role and the server are, and names have one meaning. Plans use
@@ -101,6 +93,7 @@ class Postgresql(Server):
 
     rules = Rules("PostgreSQL", _TYPES, NameRules(63, counts_bytes=True, reserved=_SYSTEM_COLUMNS), holds_nul=False)
     driver_name = "psycopg2"
+    clients, client_package = ("psql",), "postgresql-client"
 
     def prepare(self) -> None:
         """Read the version; raises InputError for a server that is too old."""
@@ -155,6 +148,15 @@ class Postgresql(Server):
     def reader(self) -> Reader:
         """Open the address's database to read it."""
         return _Reader(self)
+
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of psql."""
+        arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", self.address.told(database)]
+        return arguments, {"PGPASSWORD": self.address.password}
+
+    def is_harmless(self, line: str) -> bool:
+        """Return whether the owner of a dump's table is missing here."""
+        return _NO_OWNER.search(line) is not None
 
     def _connect(self, database: str, *, reads: bool) -> Any:
         address = self.address
@@ -236,7 +238,7 @@ def _cell(value: Cell) -> str:
 class _Reader(Reader):
     """A database that is read."""
 
-    reasons: ClassVar = {"55P03": LOCKED, "57014": TOO_SLOW, "42P01": CHANGED, "42703": CHANGED}
+    reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
 
     def catalog(self) -> Catalog:
         try:

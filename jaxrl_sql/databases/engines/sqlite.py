@@ -13,10 +13,11 @@ from jaxrl_sql.databases.engines.base import Writer
 from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, Seen, decode_text, is_dated, look, merged
 from jaxrl_sql.databases.engines.tables import Index, NameRules, PlannedTable, Rules, SourceTable
 from jaxrl_sql.text2sql.schema.cache import content_of
-from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
 from jaxrl_sql.types import InputError
+
+_NAMES = NameRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class SourceFile:
 
 
 class Source:
-    """A SQLite file that is being read, in one transaction: a writer beside it changes nothing that is read here."""
+    """A SQLite file that is being read, in one transaction: another session changes nothing that is read here."""
 
     def __init__(self, file: SourceFile, connection: sqlite3.Connection) -> None:
         self.file = file
@@ -50,31 +51,31 @@ class Source:
 
     def collated(self) -> list[str]:
         """Return the names of tables that compare some column otherwise than byte by byte."""
-        found = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
-        return [name for name, sql in found if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
+        tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
+        return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
 
     def rows(self, table: Table) -> Iterator[Rows]:
         """Yield a table's rows, CHUNK at a time, as SQLite holds them."""
-        names = ", ".join(quote_name(column.name, always=True) for column in table.columns)
-        cursor = self.connection.execute(f"SELECT {names} FROM {quote_name(table.name, always=True)}")
+        names = _NAMES.listed(column.name for column in table.columns)
+        cursor = self.connection.execute(f"SELECT {names} FROM {_NAMES.quoted(table.name)}")
         while rows := cursor.fetchmany(CHUNK):
             yield rows
 
     def orphans(self, table: Table, key: ForeignKey) -> int:
         """Return how many rows refer to a row that is not there."""
-        own = [f"c.{quote_name(name, always=True)}" for name in key.columns]
-        theirs = [f"p.{quote_name(name, always=True)}" for name in key.targets]
-        refers = " AND ".join(f"{name} IS NOT NULL" for name in own)
-        equal = " AND ".join(f"{one} = {other}" for one, other in zip(theirs, own, strict=True))
-        parent, child = (quote_name(name, always=True) for name in (key.table, table.name))
+        columns = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
+        targets = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
+        refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
+        equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
+        parent, child = map(_NAMES.quoted, (key.table, table.name))
         there = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
         return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
 
     def repeated(self, table: Table, columns: Sequence[str]) -> int:
-        """Return how many combinations of values stand twice once all are text."""
-        texts = [f"CAST({quote_name(name, always=True)} AS TEXT)" for name in columns]
+        """Return how many combinations of values are repeated once all are text."""
+        texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
         known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
-        name = quote_name(table.name, always=True)
+        name = _NAMES.quoted(table.name)
         groups = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
         return self._number(f"SELECT COUNT(*) FROM ({groups})")
 
@@ -88,16 +89,16 @@ class Source:
             parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
             seen = [merged(before, look(values, is_dated=dates)) for before, values, dates in parts]
         indexes = list(self._indexes(table))
-        kept = [index for index in indexes if index is not None]
-        return SourceTable(table, tuple(seen), tuple(kept), len(indexes) - len(kept))
+        plain = [index for index in indexes if index is not None]
+        return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
 
     def _indexes(self, table: Table) -> Iterator[Index | None]:
         """Yield a table's indexes but its primary key's; None is one of a part of the rows, or of expressions."""
         spelled = {column.name.lower(): column.name for column in table.columns}
-        found = self.connection.execute(
+        indexes = self.connection.execute(
             'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
         ).fetchall()
-        for name, is_unique, origin, is_partial in found:
+        for name, is_unique, origin, is_partial in indexes:
             if origin == "pk":
                 continue
             parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
@@ -127,7 +128,7 @@ class SqliteWriter(Writer):
     declares_keys = True
 
     def __init__(self, connection: sqlite3.Connection, rules: Rules) -> None:
-        super().__init__(connection, rules._replace(names=NameRules()), sqlite3.Error)
+        super().__init__(connection, rules._replace(names=_NAMES), sqlite3.Error)
 
     def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
         """Write a table's rows, without the escapes of broken bytes."""
@@ -145,9 +146,9 @@ def _storable(row: Sequence[object]) -> tuple[object, ...]:
 
 def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:
     """Return a table without some columns, and without the foreign keys that they are of."""
-    columns = tuple(one for one in table.columns if (table.name.lower(), one.name.lower()) not in left_out)
-    if len({one.name for one in columns} & {*table.primary_key}) < len(table.primary_key):
-        columns = tuple(replace(one, primary_key=0) for one in columns)
+    columns = tuple(column for column in table.columns if (table.name.lower(), column.name.lower()) not in left_out)
+    if len({column.name for column in columns} & {*table.primary_key}) < len(table.primary_key):
+        columns = tuple(replace(column, primary_key=0) for column in columns)
     keys = tuple(
         key
         for key in table.foreign_keys

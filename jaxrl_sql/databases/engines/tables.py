@@ -58,7 +58,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as it is declared, and what stands in its columns, `seen[i]` in the i-th."""
+    """A table as it is declared, and its values by column: `seen[i]` is of the i-th."""
 
     table: Table
     seen: tuple[Seen, ...]

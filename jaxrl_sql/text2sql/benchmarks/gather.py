@@ -156,10 +156,11 @@ def item_of(
     *,
     question: Sequence[str] = ("question",),
     evidence: Sequence[str] = ("evidence",),
+    difficulty: Sequence[str] = (),
 ) -> Item:
-    """Make the question of a record; `question` and `evidence` are the fields that may hold them."""
-    texts = said(record, "db_id"), said(record, *question), sql, said(record, *evidence)
-    return Item(uid, *texts, fields=tuple(record))
+    """Make the question of a record; `question`, `evidence` and `difficulty` are the fields that may hold them."""
+    texts = said(record, *question), sql, said(record, *evidence), said(record, *difficulty)
+    return Item(uid, said(record, "db_id"), *texts, fields=tuple(record))
 
 
 def said(record: Mapping[str, Any], *names: str) -> str:

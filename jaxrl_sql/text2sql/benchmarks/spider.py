@@ -192,7 +192,7 @@ SPIDER_DK = Format(
     "spider_dk",
     "test_suite",
     "spider",
-    f"{_DK}, beside Spider's folder",
+    f"{_DK}, next to Spider's folder",
     lambda folder: (folder / _DK).is_file(),
     _Set("spider_dk", {"dev": _DK}, _knowledge).read,
 )
@@ -200,7 +200,7 @@ SPIDER_SYN = Format(
     "spider_syn",
     "test_suite",
     "spider",
-    "dev.json with SpiderSynQuestion, beside Spider's folder",
+    "dev.json with SpiderSynQuestion, next to Spider's folder",
     is_syn,
     _Set("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
@@ -208,7 +208,7 @@ SPIDER_REALISTIC = Format(
     "spider_realistic",
     "test_suite",
     "spider",
-    f"{_REALISTIC}, beside Spider's folder",
+    f"{_REALISTIC}, next to Spider's folder",
     lambda folder: (folder / _REALISTIC).is_file(),
     _Set("spider_realistic", {"dev": _REALISTIC}).read,
 )

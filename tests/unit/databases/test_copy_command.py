@@ -76,16 +76,16 @@ def test_a_killed_copy_goes_on(
     arguments = place.arguments(tmp_path / "in")
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    found = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert (list(found["databases"]), found["begun"]) == (["one"], [f"{place.prefix}two"])
+    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+    assert (list(manifest["databases"]), manifest["begun"]) == (["one"], [f"{place.prefix}two"])
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "one: already there" in said
-    assert "two: copied" in said
-    assert "zoo: copied" in said
+    message = capsys.readouterr().out
+    assert "one: already there" in message
+    assert "two: copied" in message
+    assert "zoo: copied" in message
     assert sorted(place.fetch("two", "SELECT x FROM t")) == [(1,), (2,)]
-    found = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert (sorted(found["databases"]), found["begun"]) == (["one", "two", "zoo"], [])
+    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+    assert (sorted(manifest["databases"]), manifest["begun"]) == (["one", "two", "zoo"], [])
     files = [file.name for file in (tmp_path / "files").glob("*")]
     assert all(name.endswith(".duckdb") for name in files)
 
@@ -95,9 +95,9 @@ def test_a_database_of_others_is_left_alone(
 ) -> None:
     folder = make_file(tmp_path / "in", "mine", "CREATE TABLE t (x INT)", {"t": [(1,)]})
     assert main(place.arguments(folder)) == 0
-    said = refusal([*place.arguments(folder), "--out", str(tmp_path / "elsewhere")])
-    assert f"{place.prefix}mine" in said
-    assert "already holds something" in said
+    message = refusal([*place.arguments(folder), "--out", str(tmp_path / "elsewhere")])
+    assert f"{place.prefix}mine" in message
+    assert "already holds something" in message
     assert place.fetch("mine", "SELECT x FROM t") == [(1,)]
 
 
@@ -162,10 +162,10 @@ def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
     where = f"{given['host']}:{given['port']}/{given.get('database', '')}"
     url = f"{parts.scheme}://{given['user']}:{given['password']}@{where}"
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
-    said = refusal(["--from", str(folder), "--to", url, "--out", str(place.out)])
-    assert words in said
-    assert str(given["host"]) in said
-    assert given["password"] not in said
+    message = refusal(["--from", str(folder), "--to", url, "--out", str(place.out)])
+    assert words in message
+    assert str(given["host"]) in message
+    assert given["password"] not in message
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_server_that_is_too_old_is_refused(
     else:
         monkeypatch.setattr("jaxrl_sql.databases.engines.mysql._VERSION", f"SELECT '{old}'")
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
-    said = refusal(place.arguments(folder))
-    assert "the server is too old" in said
-    assert old in said
+    message = refusal(place.arguments(folder))
+    assert "the server is too old" in message
+    assert old in message
 
 
 WITHOUT_DRIVERS = """
@@ -215,35 +215,35 @@ def test_a_driver_that_is_not_installed_is_named(tmp_path: Path, make_file: Make
 
 def test_a_server_as_source_is_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--from", "postgresql://u:s3cret@127.0.0.1:1/x", "--to", str(tmp_path / "out"), "--rows", "5"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "127.0.0.1:1" in said
-    assert "s3cret" not in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "127.0.0.1:1" in message
+    assert "s3cret" not in message
 
 
 def test_other_bad_input_is_refused_in_one_line(tmp_path: Path, make_file: MakeFile, refusal: Refusal) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
     to, out = f"duckdb:{tmp_path / 'files'}", str(tmp_path / "out")
 
-    def said(*changes: str) -> str:
+    def refusal_of(*changes: str) -> str:
         return refusal(["--from", str(folder), "--to", to, "--out", out, *changes])
 
-    assert "no such folder" in said("--from", str(tmp_path / "absent"))
-    assert "no SQLite file" in said("--from", str(tmp_path / "in" / "one" / ".."), "--from", str(tmp_path))
-    assert "a file has no users" in said("--reader", "somebody")
-    assert "no such database" in said("--only", "two")
-    assert "give TABLE.COLUMN" in said("--leave-out", "x")
-    assert "leave / out" in said("--prefix", "../")
+    assert "no such folder" in refusal_of("--from", str(tmp_path / "absent"))
+    assert "no SQLite file" in refusal_of("--from", str(tmp_path / "in" / "one" / ".."), "--from", str(tmp_path))
+    assert "a file has no users" in refusal_of("--reader", "somebody")
+    assert "no such database" in refusal_of("--only", "two")
+    assert "give TABLE.COLUMN" in refusal_of("--leave-out", "x")
+    assert "leave / out" in refusal_of("--prefix", "../")
     (tmp_path / "in" / "bad.sqlite").write_bytes(b"no database" * 100)
-    assert "bad.sqlite: " in said()
+    assert "bad.sqlite: " in refusal_of()
     (tmp_path / "in" / "bad.sqlite").unlink()
     (tmp_path / "in" / "one.db").write_bytes(b"")
-    assert "is called one, too" in said()
+    assert "is called one, too" in refusal_of()
     (tmp_path / "in" / "one.db").unlink()
     assert main(["--from", str(folder), "--to", to, "--out", out]) == 0
-    assert "is of copies to duckdb:" in said("--to", f"duckdb:{tmp_path / 'others'}")
+    assert "is of copies to duckdb:" in refusal_of("--to", f"duckdb:{tmp_path / 'others'}")
     (tmp_path / "out" / "manifest.json").write_text("{}", encoding="utf-8")
-    assert "no manifest of copies" in said()
+    assert "no manifest of copies" in refusal_of()
 
 
 def test_a_file_that_changes_while_it_is_copied_is_told_of(
@@ -262,8 +262,8 @@ def test_a_file_that_changes_while_it_is_copied_is_told_of(
         compare(*arguments)
 
     monkeypatch.setattr(copying, "_compare", write)
-    said = refusal(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")])
-    assert "changed while it was copied" in said
+    message = refusal(["--from", str(folder), "--to", f"duckdb:{tmp_path / 'd'}", "--out", str(tmp_path / "out")])
+    assert "changed while it was copied" in message
     assert not list((tmp_path / "d").glob("*.duckdb"))
 
 

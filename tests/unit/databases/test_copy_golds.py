@@ -164,9 +164,9 @@ def test_questions_that_cannot_be_asked_are_refused(
     assert "is not the server of --to" in refusal([*asked, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
     assert "no such folder" in refusal([*asked, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
-    said = refusal([*asked, "--reader", wrong])
-    assert "golds cannot be run there" in said
-    assert "wr0ng-pass" not in said
+    message = refusal([*asked, "--reader", wrong])
+    assert "golds cannot be run there" in message
+    assert "wr0ng-pass" not in message
     assert "must be at least 1" in refusal([*asked, "--reader", place.reader, "--timeout-ms", "0"])
 
 
@@ -184,8 +184,8 @@ def test_questions_that_cannot_be_asked_are_refused(
 def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
     reader = ["--reader", place.reader] if place.reader else []
     assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
-    found = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
-    assert len(found["databases"]) == count
+    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+    assert len(manifest["databases"]) == count
     left = read_lines(place.out / "left_out.jsonl").values()
     assert len(read_lines(place.out / "questions.jsonl")) + len(left) == questions
     # What is left has no form at the engine, or is SQLite's choice among rows that are as good.

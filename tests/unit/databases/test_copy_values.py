@@ -82,15 +82,15 @@ def test_digests_say_whether_rows_are_the_same() -> None:
 
 def test_names_are_made_such_as_an_engine_takes() -> None:
     rules = NameRules(12, counts_bytes=True, reserved=frozenset({"ctid"}))
-    found, changed = new_names(["Name", "ÄB", "", "x ", "x", "ctid", "ééééééé"], "column", rules)
-    assert found["Name"] == "name"
-    assert found["ÄB"] == "Äb"
-    assert found[""] == "column_3"
-    assert found["x "] == "x"
-    assert found["x"] not in ("x", "")
-    assert found["ctid"] == "ctid_"
-    assert all(len(name.encode()) <= 12 for name in found.values())
-    assert len({*found.values()}) == len(found)
+    renamed, changed = new_names(["Name", "ÄB", "", "x ", "x", "ctid", "ééééééé"], "column", rules)
+    assert renamed["Name"] == "name"
+    assert renamed["ÄB"] == "Äb"
+    assert renamed[""] == "column_3"
+    assert renamed["x "] == "x"
+    assert renamed["x"] not in ("x", "")
+    assert renamed["ctid"] == "ctid_"
+    assert all(len(name.encode()) <= 12 for name in renamed.values())
+    assert len({*renamed.values()}) == len(renamed)
     assert changed == ["", "x ", "x", "ctid", "ééééééé"]
 
 
@@ -144,8 +144,8 @@ def test_infinities_are_kept_or_refused(tmp_path: Path, place: Place, make_file:
     rows = [(float("inf"),), (float("-inf"),), (1,)]
     source = make_file(tmp_path / "in", "far", "CREATE TABLE t (r REAL)", {"t": rows})
     if place.engine == "mariadb":
-        said = refusal(place.arguments(source))
-        assert "t.r has 2 values that are infinite, which MariaDB cannot hold" in said
+        message = refusal(place.arguments(source))
+        assert "t.r has 2 values that are infinite, which MariaDB cannot hold" in message
         assert main(place.arguments(source, "--replace")) == 0
         assert sorted(place.fetch("far", "SELECT r FROM t"))[::2] == [
             (-1.7976931348623157e308,),
@@ -161,9 +161,13 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
 ) -> None:
     script = "CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('a' || char(0) || 'b', CAST(X'61FF' AS TEXT))"
     source = make_file(tmp_path / "in", "bytes", script)
-    said = refusal(place.arguments(source))
-    assert "with the character NUL" in said if place.engine == "postgresql" else "t.b has 1 values with bytes" in said
-    assert "--replace" in said
+    message = refusal(place.arguments(source))
+    assert (
+        "with the character NUL" in message
+        if place.engine == "postgresql"
+        else "t.b has 1 values with bytes" in message
+    )
+    assert "--replace" in message
     assert main(place.arguments(source, "--replace")) == 0
     nul = "\ufffd" if place.engine == "postgresql" else "\0"
     assert place.fetch("bytes", "SELECT a, b FROM t") == [(f"a{nul}b", "a\ufffd")]
@@ -171,21 +175,15 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
 
 
 def test_a_column_that_no_type_holds_is_refused_or_left_out(
-    tmp_path: Path,
-    place: Place,
-    capsys: pytest.CaptureFixture[str],
-    make_file: MakeFile,
-    refusal: Refusal,
+    tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
 ) -> None:
     folder = make_file(tmp_path / "in", "a", "CREATE TABLE u (x INT)", {"u": [(1,)]})
     make_file(folder, "b", "CREATE TABLE T (K INTEGER PRIMARY KEY, V)", {"t": [(1, b"x"), (2, "x")]})
-    said = refusal(place.arguments(folder))
-    assert "T.V holds blobs beside texts" in said
-    assert "--leave-out 'T.V'" in said
+    message = refusal(place.arguments(folder))
+    assert "T.V holds blobs beside texts" in message
+    assert "--leave-out 'T.V'" in message
     assert not (place.out / "manifest.json").exists()  # nothing is begun before all was looked at
     assert main(place.arguments(folder, "--leave-out", "t.v")) == 0
     assert sorted(place.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
     assert place.entry("b")["told"] == ["T.V is left out, and the keys that it is of"]
-    assert "no database has this column" in refusal(
-        capsys, place.arguments(folder, "--leave-out", "t.w", "--prefix", "other")
-    )
+    assert "no database has this column" in refusal(place.arguments(folder, "--leave-out", "t.w", "--prefix", "other"))

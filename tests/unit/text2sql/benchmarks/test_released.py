@@ -167,9 +167,7 @@ def test_omnisql_s_pairs_are_on_the_database_that_they_show(ending: str, tmp_pat
 def test_gretel_s_rows_say_what_makes_their_databases(tmp_path: Path) -> None:
     row = {"id": 7, "sql_prompt": "Which?", "sql_context": SHOP, "sql": SQL, "sql_complexity": "basic SQL"}
     write(tmp_path / "train.jsonl", [row])
-    with pytest.raises(
-        InputError, match=r"its database is a script: python -m jaxrl_sql\.datagen\.prepare makes it: 1"
-    ):
+    with pytest.raises(InputError, match=r"its database is a script: jaxrl-sql data prepare makes it: 1"):
         load_benchmark(tmp_path)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,8 +19,10 @@ import pytest
 
 import jaxrl_sql as jx
 from jaxrl_sql.config import Override
+from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import InputError
 
+README = Path(__file__).parents[2] / "README.md"
 START = Path(__file__).parents[2] / "configs" / "quickstart_start"
 
 
@@ -168,6 +174,42 @@ def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(sma
     with pytest.raises(InputError, match=r"^predictions: 1 of .*: allow_extra=True leaves"):
         jx.evaluate(small_data / "dev", more)
     assert jx.evaluate(small_data / "dev", more, allow_extra=True).numbers["extra"] == 1
+
+
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["finished", "trained"])
+def test_the_example_of_the_readme_runs(
+    run: jx.Run, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trains: bool
+) -> None:
+    """All of it; by day its trainings are read and checked, and the finished run takes their place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dev").symlink_to(small_data / "dev")
+    with closing(sqlite3.connect("shop.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE orders(id INTEGER PRIMARY KEY, is_late INTEGER)")
+        connection.execute("INSERT INTO orders VALUES (1, 0), (2, 1)")
+    small = {
+        "data": {"source": "folder", "dir": small_data, "evals": ["dev"], "limit_eval": 2},
+        "grpo": {"steps": 1, "prompts": 2, "num_generations": 2, "minibatches": 1},
+        "rollout.max_num_seqs": 8, "sampling.max_new_tokens": 8, "validation": {"max_num_seqs": 8, "max_new_tokens": 8},
+    }  # fmt: skip
+    trained: list[str] = []
+
+    def train(config: str, *overrides: Override, **passed: Any) -> jx.Run:
+        trained.append(jx.load_config(config, overrides).run.dir)
+        caller = CallerInputs(**passed)
+        caller.questions()
+        return jx.train(config, *overrides, small, **passed) if trains else run
+
+    (text,) = re.findall(
+        r"^```python\n(import jaxrl_sql as jx\n.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    text = text.replace("dev_0", jx.load_benchmark("data/dev").examples[0].uid).replace("import jaxrl_sql as jx\n", "")
+    names: dict[str, Any] = {
+        "jx": SimpleNamespace(**{name: getattr(jx, name) for name in jx.__all__} | {"train": train})
+    }
+    exec(text.replace("jx.evaluate", "_ = jx.evaluate"), names)  # noqa: S102 - our own page
+    assert trained == ["runs/first", "runs/mine"]
+    assert (names["_"], names["reply"].answers) == (1.0, 1)
 
 
 def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:

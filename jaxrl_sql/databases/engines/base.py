@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Key, Record, Table
 from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, plain_rows
-from jaxrl_sql.databases.engines.tables import PlannedColumn, PlannedKey, PlannedTable, Rules
+from jaxrl_sql.databases.engines.tables import PlannedColumn, PlannedTable, Rules
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import InputError
@@ -66,9 +66,7 @@ class Writer(ABC):
         for table in tables:
             parts = [self.column(table, column) for column in table.columns]
             if self.declares_keys:
-                parts += [f"PRIMARY KEY ({self.listed(table.primary_key)})"] if table.primary_key else []
-                parts += [f"UNIQUE ({self.listed(unique)})" for unique in table.uniques]
-                parts += [self._reference(key) for key in table.foreign_keys]
+                parts += [clause for _, clause in (*self._keys(table), *self._references(table))]
             self.run(f"CREATE TABLE {self.quoted(table.name)} ({', '.join(parts)}){self.table_options()}")
 
     @abstractmethod
@@ -77,16 +75,17 @@ class Writer(ABC):
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         """Make keys, indexes and comments; return a line for each that the engine refuses."""
-        lines = [line for table in tables for line in self._add_keys(table)]
+        lines = []
         for table in tables:
-            name = self.quoted(table.name)
-            for key in () if self.declares_keys else table.foreign_keys:
-                what = f"{table.name}: the foreign key ({', '.join(key.columns)})"
-                lines += self.attempt(what, f"ALTER TABLE {name} ADD {self._reference(key)}")
+            lines += self._add(table, self._keys(table))
+            for place, index in enumerate(table.indexes):
+                lines += self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, place))
+        for table in tables:
+            lines += self._add(table, self._references(table))
             for column in () if self.comments_inline else table.columns:
                 if column.comment:
-                    what = f"{name}.{self.quoted(column.name)}"
-                    self.run(f"COMMENT ON COLUMN {what} IS {self.literal(column.comment)}")
+                    where = f"{self.quoted(table.name)}.{self.quoted(column.name)}"
+                    self.run(f"COMMENT ON COLUMN {where} IS {self.literal(column.comment)}")
         return lines
 
     def read(self, table: PlannedTable) -> Iterator[Rows]:
@@ -134,20 +133,24 @@ class Writer(ABC):
         with closing(self.connection.cursor()) as cursor:
             cursor.execute(sql)
 
-    def _reference(self, key: PlannedKey) -> str:
-        parent = f"{self.quoted(key.table)} ({self.listed(key.targets)})"
-        return f"FOREIGN KEY ({self.listed(key.columns)}) REFERENCES {parent}"
+    def _keys(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
+        """Yield the words and the clause of the primary key and of each unique key."""
+        if table.primary_key:
+            yield "the primary key", f"PRIMARY KEY ({self.listed(table.primary_key)})"
+        for unique in table.uniques:
+            yield f"the unique constraint ({', '.join(unique)})", f"UNIQUE ({self.listed(unique)})"
 
-    def _add_keys(self, table: PlannedTable) -> Iterator[str]:
-        alter = f"ALTER TABLE {self.quoted(table.name)} ADD"
-        if table.primary_key and not self.declares_keys:
-            sql = f"{alter} PRIMARY KEY ({self.listed(table.primary_key)})"
-            yield from self.attempt(f"{table.name}: the primary key", sql)
-        for unique in () if self.declares_keys else table.uniques:
-            what = f"{table.name}: the unique constraint ({', '.join(unique)})"
-            yield from self.attempt(what, f"{alter} UNIQUE ({self.listed(unique)})")
-        for place, index in enumerate(table.indexes):
-            yield from self.attempt(f"{table.name}: the index ({', '.join(index)})", self.index(table, place))
+    def _references(self, table: PlannedTable) -> Iterator[tuple[str, str]]:
+        """Yield the words and the clause of each foreign key."""
+        for key in table.foreign_keys:
+            parent = f"{self.quoted(key.table)} ({self.listed(key.targets)})"
+            clause = f"FOREIGN KEY ({self.listed(key.columns)}) REFERENCES {parent}"
+            yield f"the foreign key ({', '.join(key.columns)})", clause
+
+    def _add(self, table: PlannedTable, keys: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """Add keys to a table that was created without them; yield a line for each that the engine refuses."""
+        for what, clause in () if self.declares_keys else keys:
+            yield from self.attempt(f"{table.name}: {what}", f"ALTER TABLE {self.quoted(table.name)} ADD {clause}")
 
 
 class Engine(ABC):

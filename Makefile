@@ -41,7 +41,7 @@ $(STAMPS)/sqlexec: $(STAMPS)/venv $(EXECUTOR)/stamp
 
 # The executor is installed by then, so it is not built again with each extra.
 $(STAMPS)/run: pyproject.toml $(STAMPS)/venv | $(STAMPS)/sqlexec
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings executor=installed --editable '.[train]'
 	@touch $@
 
 # Development installs with uv, in a quarter of pip's time. An index other than PyPI: UV_DEFAULT_INDEX=URL.
@@ -95,6 +95,10 @@ $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
 .PHONY: test
 test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
 	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
+
+.PHONY: structure
+structure: ## print the lines of each package, import pairs, cycles and imports of an upper layer
+	$(BIN)/python tests/test_imports.py
 
 .PHONY: test-servers
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)

@@ -21,8 +21,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the time here, and less of it computes the same. XLA_FLAGS set to nothing gives the defaults.
 # The second flag went with jaxlib 0.11, where XLA ends a process that names it.
 _QUICK = ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"]
-_JAXLIB = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
-os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK if _JAXLIB < (0, 11) else _QUICK[:1]))
+if importlib.util.find_spec("jaxlib"):  # the environment of `make test-trainers` has no JAX
+    _JAXLIB = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
+    os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK if _JAXLIB < (0, 11) else _QUICK[:1]))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and whatever that starts: tests of Ctrl-C could not pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -60,7 +61,7 @@ def _compiled_folder() -> Path:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep what XLA compiles for the other processes of the tests and for the next time, unless a folder is named."""
     config.pluginmanager.register(_module("server_fixtures"))
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or not importlib.util.find_spec("jaxlib"):
         return
     folder = _compiled_folder()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # processes that tests start have it too

@@ -51,11 +51,10 @@ OWNERS = {
     "rich": ("runtime",),
     "argparse": ("commands",),
 }
-# Modules below the commands that print: each prints to a stream that its caller gives or chooses, or ends the process.
+# Modules below the commands that print: two to a stream that their caller chooses.
 PRINTING = {
-    "jaxrl_sql.runtime.terminal",
-    "jaxrl_sql.runtime.tables",
     "jaxrl_sql.runtime.display",
+    "jaxrl_sql.runtime.tables",
     "jaxrl_sql.parallel.watch",  # ends a process that waits for one that is gone, in a thread of its own
 }
 PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")
@@ -212,3 +211,22 @@ def test_packages_without_jax_load_without_jax() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def main() -> None:
+    """Print the lines of each package, and how many packages import one another, cycles and imports upward."""
+    graph = {module: {target for _, target in imports(module) if target in MODULES} for module in MODULES}
+    layers = {package.partition(".")[0] for package in RANK}
+    for layer in sorted(layers, key=lambda name: min(RANK[package] for package in RANK if package.startswith(name))):
+        paths = [path for module, path in MODULES.items() if module.split(".")[1:2] == [layer]]
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+        sys.stdout.write(f"{layer:<12} {len(paths):>4} files {lines:>7} lines\n")
+    pairs = {(a.split(".")[1:2][0], b.split(".")[1:2][0]) for a in graph for b in graph[a] if "." in a and "." in b}
+    groups = cycles({module: targets - {module} for module, targets in graph.items()})
+    upward = [fault for module in MODULES for fault in faults(module)]
+    apart = sum(a != b for a, b in pairs)
+    sys.stdout.write(f"{apart} import pairs, {len(groups)} cycles, {len(upward)} imports of an upper layer\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -92,8 +92,8 @@ def test_every_crate_in_the_wheel_is_under_a_known_licence(monkeypatch: pytest.M
 
 
 def installed() -> Iterator[Distribution]:
-    """Yield what `pip install jaxrl-sql` installs, extras left out, as far as it is here."""
-    seen, waiting = set[tuple[str, frozenset[str]]](), [("jaxrl-sql", frozenset[str]())]
+    """Yield the packages that `pip install 'jaxrl-sql[train]'` installs, as far as they are here."""
+    seen, waiting = set[tuple[str, frozenset[str]]](), [("jaxrl-sql", frozenset({"train"}))]
     while waiting:
         name, extras = waiting.pop()
         if (name, extras) in seen:

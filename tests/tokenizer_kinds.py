@@ -51,6 +51,25 @@ def pieces() -> Tokenizer:
     return core
 
 
+def metaspace(scheme: str) -> Tokenizer:
+    """Return the tokenizer of pieces whose pre-tokenizer puts a space before the first piece, before each, or none."""
+    core = pieces()
+    core.normalizer = None
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    core.decoder = decoders.Metaspace(prepend_scheme=scheme, split=False)
+    return core
+
+
+def unigram() -> Tokenizer:
+    """Return a tokenizer whose model would make one piece of a control token's name."""
+    scores = [(BEGIN, 0.0), (END, 0.0), ("<unk>", 0.0), ("▁", -2.0), *((letter, -3.0) for letter in LETTERS)]
+    core = Tokenizer(models.Unigram(scores, unk_id=2))
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    core.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    core.add_special_tokens([AddedToken(name, normalized=False) for name in (BEGIN, END, "<unk>")])
+    return core
+
+
 def whole_words() -> Tokenizer:
     """Return a tokenizer of words that decodes with a space between two."""
     words = [END, "?", *"! = ' ' || name , .".split()]
@@ -67,6 +86,14 @@ CORES: dict[str, Callable[[], Tokenizer]] = {
     "byte-level, begun": lambda: begins(byte_level(is_alone=False)),
     "pieces": pieces,
     "pieces, begun": lambda: begins(pieces()),
+}
+
+FURTHER: dict[str, Callable[[], Tokenizer]] = {
+    "pieces, a space before the first": lambda: metaspace("first"),
+    "pieces, a space before each": lambda: metaspace("always"),
+    "pieces, no space before": lambda: metaspace("never"),
+    "unigram": unigram,
+    "whole words": whole_words,
 }
 
 

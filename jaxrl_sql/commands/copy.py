@@ -16,15 +16,9 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser, add_leave_out
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.databases.copy.dump import ENDING, load_dump
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
-from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.types import InputError
-
-_MOST_ROWS = 100_000
-# A session is of one database, and a server takes a hundred by default.
-_MOST_SESSIONS = 16
 
 _SAMPLE = """Sample a database: the first rows of each table, then the rows that they reference, level by level.
 
@@ -96,6 +90,8 @@ def _load_dump(arguments: Sequence[str]) -> None:
     parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
     parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
     options = parser.parse_args(arguments)
+    from jaxrl_sql.databases.copy.dump import load_dump
+
     loaded = load_dump(options.source, options.to, options.reader)
     print_text(f"{options.source}: loaded into {loaded}")
 
@@ -115,31 +111,14 @@ def _copy_in(options: argparse.Namespace) -> None:
     address = parse_address(options.to).single
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
-    from jaxrl_sql.databases.copy.copying import CopyOptions, copy_files
-    from jaxrl_sql.databases.copy.golds import check_golds, summary_lines, write_golds
-    from jaxrl_sql.databases.copy.manifest import open_manifest
-    from jaxrl_sql.databases.copy.source import find_files
-    from jaxrl_sql.databases.engines.registry import open_target
-    from jaxrl_sql.text2sql.benchmarks import load_benchmark
+    from jaxrl_sql.databases.copy.copying import CopyOptions
+    from jaxrl_sql.databases.copy.folder import Questions, copy_folder
 
     copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
-    examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
-    files = find_files(Path(options.source))
-    if options.only:
-        known = {file.db_id for file in files}
-        if unknown := [db_id for db_id in options.only if db_id not in known]:
-            raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
-        files = [file for file in files if file.db_id in options.only]
-    target = open_target(address)
-    manifest = open_manifest(options.out, address, target.version)
-    copy_files(files, target, manifest, copying, print_text)
-    print_text(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
+    questions = None
     if options.questions:
-        limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
-        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
-            golds = check_golds(executor, examples, manifest, reader or address)
-        write_golds(options.out, golds, reader or address)
-        print_text("\n".join(summary_lines(golds, target.version)))
+        questions = Questions(options.questions, options.split, reader or address, options.timeout_ms)
+    copy_folder(Path(options.source), address, options.out, copying, options.only or (), questions, print_text)
 
 
 def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
@@ -162,5 +141,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="source", default="")
     source = parser.parse_known_args(given)[0].source
     # A server's sample and a dump have options of their own.
-    work = _sample if is_address(source) else _load_dump if source.endswith(ENDING) else _copy
+    work = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
     return report_errors(lambda: work(given))

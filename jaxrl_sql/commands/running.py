@@ -21,6 +21,9 @@ from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
+NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
+_JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
+
 
 def run_command(
     command: Callable[[TrainConfig], int],
@@ -77,26 +80,43 @@ def report_errors(work: Callable[[], int | None]) -> int:
     """
     try:
         return work() or 0
-    except (JaxrlSqlError, ExecutorError) as error:
-        return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
     except BrokenPipeError:
         drop_output()
         return 1
-    except (FileExistsError, NotADirectoryError) as error:
-        return _tell(no_folder(error), 2)
-    except OSError as error:
-        return _tell(file_error(error), 1)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
-            raise
-        return _tell(JaxrlSqlError(f"a database cannot be written: {error}"), 1)
-    except RuntimeError as error:  # JAX's own, which needs JAX to be named
-        if not str(error).startswith("RESOURCE_EXHAUSTED"):
-            raise
-        reason = str(error).splitlines()[0].partition(": ")[2]
-        return _tell(JaxrlSqlError(f"memory: {reason}: `jaxrl-sql plan` says what a run takes, and what less of it"), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        reported = _reported(error)
+        if reported is None:
+            raise
+        return _tell(*reported)
+
+
+def _reported(error: Exception) -> tuple[Exception, int] | None:
+    """Return the error to print in place of an exception and the exit code; None for a bug."""
+    reported: tuple[Exception, int]
+    match error:
+        case InputError():
+            reported = error, 2
+        case HealthError():
+            reported = error, UNHEALTHY
+        case JaxrlSqlError() | ExecutorError():
+            reported = error, 1
+        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _JAX:
+            reported = InputError(NEEDS_JAX), 2
+        case FileExistsError() | NotADirectoryError():
+            reported = no_folder(error), 2
+        case OSError():
+            reported = file_error(error), 1
+        case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
+            reported = JaxrlSqlError(f"a database cannot be written: {error}"), 1
+        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # JAX's own, which needs JAX to be named
+            reason = str(error).splitlines()[0].partition(": ")[2]
+            advice = "`jaxrl-sql plan` says what a run takes, and what less of it"
+            reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
+        case _:
+            return None
+    return reported
 
 
 def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) -> TrainConfig:

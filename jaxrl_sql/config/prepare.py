@@ -1,4 +1,4 @@
-"""What the command `datagen.prepare` can be set by: sources with what is chosen of each, and what is split off."""
+"""Settings of `jaxrl-sql data prepare`: sources with what is chosen of each, and what is split off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SourceConfig:
 
     Text: of those complexities (`complexity`, the set's own labels), of those of Spider's levels (`hardness`), without
     what a regular expression in `exclude` finds in the question, with SQL of at least `min_sql_characters`, in the file
-    of ids `include_ids`. Pass rate: with `rates`, a file that `filter_data` wrote, the share of right answers lies in
+    of ids `include_ids`. Pass rate: with `rates`, a file that `data filter` wrote, the share of right answers lies in
     [`low`, `high`]. Golds (`run_golds`): those that fail are left out, those that return no rows unless `empty_gold` is
     false, and those over `max_gold_steps` VM steps (0: any number). Of what is left one in `subsample_every`, and
     `count` questions at most (0: all), chosen by their ids and the seed, as many of each `balance` (`complexity`,

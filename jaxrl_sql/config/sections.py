@@ -33,7 +33,7 @@ class DataConfig:
     evaluation begins; a run's model is asked with the run's). `schema` is
     how the database is shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a
     chat the recipe's way, else compact). `dialects` are the shares of the training questions that ask for each.
-    `include_ids` names a file of ids, such as `filter_data` writes: other training questions are left out.
+    `include_ids` names a file of ids, such as `data filter` writes: other training questions are left out.
     `traces` names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in
     place of the golds. A training set of more than `stream_above` questions is read as its questions are asked (0:
     never), and their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the
@@ -345,7 +345,7 @@ class SecondStageConfig:
 
 @dataclass(frozen=True)
 class DatabasesConfig:
-    """Where each dialect of `data.dialects` runs: the folder that `datagen.copy` wrote with the copies' questions.
+    """Where each dialect of `data.dialects` runs: the folder of questions that `jaxrl-sql data copy` wrote.
 
     For a published set that a server has to run, BIRD's mini-dev or defog's, it is the server's URL. A server's
     password is not in it: PGPASSWORD and MYSQL_PWD hold it. What is `translated`, MySQL's alone, is run by SQLite.

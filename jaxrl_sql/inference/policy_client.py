@@ -1,6 +1,6 @@
 """A client of the policy: samples answers to questions from an engine, prompted and read as a recipe does.
 
-Training, evaluation, `filter_data` and `ask` all sample their answers here; what they do with them is theirs.
+Training, evaluation, `data filter` and `ask` all sample their answers here; what they do with them is theirs.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _copied(dialect: str, place: str) -> tuple[Example, ...]:
     """Load the questions on an engine's copies; raises InputError where the folder is of another engine, or of none."""
     key = f"executor.databases.{dialect}={place}"
     if not (Path(place) / "questions.jsonl").is_file():
-        raise InputError(f"{key}: no questions.jsonl there: name the --out of `datagen.copy … --questions SET`")
+        raise InputError(f"{key}: no questions.jsonl there: name the --out of `jaxrl-sql data copy … --questions SET`")
     examples = load_folder(place).examples
     if strange := next((one for one in examples if one.dialect != dialect or not one.engine_url), None):
         raise InputError(f"{key}: {strange.uid} asks for {strange.dialect}: name the copies that are on {dialect}")

@@ -2,19 +2,26 @@
 
 A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could begin the next
 turn. `shield` therefore puts a mark into the name of each control token in a text from outside. The marked text passes
-through prompt and chat templates like any other, and `encode` cuts it at the marks, so no piece holds a whole name. The
-names that templates write have no mark and stay tokens. A text without marks is encoded as before.
+through prompt and chat templates like any other. `encode` removes the marks after the tokenizer's search for control
+tokens, so the ids are those of a tokenizer without the marked tokens. The names that templates write have no mark and
+stay tokens. A text without marks is encoded as before.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 MARK = "\udabc"
 """Half a character, which no text that can be encoded holds."""
+ANEW = "\udabd"
+"""Another half, after which a text is encoded as a text of its own."""
+# The form of a mark that a tokenizer can read, of characters that Unicode assigns to nothing.
+_READABLE_MARK = "\ufdd0\ufdd1\ufdd0"
 
 _TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 # Elements of HTML, which Gemma's tokenizer has as whole tokens and texts hold.
@@ -26,7 +33,7 @@ _HTML = re.compile(
 
 def bare(text: str) -> str:
     """Return a text without marks."""
-    return text.replace(MARK, "")
+    return text.replace(MARK, "").replace(ANEW, "")
 
 
 def is_tag(name: str) -> bool:
@@ -77,20 +84,52 @@ class ControlTokens:
         names = (text[start : start + length] for length in self._lengths)
         return any(name in self._ids and name not in but for name in names)
 
-    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Return the ids of a text, cut at its marks."""
-        pieces = text.split(MARK) if MARK in text else [text]
-        encode = self.tokenizer.encode
-        return [i for piece in pieces for i in encode(piece, add_special_tokens=add_special_tokens)]
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, in which marked names are ordinary text.
+
+        A model may itself make a control token of a name's letters; the text is then cut at its marks, so that no piece
+        holds a whole name. Tokenizers that put a space before a text put one before each piece.
+        """
+        return [i for part in text.split(ANEW) for i in self._encode(part)]
+
+    def _encode(self, text: str) -> list[int]:
+        pieces = [i for piece in text.split(MARK) for i in _ids(self.tokenizer, piece)]
+        unmarking = _unmarking(self.tokenizer) if MARK in text and _READABLE_MARK not in text else None
+        if unmarking is None:
+            return pieces
+        whole = _ids(unmarking, text.replace(MARK, _READABLE_MARK))
+        return whole if self._control(whole) == self._control(pieces) else pieces
+
+    def _control(self, ids: list[int]) -> list[int]:
+        return [i for i in ids if i in self.ids and i != self._unknown]
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+@lru_cache(maxsize=1)  # a copy of a large vocabulary takes a second
+def _unmarking(tokenizer: Any) -> Any:
+    """Return a copy of a tokenizer that removes marks after its search for control tokens; None if it cannot."""
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        return None
+    from tokenizers import normalizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
+
+    unmarking = copy.deepcopy(tokenizer)
+    core = unmarking.backend_tokenizer
+    further = [] if core.normalizer is None else [core.normalizer]
+    core.normalizer = normalizers.Sequence([normalizers.Replace(_READABLE_MARK, ""), *further])
+    return unmarking
 
 
 def plain_text(tokenizer: Any, text: str) -> str:
     """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
 
     A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
-    themselves. Without a tokenizer the text stays as it is.
+    themselves. Without a tokenizer the text stays as it is. `ANEW` follows the token, so that SentencePiece marks the
+    first word as it does without the token.
     """
-    return f"{tokenizer.bos_token}{text}" if _needs_begin(tokenizer, text) else text
+    return f"{tokenizer.bos_token}{ANEW}{text}" if _needs_begin(tokenizer, text) else text
 
 
 def _needs_begin(tokenizer: Any, text: str) -> bool:
@@ -106,4 +145,4 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
     The token is put before the ids: behind its name in the text, SentencePiece would not mark the first word.
     """
     begin = [tokenizer.bos_token_id] if _needs_begin(tokenizer, text) else []
-    return [*begin, *tokenizer.encode(text, add_special_tokens=False)]
+    return [*begin, *_ids(tokenizer, text)]

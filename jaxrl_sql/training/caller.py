@@ -50,8 +50,9 @@ class CallerInputs(NamedTuple):
             if config.data.shots:
                 raise InputError(f"examples: data.shots={config.data.shots} needs the training questions in a folder")
             values |= {"data.source": "folder", "data.dir": DIR, "data.train": TRAIN}
-        if TRAIN in (self.evals or ()):
-            raise InputError(f"evals: {TRAIN} is what the training examples are called: name the set otherwise")
+        train = values.get("data.train", config.data.train)
+        if train in (self.evals or ()):
+            raise InputError(f"evals: {train} is the name of the training set: choose another")
         return changed(config, values)
 
     def hashes(self) -> dict[str, str]:

@@ -17,8 +17,8 @@ from jaxrl_sql.commands.distill import main as distill
 from jaxrl_sql.commands.evaluate import main as evaluate
 from jaxrl_sql.commands.filter_data import main as filter_data
 from jaxrl_sql.commands.mcp import main as serve_agents
-from jaxrl_sql.commands.view import executor_settings
 from jaxrl_sql.config import load_config
+from jaxrl_sql.report.view.folder import executor_settings
 from jaxrl_sql.serving.mcp import opened_database
 from jaxrl_sql.types import JaxrlSqlError
 

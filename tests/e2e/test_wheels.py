@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -12,12 +13,23 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from contextlib import closing
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_JAX = """
+import importlib.util, pkgutil, jaxrl_sql as jx
+assert importlib.util.find_spec("jax") is None
+assert jx.RECIPES and callable(jx.load_benchmark)
+for package in ("text2sql", "datagen", "databases", "report", "runtime", "config"):
+    root = importlib.import_module(f"jaxrl_sql.{package}")
+    for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+        if not module.name.endswith((".openenv", ".verifiers")):
+            importlib.import_module(module.name)
+"""
 OURS = ("jaxrl", "sqlexec", "__editable__", "distutils-precedence")
 
 
@@ -41,14 +53,18 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of an environment: ours from the wheels, what they need linked from here, and no compiler."""
-    folder = tmp_path_factory.mktemp("bare")
+    """Return the programs of an environment with the extra `train`, and without a compiler."""
+    return install(tmp_path_factory.mktemp("bare"), dist, "jaxrl-sql[train]")
+
+
+def install(folder: Path, dist: Path, requirement: str, without: tuple[str, ...] = ()) -> Path:
+    """Make an environment and return its programs: ours from the wheels, what they need linked from here."""
     venv.create(folder, with_pip=True)
     (site,) = folder.glob("lib/python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(OURS) and not (site / entry.name).exists():
+        if not entry.name.startswith((*OURS, *without)) and not (site / entry.name).exists():
             (site / entry.name).symlink_to(entry)
-    run(folder / "bin", folder, "python", "-m", "pip", "install", "--no-index", "--find-links", str(dist), "jaxrl-sql")
+    run(folder / "bin", folder, "python", "-m", "pip", "install", "--no-index", "--find-links", str(dist), requirement)
     return folder / "bin"
 
 
@@ -76,6 +92,25 @@ def test_the_quickstart_trains_from_wheels_without_a_compiler(bare: Path, tmp_pa
     lines = (tmp_path / "runs/quickstart/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines if json.loads(line)["phase"] == "grpo"] == [1, 2]
     assert (tmp_path / "runs/quickstart/model/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: Path) -> None:
+    programs = install(tmp_path / "light", dist, "jaxrl-sql", without=("jax", "flax", "optax", "orbax"))
+    with closing(sqlite3.connect(tmp_path / "pop.sqlite")) as connection:
+        connection.execute("CREATE TABLE singer(name)")
+    (tmp_path / "dev.csv").write_text("question,sql,db_path\nHow many?,SELECT count(*) FROM singer,pop.sqlite\n")
+    page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    code = f"{example}\nassert observation is not None and reward == -1.0, (observation, reward)\n" + WITHOUT_JAX
+    run(programs, tmp_path, "python", "-W", "error", "-c", code)
+    (tmp_path / "predictions.jsonl").write_text('{"id": "dev_0", "pred_sql": "SELECT 0"}\n')
+    words = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
+    run(programs, tmp_path, "jaxrl-sql", "evaluate", *words)
+    assert json.loads((tmp_path / "scores/metrics.json").read_text())["count"] == 1
+    command = [str(programs / "jaxrl-sql"), "quickstart", "grpo.steps=1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "pip install 'jaxrl-sql[train]'" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.slow

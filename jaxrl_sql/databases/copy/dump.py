@@ -12,8 +12,6 @@ from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.text2sql.env.address import parse_address, users_of
 from jaxrl_sql.types import InputError
 
-ENDING = ".sql"
-
 
 def load_dump(dump: Path, url: str, reader: str = "") -> str:
     """Load a dump into the new or empty database of a URL, which `reader`, a user or a URL, may then read.

@@ -99,7 +99,7 @@ def _within(rate: tuple[int, int], low: float, high: float) -> bool:
 
 
 def read_rates(path: Path) -> dict[str, tuple[int, int]]:
-    """Read pass rates, id -> (right, of), as `filter_data` writes them; raises InputError for any other line.
+    """Read pass rates, id -> (right, of), as `data filter` writes them; raises InputError for any other line.
 
     A question without a verdict on its answers (`of` is 0) has no rate. The last line of an id counts.
     """

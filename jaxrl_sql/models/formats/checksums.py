@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jaxrl_sql.parallel.processes import exchange, share
+from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.model_locator import MODEL
 from jaxrl_sql.types import InputError
 
@@ -51,9 +52,13 @@ def seal_weights(model: Path) -> None:
 
 
 def refuse_damaged_weights(source: str | Path) -> None:
-    """Raise InputError where the weights of a run's model are not those that the run wrote."""
+    """Raise InputError where the weights of a run's model are not those that the run wrote.
+
+    A folder without our `config.yaml` is no run: its `checksums.json` is another tool's.
+    """
     run = Path(source).resolve().parent
-    if Path(source).resolve().name == MODEL and (run / SUMS).is_file() and (fault := damage(run)):
+    is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
+    if Path(source).resolve().name == MODEL and is_sealed and (fault := damage(run)):
         raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} where the change is meant")
 
 

@@ -17,7 +17,7 @@ from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
 class InDialects:
     """Lets examples ask for other dialects, by `shares`, always the same ones: their ids decide.
 
-    `copies[dialect]` are the questions on an engine's copies of the databases, as `datagen.copy` writes them: an
+    `copies[dialect]` are the questions on an engine's copies of the databases, as `jaxrl-sql data copy` writes them: an
     example becomes the one of its id there. One that is not among them, because its gold gives something else on that
     engine, stays as it is. A dialect without copies, MySQL's, is translated to be run. Example by example, so that a
     set is changed as it is read.

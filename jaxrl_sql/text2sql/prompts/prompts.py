@@ -356,7 +356,8 @@ def _matched(table: str, column: str, value: str) -> str:
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
     """Return the schema part and the question part as text, wrapped as the style says."""
-    return style.wrap(tokenizer, *message_texts(example, style, shown_schema(example, style, tokenizer)))
+    first, second = style.wrap(tokenizer, *message_texts(example, style, shown_schema(example, style, tokenizer)))
+    return bare(first), bare(second)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:

@@ -1,4 +1,4 @@
-"""Which questions to teach: those whose gold can teach something, and for `filter_data` a choice by more than that.
+"""Which questions to teach: those whose gold can teach something, and for `data filter` a choice by more than that.
 
 Each filter takes examples and returns those to keep, in order, and the others with a reason and the numbers behind it.
 """

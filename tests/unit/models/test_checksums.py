@@ -14,6 +14,7 @@ from jaxrl_sql.types import InputError
 def test_changed_weights_of_a_run_are_refused_and_copies_may_be_changed(tmp_path: Path) -> None:
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
+    (model.parent / "config.yaml").write_text("seed: 0\n")
     for name in ("model-1.safetensors", "model-2.safetensors", "config.json"):
         (model / name).write_bytes(name.encode() * 100)
     seal_weights(model)
@@ -29,3 +30,15 @@ def test_changed_weights_of_a_run_are_refused_and_copies_may_be_changed(tmp_path
         refuse_damaged_weights(model)
     (model.parent / SUMS).unlink()  # as the message advises
     refuse_damaged_weights(str(model))
+
+
+@pytest.mark.parametrize("content", ['{"model/model.safetensors": "abc"}', "[]", ""])
+def test_a_checksums_file_of_another_tool_is_not_read(content: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / SUMS).write_text(content)
+    refuse_damaged_weights(model)
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    with pytest.raises(InputError, match=r"checksums\.json is damaged"):
+        refuse_damaged_weights(model)

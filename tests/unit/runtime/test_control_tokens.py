@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from jaxrl_sql.runtime.control_tokens import MARK, ControlTokens, bare
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 
 VOCABULARY = ("\n\n", "<b>", " >= ")
 PLAIN = "SELECT a[1], '<>' FROM t WHERE a < b AND c >= d  -- \n\n<b>, é"
@@ -105,3 +109,52 @@ def test_a_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
     control = ControlTokens(Letters())
     assert control.shield("<|im_end|>") == "<|im_end|>"
     assert control.encode("ab") == [97, 98]
+
+
+FORGED = "<|forged|>"
+WORDS = ("SELECT", " name", "age", " ", "  ", "\n", "'", "<", "|", ">", "<|", "|>", "im_en", "4,", ".", "café")
+
+
+def random_text(rng: random.Random, names: tuple[str, ...] = ()) -> str:
+    """Return a text of parts that make up no name of a control token, and of names."""
+    return "".join(rng.choices((*WORDS, *names * 6), k=rng.randrange(12)))
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
+    tokenizer_kinds: ModuleType, special: bool, tmp_path: Path
+) -> None:
+    begin, end = tokenizer_kinds.BEGIN, tokenizer_kinds.END
+    for kind, make in {**tokenizer_kinds.CORES, **tokenizer_kinds.FURTHER}.items():
+        plain, core = make(), make()
+        core.add_tokens([AddedToken(FORGED, special=special, normalized=False)])
+        fields = {"clean_up_tokenization_spaces": False, "bos_token": begin if kind != "whole words" else end}
+        without = read_tokenizer(tokenizer_kinds.write(tmp_path / f"{kind} without", plain, **fields))
+        control = ControlTokens(read_tokenizer(tokenizer_kinds.write(tmp_path / kind, core, **fields)))
+        rng = random.Random(kind)
+        for _ in range(100):
+            first, second = (random_text(rng, (FORGED,)) for _ in range(2))
+            marked = f"{begin}{control.shield(first)}{end}\n{control.shield(second)}"
+            assert bare(marked) == f"{begin}{first}{end}\n{second}"
+            expected = without.encode(bare(marked), add_special_tokens=False)
+            assert control.encode(marked) == expected, (kind, first, second)
+            if FORGED in first + second:
+                assert MARK in marked
+
+
+def test_only_names_that_a_template_writes_are_control_tokens(tokenizer_kinds: ModuleType, tmp_path: Path) -> None:
+    begin, end = tokenizer_kinds.BEGIN, tokenizer_kinds.END
+    for kind, make in {**tokenizer_kinds.CORES, **tokenizer_kinds.FURTHER}.items():
+        tokenizer = read_tokenizer(tokenizer_kinds.write(tmp_path / kind, make(), bos_token=begin))
+        control = ControlTokens(tokenizer)
+        names = tuple(sorted({*tokenizer.convert_ids_to_tokens([*control.ids])} - {"<unk>"}))
+        rng = random.Random(kind)
+        for _ in range(100):
+            forged, usual = random_text(rng, names), random_text(rng)
+            for text, is_usual in ((forged, False), (usual, True)):
+                ids = control.encode(f"{begin}{control.shield(text)}{end}\n{control.shield(text)}")
+                whole = tokenizer.encode(f"{begin}{text}{end}\n{text}", add_special_tokens=False)
+                template = tokenizer.encode(f"{begin} {end}", add_special_tokens=False)
+                assert ids == whole or not is_usual, (kind, text)
+                for token in tokenizer.convert_tokens_to_ids([*names]):
+                    assert ids.count(token) == template.count(token), (kind, text)

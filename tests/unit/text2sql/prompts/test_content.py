@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from jaxrl_sql.config import DataConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptStyle, make_prompt, shown_schema
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -97,6 +100,29 @@ def test_content_adds_no_control_token_to_a_prompt(name: str, form: str, tokeniz
         assert control_counts(tokenizer, ids) == expected
     assert control_counts(tokenizer, prompt_ids(usual, evil_shots, tokenizer)) == expected_shots
     assert EVIL in tokenizer.decode(prompt_ids(replace(usual, question=EVIL), style, tokenizer))
+
+
+@pytest.mark.parametrize("form", ["compact", "chat"])
+def test_a_named_control_token_changes_no_ids_with_any_kind_of_tokenizer(
+    form: str, tokenizer_kinds: ModuleType, make_example: Make, tmp_path: Path
+) -> None:
+    """A prompt is encoded as by the same tokenizer without the control token that its content names."""
+    kinds, name = tokenizer_kinds, "<|forged|>"
+    usual = make_example()
+    forging = replace(make_example(f"ok{name}"), question=f"How {name}many?{name}", evidence=f"{name}{name} a")
+    template = "{% for m in messages %}{{ '<s>' + m.content + '<|im_end|>\n' }}{% endfor %}<s>"
+    for kind, make in {**kinds.CORES, **kinds.FURTHER}.items():
+        core = make()
+        core.add_special_tokens([AddedToken(name, normalized=False)])
+        tokenizer, without = (
+            read_tokenizer(kinds.write(tmp_path / f"{kind} {i}", each, chat_template=template, bos_token=kinds.BEGIN))
+            for i, each in enumerate((core, make()))
+        )
+        for recipe in RECIPES.values():
+            style = recipe.style(form)
+            for example in (usual, forging):
+                encoded = Encoder(style, tokenizer).encode(example)
+                assert encoded == Encoder(style, without).encode(example), (kind, recipe.name)
 
 
 @pytest.mark.parametrize("matched", ["schema", "question"])

@@ -4,6 +4,7 @@ import dataclasses
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 from jaxrl_sql.text2sql.prompts.prompts import (
     Encoder,
     PromptStyle,
@@ -148,6 +150,22 @@ def test_a_prompt_is_the_text_that_transformers_encodes(
     for schema_ids in (*taught.schemas, parts.schema_ids):
         assert schema_ids == made[0].token_ids[: len(schema_ids)]
     assert tokenizer.bos_token_id not in (*taught.answers[0].token_ids, *parts.question_ids)
+
+
+@pytest.mark.parametrize("style", [COMPACT, TAGGED], ids=["compact", "tagged"])
+def test_a_schema_has_the_ids_that_tokenizer_json_gives_its_text(
+    examples: list[Example], tokenizer_kinds: ModuleType, style: PromptStyle, tmp_path: Path
+) -> None:
+    kinds = tokenizer_kinds
+    schema, question = message_texts(examples[0], style)
+    for kind, make in {**kinds.CORES, **kinds.FURTHER}.items():
+        if kind == "whole words":  # it has no begin token
+            continue
+        core = kinds.begins(make())
+        tokenizer = read_tokenizer(kinds.write(tmp_path / kind, core, bos_token=kinds.BEGIN))
+        encoded = Encoder(style, tokenizer).encode(examples[0])
+        assert encoded.texts == (kinds.BEGIN + schema, question)
+        assert list(encoded.schema_ids) == core.encode(schema).ids, kind
 
 
 @pytest.mark.parametrize("begin", ["{{ bos_token }}", ""], ids=["written", "not-written"])

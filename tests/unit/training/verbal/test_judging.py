@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.runtime.tokenizer_files import read_tokenizer
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.training.verbal.choosing import judge_prompt
 from jaxrl_sql.training.verbal.judging import (
@@ -260,6 +262,16 @@ def test_a_judge_reads_the_date_of_the_candidates() -> None:
     tokenizer.chat_template = "{{ strftime_now('%d %b') + messages[0].content }}"
     data = DataConfig(prompt="chat", date="2024-02-09")
     assert judge_prompt("?", data, ControlTokens(tokenizer)).text == "09 Feb?"
+
+
+def test_a_judge_s_plain_text_has_the_ids_that_tokenizer_json_gives_it(
+    tokenizer_kinds: ModuleType, tmp_path: Path
+) -> None:
+    core = tokenizer_kinds.begins(tokenizer_kinds.metaspace("first"))
+    tokenizer = read_tokenizer(tokenizer_kinds.write(tmp_path / "a", core, bos_token=tokenizer_kinds.BEGIN))
+    prompt = judge_prompt("a name", DataConfig(prompt="compact"), ControlTokens(tokenizer))
+    assert list(prompt.token_ids) == core.encode("a name").ids
+    assert prompt.text == f"{tokenizer_kinds.BEGIN}a name"
 
 
 @pytest.mark.parametrize("form", ["chat", "compact"])

@@ -10,6 +10,7 @@ import math
 import pickle
 import re
 from collections.abc import Collection, Mapping, Sequence
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ SYSTEMS = tuple(sorted(path.stem for path in SHIPPED.glob("as/[!_]*.yaml")))
 """The published systems whose evaluation `configs/as/` describes, which `evaluate --as` accepts."""
 _MARKS = re.compile(r"\$\{|\?\?\?")
 
+Override = str | Mapping[str, Any]
+"""Values over those of the files: `key.sub=value`, or a mapping with nested or dotted keys."""
+
+COMMAND_LINE = "command line"
+"""The origin that an error names for an override."""
+
 
 def shipped(path: str | Path) -> Path:
     """Return a path as it is, or where nothing is there, `configs/…` as the package brings it."""
@@ -36,35 +43,37 @@ def shipped(path: str | Path) -> Path:
 
 def load_config(
     files: Path | str | Sequence[Path | str] | None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
     beneath: Mapping[str, Any] | None = None,
     above: Mapping[str, Any] | None = None,
+    origin: str = COMMAND_LINE,
 ) -> TrainConfig:
-    """Read a run's configuration: the defaults, the YAML files and their bases, then `key.sub=value` in order.
+    """Read a run's configuration: the defaults, the YAML files and their bases, then the overrides in order.
 
     Of several files each lies over those before it, as a machine's over a recipe's.
 
     `beneath` are a command's own defaults or a run's values, nested by section, which lie under the files; `above` are
-    the command's options, which lie over everything. A recipe that is code (`FILE.py:NAME`) has to be named by a
-    file, an override or an option: whose run it is that says so beneath them is not known.
+    the command's options, which lie over everything. An error calls overrides and options `origin`. A recipe that is
+    code (`FILE.py:NAME`) has to be named by a file, an override or an option: whose run it is that says so beneath them
+    is not known.
 
     A file may begin with `base: other.yaml` (relative to itself) or a list of such files, which are read first. Where
     the current folder has no `configs/…` of a name, the package's own is meant, by `model.checkpoint` too.
     Raises InputError, in one line, for a file that cannot be read, an unknown key, a wrong type or a bad choice.
     """
     paths = _paths(files)
-    named = [*_read_sources(paths, overrides), ("command line", above or {})]
+    named = [*_read_sources(paths, overrides, origin), (origin, above or {})]
     layers: list[tuple[str, Mapping[str, Any]]] = [("defaults", beneath or {}), *named]
     merged: dict[str, Any] = {}
-    for origin, values in layers:
-        _check_keys(values, origin)
+    for source, values in layers:
+        _check_keys(values, source)
         _lay_over(merged, values)
     changes = _changes(merged, dataclasses.asdict(TrainConfig()))
     try:
         config = _replaced(TrainConfig(), changes) if _is_plain(changes) else _resolved(changes)
     except OmegaConfBaseException as error:
         _refuse_layer(layers)
-        raise InputError(f"{', '.join(map(str, paths)) or 'command line'}: {_first_line(error)}") from None
+        raise InputError(f"{', '.join(map(str, paths)) or origin}: {_first_line(error)}") from None
     assert isinstance(config, TrainConfig)
     if (checkpoint := shipped(config.model.checkpoint)) != Path(config.model.checkpoint):
         config = changed(config, {"model.checkpoint": str(checkpoint)})
@@ -77,13 +86,15 @@ def load_config(
     return config
 
 
-def check_keys(files: Path | str | Sequence[Path | str] | None, overrides: Sequence[str]) -> None:
+def check_keys(
+    files: Path | str | Sequence[Path | str] | None, overrides: Sequence[Override], origin: str = COMMAND_LINE
+) -> None:
     """Reject unknown keys and wrong types of files and overrides, before the values beneath them are known.
 
     Raises InputError, in one line, as `load_config` does.
     """
-    for origin, values in _read_sources(_paths(files), overrides):
-        _check_keys(values, origin)
+    for source, values in _read_sources(_paths(files), overrides, origin):
+        _check_keys(values, source)
 
 
 def changed(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
@@ -156,9 +167,12 @@ def _paths(files: Path | str | Sequence[Path | str] | None) -> list[Path]:
     return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files or ()]
 
 
-def _read_sources(paths: Sequence[Path], overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+def _read_sources(
+    paths: Sequence[Path], overrides: Sequence[Override], origin: str
+) -> list[tuple[str, Mapping[str, Any]]]:
     """Return (origin, values) of the files with their bases, and of each override, in order."""
-    return [*(layer for path in paths for layer in _read_files(shipped(path))), *map(_read_override, overrides)]
+    layers = [layer for path in paths for layer in _read_files(shipped(path))]
+    return [*layers, *((origin, _read_override(override, origin)) for override in overrides)]
 
 
 def _read_files(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[str, Mapping[str, Any]]]:
@@ -193,18 +207,47 @@ def _parsed(text: str) -> bytes:
     return pickle.dumps(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
 
 
-def _read_override(text: str) -> tuple[str, Mapping[str, Any]]:
-    """Return (origin, nested values) of one `key.sub=value`."""
+def _read_override(override: Override, origin: str) -> Mapping[str, Any]:
+    """Return the nested values of an override; raises InputError for a text that is not `key.sub=value`."""
+    if isinstance(override, Mapping):
+        return _nested(override, origin)
+    if not isinstance(override, str):
+        raise InputError(f"{origin}: {override!r} is neither a mapping nor a text of the form key.sub=value")
+    text = override
     key, equals, _ = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"command line: {text!r} is no key.sub=value")
+        raise InputError(f"{origin}: {text!r} is no key.sub=value")
     text = with_empty_value(text, {name for name, default in _defaults().items() if isinstance(default, list)})
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist([text]))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise InputError(f"command line: {text!r}: {_first_line(error)}") from None
+        raise InputError(f"{origin}: {text!r}: {_first_line(error)}") from None
     assert isinstance(values, dict)
-    return "command line", {str(name): value for name, value in values.items()}
+    return {str(name): value for name, value in values.items()}
+
+
+def _nested(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return a mapping with dotted keys as sections; paths become texts, and tuples lists.
+
+    Raises InputError for an unknown key and a value of a wrong type.
+    """
+    flat = {key: _as_yaml(value) for key, value in flatten(values)}
+    _check_keys(flat, origin)
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        node = nested
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[name] = value
+    return nested
+
+
+def _as_yaml(value: object) -> object:
+    """Return a value of Python as YAML has it."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return [_as_yaml(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:

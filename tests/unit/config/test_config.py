@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,46 @@ def test_an_empty_mapping_is_an_empty_section_and_no_value(tmp_path: Path) -> No
     assert refusal(None, "grpo.steps={}") == "command line: grpo.steps must be a whole number, not {}"
     (tmp_path / "a.yaml").write_text("grpo: {}\nseed: 3\n")
     assert load_config(tmp_path / "a.yaml").seed == 3
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"grpo": {"optim": {"lr": 2e-6}, "steps": 3}, "data": {"evals": ["a", "b"], "dir": "d"}},
+        {"grpo.optim.lr": 2e-6, "grpo.steps": 3, "data.evals": ("a", "b"), "data.dir": Path("d")},
+        {"grpo.optim": {"lr": 2e-6}, "grpo": {"steps": 3}, "data": {"evals": (Path("a"), "b")}, "data.dir": "d"},
+    ],
+    ids=["nested", "dotted", "mixed"],
+)
+def test_an_override_may_be_a_mapping(override: dict[str, Any]) -> None:
+    words = ["grpo.optim.lr=2.0e-6", "grpo.steps=3", "data.evals=[a,b]", "data.dir=d"]
+    assert load_config(None, [override]) == load_config(None, words)
+
+
+def test_overrides_of_both_kinds_lie_over_one_another_in_order() -> None:
+    assert load_config(None, ["seed=1", {"seed": 2}, "grpo.steps=3", {"grpo": {"steps": 4}}]) == load_config(
+        None, ["seed=2", "grpo.steps=4"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ({"grpo": {"step": 3}}, "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ({"grpo.step": 3}, "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ("grpo.step=3", "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ({"grpo": 3}, "overrides: grpo is a section and needs keys below it, not 3"),
+        ({"grpo": 3, "grpo.steps": 4}, "overrides: grpo is a section and needs keys below it, not 3"),
+        ({"grpo.steps": "3"}, "overrides: grpo.steps must be a whole number, not '3'"),
+        ({"grpo.steps": None}, "overrides: grpo.steps must be a whole number, not None"),
+        ("seed", "overrides: 'seed' is no key.sub=value"),
+        (["seed=3"], "overrides: ['seed=3'] is neither a mapping nor a text of the form key.sub=value"),
+    ],
+)
+def test_a_wrong_override_is_named_as_one_where_the_caller_is_python(override: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_config(None, [override], origin="overrides")
+    assert str(caught.value) == message
 
 
 def test_a_value_may_refer_to_another() -> None:

@@ -12,11 +12,17 @@ from datetime import date, datetime
 from itertools import chain
 from typing import Literal, NamedTuple, cast
 
+from jaxrl_sql.types import Cell
+
 Kind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
 """64-bit integers, 64-bit floats, text, days, seconds of days without a zone, and bytes."""
 
-Cell = None | int | float | str | bytes
 Converter = Callable[[Cell], Cell]
+
+Rows = list[tuple[Cell, ...]]
+
+CHUNK = 5_000
+"""So many rows are read, sent and compared at a time."""
 
 _PLAIN = {type(None), int, float, str, bytes}
 # Integers up to here have a float of their own.

@@ -1,4 +1,4 @@
-"""How the commands that make data end."""
+"""Exit codes of commands, and errors in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.text2sql.env.executor import Executor
 
 
@@ -35,7 +35,7 @@ def write_rows() -> None:
     ],
 )
 def test_a_full_disk_is_one_line(work: Callable[[], None], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(work) == 1
+    assert report_errors(work) == 1
     assert capsys.readouterr().err == said
 
 
@@ -47,7 +47,7 @@ def ask_nothing() -> None:
 
 def test_a_mistake_of_ours_is_raised() -> None:
     with pytest.raises(sqlite3.OperationalError, match="no such column"):
-        exit_code(ask_nothing)
+        report_errors(ask_nothing)
 
 
 def break_off() -> None:
@@ -58,7 +58,7 @@ def break_off() -> None:
 
 
 def test_an_executor_that_broke_off_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(break_off) == 1
+    assert report_errors(break_off) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -68,5 +68,10 @@ def interrupt() -> None:
 
 
 def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(interrupt) == 130
+    assert report_errors(interrupt) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_exit_code_is_the_result_of_the_work(result: int | None, code: int) -> None:
+    assert report_errors(lambda: result) == code

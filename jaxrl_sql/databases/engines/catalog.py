@@ -14,10 +14,13 @@ Record = tuple[str | None, ...]
 Key = tuple[str, ...]
 """The values of a foreign key, as the server writes them."""
 
+NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
+"""The kinds whose texts are numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `kind` is one of `values.KINDS`, or "" for a type that SQLite cannot hold."""
+    """A column; `kind` is one of `KINDS` in `sample.values`, or "" for a type that SQLite cannot hold."""
 
     name: str
     type: str

@@ -1,63 +1,28 @@
-"""The command line of all commands: where a run's numbers come from, and what errors look like."""
+"""Run a command: its configuration from its arguments, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from jaxrl_sql.config import EndpointConfig, TrainConfig, load_config, to_yaml
-from jaxrl_sql.config.settings import settings_help
-from jaxrl_sql.planning import gpus
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.memory import keep_freed_memory
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
 
-EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 something broke, as when a disk is full;
-2 an input that cannot be used; 3 the run's own health stopped it; 130 stopped by Ctrl-C with a checkpoint"""
-
-
 NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
-
-
-ALL = ("", "data", "model", "executor", "run")
-"""The sections that every command reads."""
-TRAINED = (*ALL, "sft", "sampling", "validation", "mesh", "health")
-"""Those of a run that trains."""
-
-
-def add_config(parser: argparse.ArgumentParser, sections: Collection[str], epilog: str = EXIT_CODES) -> None:
-    """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `sections`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = f"{settings_help(sections)}\n\n{epilog}"
-    words = "YAML file, see configs/; may be repeated, and each lies over those before it"
-    parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=words)
-    parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")
-
-
-def add_endpoint(parser: argparse.ArgumentParser, section: str) -> None:
-    """Add `--endpoint URL`, which is short for what a section says of an endpoint (`endpoint_values`)."""
-    words = (
-        f"a server of OpenAI's form that answers, ending before /chat/completions: {section}.base_url; names, values "
-        "and rows of the database are sent to it, except the columns of data.hide"
-    )
-    parser.add_argument("--endpoint", metavar="URL", help=words)
-
-
-def endpoint_values(section: str, url: str | None) -> list[str]:
-    """Return `--endpoint` as values of a section; no key is sent where the usual variable holds none."""
-    if not url:
-        return []
-    values = [f"{section}.base_url={url}"]
-    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
+_JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
 
 
 def run_command(
@@ -107,39 +72,51 @@ def run_or_print(
     return 0
 
 
-def prepare_process() -> None:
-    """Set what holds for a whole process, before anything is computed."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
-        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
-    keep_freed_memory()
+def report_errors(work: Callable[[], int | None]) -> int:
+    """Do a command's work and return its exit code, 0 for None; an error is one line on standard error.
 
-
-def report_errors(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit code; an error is one line on standard error."""
+    Codes: 2 for an input that cannot be used, 3 for a policy that learns nothing more, 1 for another failure such as a
+    full disk, 130 after Ctrl-C. Other exceptions are bugs and are raised.
+    """
     try:
-        return work()
-    except (JaxrlSqlError, ExecutorError) as error:
-        return _tell(error, 2 if isinstance(error, InputError) else UNHEALTHY if isinstance(error, HealthError) else 1)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "flax", "optax", "orbax"):
-            raise
-        return _tell(InputError(NEEDS_JAX), 2)
+        return work() or 0
     except BrokenPipeError:
         drop_output()
         return 1
-    except (FileExistsError, NotADirectoryError) as error:
-        return _tell(no_folder(error), 2)
-    except OSError as error:
-        return _tell(file_error(error), 1)
-    except RuntimeError as error:  # JAX's own, which needs JAX to be named
-        if not str(error).startswith("RESOURCE_EXHAUSTED"):
-            raise
-        reason = str(error).splitlines()[0].partition(": ")[2]
-        return _tell(JaxrlSqlError(f"memory: {reason}: `jaxrl-sql plan` says what a run takes, and what less of it"), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        reported = _reported(error)
+        if reported is None:
+            raise
+        return _tell(*reported)
+
+
+def _reported(error: Exception) -> tuple[Exception, int] | None:
+    """Return the error to print in place of an exception and the exit code; None for a bug."""
+    reported: tuple[Exception, int]
+    match error:
+        case InputError():
+            reported = error, 2
+        case HealthError():
+            reported = error, UNHEALTHY
+        case JaxrlSqlError() | ExecutorError():
+            reported = error, 1
+        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _JAX:
+            reported = InputError(NEEDS_JAX), 2
+        case FileExistsError() | NotADirectoryError():
+            reported = no_folder(error), 2
+        case OSError():
+            reported = file_error(error), 1
+        case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
+            reported = JaxrlSqlError(f"a database cannot be written: {error}"), 1
+        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # JAX's own, which needs JAX to be named
+            reason = str(error).splitlines()[0].partition(": ")[2]
+            advice = "`jaxrl-sql plan` says what a run takes, and what less of it"
+            reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
+        case _:
+            return None
+    return reported
 
 
 def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) -> TrainConfig:

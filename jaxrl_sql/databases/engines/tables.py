@@ -1,14 +1,35 @@
-"""A database's copy before it is written: its tables as an engine will hold them, and what the engine can hold."""
+"""Tables as an engine will hold them, and the limits of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxrl_sql.databases.copy.kinds import Kind
-from jaxrl_sql.databases.copy.names import NameRules
-from jaxrl_sql.databases.copy.source import SourceTable
+from jaxrl_sql.databases.engines.kinds import Kind, Seen
+from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
+from jaxrl_sql.text2sql.schema.read import Table
+
+
+class NameRules(NamedTuple):
+    """How long a name may be (0: any), in bytes or characters, and which columns an engine has for itself.
+
+    `is_basic` takes no character beyond the basic multilingual plane. `mark` is the sign around names.
+    """
+
+    length: int = 0
+    counts_bytes: bool = False
+    reserved: frozenset[str] = frozenset()
+    is_basic: bool = False
+    mark: str = '"'
+
+    def quoted(self, name: str) -> str:
+        """Return a name between marks, which are doubled inside."""
+        return quote_name(name, always=True, mark=self.mark)
+
+    def listed(self, names: Iterable[str]) -> str:
+        """Return names between marks, with commas."""
+        return quote_names(names, always=True, mark=self.mark)
 
 
 class Rules(NamedTuple):
@@ -25,6 +46,29 @@ class Rules(NamedTuple):
     holds_infinity: bool = True
     key_length: int = 0
     refers_ahead: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Columns that an index is of, in its order; `is_unique` ones hold no two equal rows without NULL."""
+
+    columns: tuple[str, ...]
+    is_unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as it is declared, and its values by column: `seen[i]` is of the i-th."""
+
+    table: Table
+    seen: tuple[Seen, ...]
+    indexes: tuple[Index, ...]
+    odd_indexes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the table's name."""
+        return self.table.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxrl_sql.config import load_config, to_yaml
-from jaxrl_sql.inference.asked import keep_asked
 from jaxrl_sql.runtime.model_locator import defaults_for, find_asked, find_model
+from jaxrl_sql.training.model_card import keep_asked
 from jaxrl_sql.types import InputError
 
 TEMPLATE = "{% block user %}{{ schema }}\nAsked: {{ question }}{% endblock %}"

@@ -312,9 +312,9 @@ def test_score_refuses_a_bad_url_without_its_password(
     ],
 )
 def test_a_url_of_another_database_keeps_the_other_parts(url: str, database: str, expected: str) -> None:
-    *server, _, options = split_url(url)
-    assert join_url(*server, database, options) == expected
-    assert split_url(expected) == (*server, database, options)
+    engine, host, port, user, password, _, options = split_url(url)
+    assert join_url(engine, host, port, user, password, database, options) == expected
+    assert split_url(expected) == (engine, host, port, user, password, database, options)
 
 
 def test_json_holds_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

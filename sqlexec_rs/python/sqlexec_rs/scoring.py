@@ -69,10 +69,10 @@ def _places(root: str, gold: Gold) -> list[str]:
     db_id = gold.db_id
     if _SCHEME.match(root):
         try:
-            *server, database, options = split_url(root)
+            engine, host, port, user, password, database, options = split_url(root)
         except ValueError as error:
             raise InputError(f"--db-root: {error}") from None
-        return [root if database else join_url(*server, db_id, options)]
+        return [root if database else join_url(engine, host, port, user, password, db_id, options)]
     duckdb = root.removeprefix(_DUCKDB)
     if duckdb != root:
         places = [Path(duckdb, f"{db_id}.duckdb")]

@@ -109,8 +109,8 @@ def prepare(password: str, n_roles: int) -> str:
 
 def ask(url: str, script: str) -> None:
     """Run SQL statements as the user of a URL."""
-    *server, password, database, options = split_url(url)
-    address = join_url(*server, "", database, options)
+    engine, host, port, user, password, database, options = split_url(url)
+    address = join_url(engine, host, port, user, "", database, options)
     command = [_program("psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", address]
     _programs.ask(command, script, {"PGPASSWORD": password})
 

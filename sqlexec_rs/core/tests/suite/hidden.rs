@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use sqlexec_core::{Access, Config, Fault, HiddenColumn, Limits, Outcome, Pool, Status, Value, Wanted, WorkerConfig};
+use sqlexec_core::{
+    Access, Config, Fault, HiddenColumn, Limits, Outcome, OutputKind, Pool, Status, Value, WorkerConfig,
+};
 use tempfile::TempDir;
 
 const SCHEMA: &str = "
@@ -345,11 +347,11 @@ fn a_gold_that_reads_a_hidden_column_is_refused_as_a_plan_and_other_engines_are(
     };
     let limits = Arc::new(Limits::default());
     let own = fixture.path.to_str().unwrap().to_owned();
-    let job = fixture.pool.submit_while(&[query(&own)], Wanted::Plan, &limits, &mut || true).unwrap();
+    let job = fixture.pool.submit_while(&[query(&own)], OutputKind::Plan, &limits, &mut || true).unwrap();
     assert!(job.wait(Duration::from_secs(60)).unwrap());
     assert_eq!(job.outcomes().unwrap()[0].status, Status::Forbidden);
     for name in ["postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", "duckdb:/nowhere/d.duckdb", "duckdb:x"] {
-        let result = fixture.pool.submit_while(&[query(name)], Wanted::Rows, &limits, &mut || true);
+        let result = fixture.pool.submit_while(&[query(name)], OutputKind::Rows, &limits, &mut || true);
         match result.map(|job| job.wait(Duration::from_secs(60)).unwrap()) {
             Err(Fault::CannotHide(_)) => {}
             Ok(_) if name.starts_with("duckdb") => {} // there is no such file, which is a `db_error`

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use sqlexec_core::{
-    Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, Pool, Query, Rule, ScoreItem, Status, Wanted,
+    Config, Fault, GoldSource, Job, Limits, NextItem, Options, Outcome, OutputKind, Pool, Query, Rule, ScoreItem,
+    Status,
 };
 use tempfile::TempDir;
 
@@ -159,7 +160,7 @@ fn a_full_queue_makes_a_batch_wait() {
     let large = pool.submit(&pairs(&["SELECT 1", "SELECT 2", "SELECT 3"]), &limits).unwrap();
     let mut asked = 0;
     let query = Query { database: folder.path(), sql: "SELECT 4".into(), parameters: None };
-    let refused = pool.submit_while(&[query], Wanted::Rows, &limits, &mut || {
+    let refused = pool.submit_while(&[query], OutputKind::Rows, &limits, &mut || {
         asked += 1;
         asked < 3
     });

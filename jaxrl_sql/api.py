@@ -116,10 +116,10 @@ def train(
     Raises InputError for an input that cannot be used, HealthError for a run that has stopped learning, and
     RunFolderError where its folder cannot be written.
     """
+    prepare_process()
     from jaxrl_sql.training.caller import CallerInputs
     from jaxrl_sql.training.grpo import train as run
 
-    prepare_process()
     with _in_python():
         chosen = fetched(_config(config, overrides))
         return Run(Path(chosen.run.dir), run(chosen, CallerInputs(callback, reward, examples, evals)))

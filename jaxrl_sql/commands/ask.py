@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_leave_out(parser, several=False)
     parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument("--explain", action="store_true", help="show the whole answer, and all candidates with votes")
-    parser.add_argument("--evidence", default="", metavar="TEXT", help="what to know beside the question")
+    parser.add_argument("--evidence", default="", metavar="TEXT", help="background knowledge for the question")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
     parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; values may be set by key.sub=value")
     given = parser.parse_intermixed_args(arguments)

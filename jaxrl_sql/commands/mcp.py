@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
     parser.add_argument("--n", type=int, help="how many answers to sample, of which a vote takes one")
     parser.add_argument(
-        "--max-rows", type=int, default=MAX_ROWS, help="rows of a result that are told (default: %(default)s)"
+        "--max-rows", type=int, default=MAX_ROWS, help="rows of a result that are returned (default: %(default)s)"
     )
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
     given = parser.parse_intermixed_args(arguments)

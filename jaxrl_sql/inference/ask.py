@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came of a question: the chosen SQL and its result, the answer that it stands in, and all candidates.
+    """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
 
     `answers` were sampled; `votes` are those of each result, the chosen one's first, and none where nothing ran.
     `finish_reason` is that of the answer; `note` reports answers that are incomplete, with the setting to raise.
@@ -102,7 +102,7 @@ def ask_config(
 
 
 def log_line(line: str) -> None:
-    """Log a line on what a model is not shown; Python writes it to standard error where logging is not configured."""
+    """Log a line on tables that a model is not shown; unless logging is configured it goes to standard error."""
     logging.getLogger("jaxrl_sql").warning(printable(line))
 
 
@@ -114,8 +114,8 @@ def database_of(
 ) -> Example:
     """Return a question without words on a database, a SQLite file or the URL of another engine's.
 
-    `report` takes lines about what the model is not shown. Raises InputError for a database that is not there or has no
-    tables, and for `stand_in` and `leave_out` with a SQLite file.
+    `report` takes lines about tables that the model is not shown. Raises InputError for a database that is absent or has
+    no tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
     from jaxrl_sql.databases.sample.served import open_served
     from jaxrl_sql.text2sql.schema.read import read_schema
@@ -148,7 +148,7 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
         with _opened_endpoint(config) as ask_endpoint:
             yield ask_endpoint
         return
-    # Slow to import, and what is wrong so far is told before.
+    # Slow to import: the errors so far are reported before.
     from jaxrl_sql.inference import policy_client as policy
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
@@ -202,8 +202,8 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
                 if fault := next((one.fault for one in answered if one.fault), ""):
                     raise InputError(f"not answered: {fault}")
                 return [
-                    choose_reply(executor, one, said, config.evaluate)
-                    for one, said in zip(examples, answered, strict=True)
+                    choose_reply(executor, example, answers, config.evaluate)
+                    for example, answers in zip(examples, answered, strict=True)
                 ]
 
             yield ask

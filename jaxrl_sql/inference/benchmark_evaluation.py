@@ -52,8 +52,8 @@ Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
 class Evaluated(NamedTuple):
     """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
 
-    `warnings` are lines on incomplete answers. `speed` has the numbers of `speed.json`, None where no model answered in
-    this call. `files` are the written ones.
+    `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
+    in this call. `files` are the written ones.
     """
 
     sets: list[Judged]

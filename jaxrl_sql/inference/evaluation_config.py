@@ -1,4 +1,4 @@
-"""From what an evaluation is asked for to its configuration."""
+"""From a request for an evaluation to its configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE_ANSWERS = (
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What an evaluation is asked for, over its files and overrides; an empty value leaves it to those.
+    """A request for an evaluation, over its files and overrides; an empty value leaves the choice to those.
 
     `data` names folders of benchmarks, `split` the part of each; `predictions` are files, one per folder, of which
     `sql_field` holds the SQL. Else `model`, a folder, file or name of the hub, answers in the form of `recipe`, or the

@@ -33,7 +33,7 @@ _LONGEST_SCHEMA = 40_000
 class Database:
     """A database that is only read: its queries, plans and schema. `name` is a file, or the URL of a server.
 
-    A result has up to `max_rows` rows. `report` takes lines about what the schema leaves out.
+    A result has up to `max_rows` rows. `report` takes lines about tables that the schema leaves out.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Database:
 
     @cached_property
     def example(self) -> Example:
-        """Return a question without words on it; of a server's a sample is taken, which shows what it is like."""
+        """Return a question without words on the database; a server's database is shown by a sample."""
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
         database = database_of(self.name, self.stand_in, self.leave_out, self._report)
@@ -97,10 +97,10 @@ class Database:
 
 
 def table(outcome: Outcome) -> dict[str, Any]:
-    """Return a result as JSON has it; raises JaxrlSqlError with status, reason and hint where there is none."""
+    """Return a result in the types of JSON; raises JaxrlSqlError with status, reason and hint for a failed query."""
     if outcome.status != "ok":
-        said = [outcome.status, *(part for part in (outcome.error, outcome.hint) if part)]
-        raise JaxrlSqlError(": ".join(said[:2]) + (f" ({said[2]})" if len(said) > 2 else ""))
+        parts = [outcome.status, *(part for part in (outcome.error, outcome.hint) if part)]
+        raise JaxrlSqlError(": ".join(parts[:2]) + (f" ({parts[2]})" if len(parts) > 2 else ""))
     rows = [[cell(value) for value in row] for row in outcome.rows]
     return {"columns": outcome.columns, "rows": rows, "is_cut": outcome.is_cut}
 
@@ -129,7 +129,7 @@ def make_server(database: Database, asker: Asker | None) -> Any:
     )
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False)
 
-    def told(work: Callable[[], Any]) -> Any:
+    def as_tool(work: Callable[[], Any]) -> Any:
         try:
             return work()
         except (JaxrlSqlError, ExecutorError) as error:
@@ -138,7 +138,7 @@ def make_server(database: Database, asker: Asker | None) -> Any:
     @server.tool(annotations=reads)
     def schema(tables: list[str] | None = None) -> str:
         """Show the tables and views as CREATE TABLE statements; `tables` names some of them."""
-        text: str = told(lambda: database.schema(tables))
+        text: str = as_tool(lambda: database.schema(tables))
         return text
 
     @server.tool(annotations=reads)
@@ -147,14 +147,14 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 
         Integers beyond 2^53 are text.
         """
-        found: dict[str, Any] = told(lambda: database.query(sql))
-        return found
+        rows: dict[str, Any] = as_tool(lambda: database.query(sql))
+        return rows
 
     @server.tool(annotations=reads)
     def explain(sql: str) -> dict[str, Any]:
         """Show the engine's plan for one SQL statement, without running it."""
-        found: dict[str, Any] = told(lambda: database.explain(sql))
-        return found
+        plan: dict[str, Any] = as_tool(lambda: database.explain(sql))
+        return plan
 
     if asker is not None:
         model = asker
@@ -168,8 +168,8 @@ def make_server(database: Database, asker: Asker | None) -> Any:
             """
             if not question.strip():
                 raise ToolError("the question is empty")
-            example = replace(told(lambda: database.example), question=question, evidence=evidence)
-            (reply,) = told(lambda: model.answer([example]))
+            example = replace(as_tool(lambda: database.example), question=question, evidence=evidence)
+            (reply,) = as_tool(lambda: model.answer([example]))
             note = f" ({reply.note})" if reply.note else ""
             if reply.sql is None:
                 raise ToolError(f"no SQL in the model's answer{note}")

@@ -44,7 +44,7 @@ TABLE = "CREATE TABLE item(name TEXT, price INTEGER); INSERT INTO item VALUES ('
 
 
 def examples_of(page: str) -> list[str]:
-    """Return the examples in Python of a page; those of a doctest (pycon) are none of them."""
+    """Return the examples in Python of a page, without those of doctests (pycon)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
         textwrap.dedent(found[2])

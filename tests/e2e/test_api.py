@@ -247,6 +247,12 @@ def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
         model.ask(database, "How many?")
 
 
+def test_a_command_line_that_an_error_advises_keeps_its_options(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(InputError, match=r"`jaxrl-sql export .* --step N` writes a checkpoint's$"):
+        jx.Run(tmp_path).model()
+
+
 def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> None:
     code = (
         "import sys, jaxrl_sql as jx; assert not {'jax', 'numpy', 'sqlexec_rs'} & set(sys.modules)\n"

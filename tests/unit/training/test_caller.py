@@ -1,4 +1,4 @@
-"""Values of a caller in Python: how they name a run's questions, and what is refused."""
+"""Values of a caller in Python: names of a run's questions, and refusals."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def write_stand_in(
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("BEGIN")
             writer = SqliteWriter(connection, rules)
-            writer.create([replace(table, uniques=()) for table in tables])
             for table in tables:
+                writer.create([replace(table, uniques=())])
                 writer.load(table, rows(table))
             connection.execute("COMMIT")
         copy_descriptions(described, path)

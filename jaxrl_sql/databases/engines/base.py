@@ -75,7 +75,7 @@ class Writer(ABC):
 
     def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
         """Make keys, indexes and comments; return a line for each that the engine refuses."""
-        lines = []
+        lines: list[str] = []
         for table in tables:
             lines += self._add(table, self._keys(table))
             for place, index in enumerate(table.indexes):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.copy import main as copy
 from jaxrl_sql.commands.mcp import main as mcp
 from jaxrl_sql.commands.synth import main as synth
@@ -164,7 +165,7 @@ class TestViews:
         assert tables_of(report)["item_names"] == [("nail",), ("saw",)]
         assert report.rows.keys() == {"item_names", "old"} if engine == "postgresql" else {"item_names"}
         assert any(".wrong is left out: " in note for note in report.notes)
-        example = database_of(database.reader, leave_out=names)
+        example = database_of(database.reader, leave_out=names, report=to_stderr)
         assert ".wrong is left out: " in capsys.readouterr().err
         assert "item_names" in [table.name for table in read_schema(example.db_path).tables]
         command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "30", "--leave-out", *names]

@@ -114,8 +114,8 @@ def database_of(
 ) -> Example:
     """Return a question without words on a database, a SQLite file or the URL of another engine's.
 
-    `report` takes lines about tables that the model is not shown. Raises InputError for a database that is absent or has
-    no tables, and for `stand_in` and `leave_out` with a SQLite file.
+    `report` takes lines about tables that the model is not shown. Raises InputError for a database that is absent or
+    has no tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
     from jaxrl_sql.databases.sample.served import open_served
     from jaxrl_sql.text2sql.schema.read import read_schema

@@ -87,9 +87,13 @@ quickstart: setup ## set up, then train on generated data: GRPO, accuracy before
 # cached in ~/.cache/jaxrl_sql/tests (tests/conftest.py), which makes a second run faster.
 SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-# The binding is named for its features: cargo then reuses the dependencies that were compiled for the module.
+# The binding is named for its features: cargo then reuses the dependencies that were compiled for the module, and the core.
+# Examples are not linked here, as clippy checks them. Many tests wait, so more run at a time than there are processors.
+CARGO_TEST := cargo test --quiet --release --package sqlexec_core --package sqlexec_py
+
 $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
-	cargo test --quiet --release --package sqlexec_core --package sqlexec_py
+	RUST_TEST_THREADS=6 $(CARGO_TEST) --tests
+	$(CARGO_TEST) --doc
 	@touch $@
 
 .PHONY: test
@@ -104,9 +108,10 @@ structure: ## print the lines of each package, import pairs, cycles and imports 
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
 	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
 
+# Each process of the tests imports all files that it is given: here those with the mark alone.
 .PHONY: test-slow
 test-slow: setup-dev ## whole runs and expensive checks, which also run before a change lands
-	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m "slow and not nightly" $(SHARED) $$(grep -rlF mark.slow tests --include='test_*.py') $(ARGS) || [ $$? -eq 5 ]
 
 .PHONY: test-nightly
 test-nightly: setup-dev ## long soaks and further variants of slow tests
@@ -125,7 +130,7 @@ soak: setup-dev ## queries beside writers, overwritten files, killed workers and
 
 .PHONY: test-multidevice
 test-multidevice: setup-dev ## the tests on eight virtual devices
-	$(BIN)/python -m pytest -q -m "multidevice and not nightly" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m "multidevice and not nightly" tests/multidevice $(ARGS)
 
 .PHONY: test-browser
 test-browser: setup-dev ## the pages of `view` in Chromium, which has to be there (Debian: apt-get install chromium)
@@ -231,11 +236,16 @@ check-python: setup-dev
 	$(BIN)/python scripts/check_stubs.py
 	$(BIN)/python scripts/check_words.py
 
+# Variables that maturin sets. With other values clippy would run pyo3's build script again, and the next build of the
+# executor would compile pyo3 and the binding again.
+MATURIN_ENV = PYO3_BUILD_EXTENSION_MODULE=1 $(addprefix PYO3_CONFIG_FILE=,$(firstword \
+	$(wildcard $(abspath $(or $(CARGO_TARGET_DIR),target))/maturin/pyo3-config-*)))
+
 .PHONY: check-rust
 check-rust: setup-dev
 	cargo fmt --all --check
-	cargo clippy --quiet --release --workspace --all-targets -- -D warnings
-	cargo clippy --quiet --release -p sqlexec_core --no-default-features -- -D warnings
+	$(MATURIN_ENV) cargo clippy --quiet --release --workspace --all-targets -- -D warnings
+	$(MATURIN_ENV) cargo clippy --quiet --release -p sqlexec_core --no-default-features -- -D warnings
 
 .PHONY: fix
 fix: setup-dev ## format the code and mend what the linter can

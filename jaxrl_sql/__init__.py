@@ -1,7 +1,8 @@
 """Reinforcement learning for text-to-SQL in JAX.
 
-`import jaxrl_sql as jx` gives `jx.train`, `jx.Model`, `jx.evaluate`, `jx.load_benchmark`, `jx.load_config`,
-`jx.TrainConfig` and `jx.RECIPES` (`api` says how they are used). Each is loaded when it is first asked for.
+`import jaxrl_sql as jx` gives `jx.train`, `jx.evaluate`, `jx.Model`, `jx.Run`, `jx.load_benchmark`, `jx.load_config`,
+`jx.TrainConfig`, `jx.Example`, `jx.Reward`, `jx.RECIPES` and `jx.Executor` (`api` has an example). Each is loaded when
+it is first used.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxrl_sql.api import Evaluation, Model, Run, evaluate, train
-    from jaxrl_sql.config import TrainConfig, load_config
+    from jaxrl_sql.api import Evaluation, Model, Run, evaluate, load_config, train
+    from jaxrl_sql.config import TrainConfig
     from jaxrl_sql.text2sql.benchmarks import load_benchmark
+    from jaxrl_sql.text2sql.env.executor import Executor
     from jaxrl_sql.text2sql.recipes import RECIPES
+    from jaxrl_sql.types import Example, Reward
 
 __all__ = [
     "RECIPES",
     "Evaluation",
+    "Example",
+    "Executor",
     "Model",
+    "Reward",
     "Run",
     "TrainConfig",
     "evaluate",
@@ -30,9 +36,11 @@ __all__ = [
 
 _MODULES = {
     "RECIPES": "text2sql.recipes",
+    "Example": "types",
+    "Executor": "text2sql.env.executor",
+    "Reward": "types",
     "TrainConfig": "config",
     "load_benchmark": "text2sql.benchmarks",
-    "load_config": "config",
 }
 """Where a name is, if not in `api`."""
 

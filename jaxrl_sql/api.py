@@ -1,137 +1,177 @@
-"""Train, ask and evaluate from Python, or in a notebook.
+"""Train, ask and evaluate from Python; the commands call the same functions.
 
     import jaxrl_sql as jx
 
-    run = jx.train("configs/quickstart.yaml", "grpo.steps=20")
+    run = jx.train("configs/quickstart.yaml", {"grpo.steps": 20}, callback=lambda step, metrics: step >= 10)
     run.metrics
     with run.model() as model:
         print(model.ask("shop.sqlite", "How many orders were late?").sql)
     jx.evaluate("data/dev", predictions={"dev_0": "SELECT 1"}, allow_missing=True).numbers
 
-What the commands tell in one line and with an exit code is raised here, as an exception of `types`.
+Overrides lie over a configuration's files: mappings with nested or dotted keys, or texts such as "grpo.steps=20". An
+error of a command is an exception of `types` here, which names parameters in place of options.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import io
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from jaxrl_sql.commands import ask as asking
-from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql import config as configs
+from jaxrl_sql.config import Override, TrainConfig
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
 from jaxrl_sql.runtime.model_locator import fetched
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Example, InputError
+
+if TYPE_CHECKING:
+    from jaxrl_sql.inference.ask import Reply
+    from jaxrl_sql.text2sql.rewards.score import RewardFunction
+    from jaxrl_sql.training.caller import Callback
 
 _AT_ONCE = 16
-_PARAMETERS = {"--allow-missing": "allow_missing=True", "--allow-extra": "allow_extra=True"}
+_ORIGIN = "overrides"
+# An option in an error, but not in a command line that the error advises.
+_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_PARAMETERS = {
+    "db": "database",
+    "allow-missing": "allow_missing=True",
+    "allow-extra": "allow_extra=True",
+    "as": "system",
+}
 
 Files = str | Path | Sequence[str | Path] | TrainConfig | None
 """A configuration: a file or several, as `--config` takes them, or a value."""
 
+Predictions = Mapping[str, str | None] | str | Path
+"""SQL by question id (None: the model gave none), or a file of any form that the command reads."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder, as it is now; `exit_code` is the command's: 0 done, or stopped with a checkpoint."""
+    """A run's folder; `exit_code` is the command's: 0 once it is done, or was stopped with a checkpoint."""
 
     folder: Path
     exit_code: int = 0
 
     @property
     def config(self) -> TrainConfig:
-        """Return what it was run with."""
-        return load_config(self.folder / CONFIG)
+        """Return the run's configuration."""
+        return configs.load_config(self.folder / CONFIG)
 
     @property
     def metrics(self) -> Any:
-        """Return a row for each step and evaluation: a `pandas.DataFrame` where pandas is there, else dicts."""
-        return _table(self.folder / "metrics.jsonl")
+        """Return a row per step and evaluation: a `pandas.DataFrame` where pandas is installed, else dicts."""
+        return _table(self.folder / METRICS)
 
     @property
     def samples(self) -> Any:
-        """Return the answers that were kept, as `metrics` does."""
-        return _table(self.folder / "samples.jsonl")
+        """Return the answers that were kept, in the form of `metrics`."""
+        return _table(self.folder / SAMPLES)
 
-    def model(self, *overrides: str) -> Model:
-        """Return the trained model, to be asked."""
+    def model(self, *overrides: Override) -> Model:
+        """Return the trained model, ready for questions."""
         return Model(self.folder, *overrides)
 
-    def evaluate(self, data: str | Path, *overrides: str, out: str | Path | None = None) -> Evaluation:
-        """Let the trained model answer a benchmark's questions, and judge it."""
+    def evaluate(
+        self, data: str | Path | Sequence[Example], *overrides: Override, out: str | Path | None = None
+    ) -> Evaluation:
+        """Let the trained model answer the questions of a benchmark's folder or of a list, and judge the answers."""
         return evaluate(data, None, *overrides, model=self.folder, out=out)
 
 
-def train(config: Files = None, *overrides: str) -> Run:
-    """Train as `jaxrl-sql train` does, and return the run; `overrides` are `key.sub=value`.
+def load_config(config: Files = None, overrides: Override | Sequence[Override] = ()) -> TrainConfig:
+    """Read a configuration from its files, with overrides on top.
 
-    Raises InputError for an input that cannot be used, HealthError for a run that learns nothing any more, and
+    Raises InputError, in one line, for a file that cannot be read, an unknown key, and a value that is not allowed.
+    """
+    return _config(config, [overrides] if isinstance(overrides, str | Mapping) else overrides)
+
+
+def train(
+    config: Files = None,
+    *overrides: Override,
+    callback: Callback | None = None,
+    reward: RewardFunction | None = None,
+    examples: Sequence[Example] | None = None,
+    evals: Mapping[str, Sequence[Example]] | None = None,
+) -> Run:
+    """Train by GRPO or PPO, after the supervised steps of the section `sft`, and return the run.
+
+    `callback(step, metrics)` is called after each step and each evaluation with its row of `Run.metrics`; a true value
+    stops the run after the step, with a checkpoint. `reward(answer)` replaces the recipe's reward by a number, or by a
+    `Reward` with its own parts; an answer has `text`, `sql`, `example`, `status` and the recipe's `reward`, so that
+    `answer.reward.total` plus a term joins both. `examples` are trained on and `evals`, lists by name, evaluated on in
+    place of the folder `data.dir`; examples without `evals` are trained on without evaluations. Of several processes
+    each calls its own functions.
+
+    Raises InputError for an input that cannot be used, HealthError for a run that has stopped learning, and
     RunFolderError where its folder cannot be written.
     """
-    from jaxrl_sql.commands.command import prepare_process  # noqa: PLC0415 - JAX loads when it is needed
-    from jaxrl_sql.training.grpo import train as run  # noqa: PLC0415
-
     prepare_process()
-    chosen = fetched(_config(config, overrides))
-    return Run(Path(chosen.run.dir), run(chosen))
+    from jaxrl_sql.training.caller import CallerInputs
+    from jaxrl_sql.training.grpo import train as run
+
+    with _in_python():
+        chosen = fetched(_config(config, overrides))
+        return Run(Path(chosen.run.dir), run(chosen, CallerInputs(callback, reward, examples, evals)))
 
 
 class Model:
     """A model that answers questions: a run's or a Hugging Face folder, a GGUF file, or a name of the hub.
 
-    It is loaded with the first question and kept until it is closed, by `close` or at the end of `with`. `samples`
-    above 1 asks so often, and takes the answer that most agree on. A server's database is shown to the model without
-    the tables and columns of `leave_out`, or by the SQLite file `stand_in`.
+    With an `endpoint`, the URL of a server of OpenAI's form, it is the name of a model there. It is loaded with the
+    first question and kept until it is closed, by `close` or at the end of `with`. `samples` above 1 asks so often, and
+    takes the answer that most agree on. The model is shown a server's database without the tables and columns of
+    `leave_out`, or the SQLite file `stand_in`. Raises InputError for a model that is not there.
     """
 
     def __init__(
         self,
         model: str | Path,
-        *overrides: str,
+        *overrides: Override,
         recipe: str | None = None,
         samples: int | None = None,
         leave_out: Sequence[str] = (),
         stand_in: str | Path | None = None,
+        endpoint: str | None = None,
     ) -> None:
-        given = argparse.Namespace(model=str(model), recipe=recipe, n=samples, config=None, endpoint="")
-        self.config = asking.configuration(given, overrides)
-        self._open = ExitStack()
-        self._ask: asking.Ask | None = None
-        self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
-        # The mesh that JAX has set is a thread's: models that are open side by side have one each, the caller none.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
+        from jaxrl_sql.inference.ask import Asker, ask_config
 
-    def ask(self, database: str | Path, question: str, evidence: str = "") -> asking.Reply:
+        with _in_python():
+            self.config = ask_config(
+                str(model), overrides, endpoint=endpoint, recipe=recipe, samples=samples, origin=_ORIGIN
+            )
+        self._asker = Asker(self.config, _AT_ONCE)
+        self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
+
+    def ask(self, database: str | Path, question: str, evidence: str = "") -> Reply:
         """Ask a database a question: a SQLite file, or the URL of a server's; the reply has `sql` and its `outcome`."""
         return self.answer_many(database, [question], evidence)[0]
 
-    def answer_many(self, database: str | Path, questions: Sequence[str], evidence: str = "") -> list[asking.Reply]:
-        """Ask a database several questions, which are answered side by side."""
-        return self._thread.submit(self._answer, database, questions, evidence).result()
+    def answer_many(self, database: str | Path, questions: Sequence[str], evidence: str = "") -> list[Reply]:
+        """Ask a database several questions at once; raises InputError for a database that cannot be read."""
+        from jaxrl_sql.inference.ask import database_of
+        from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
-    def _answer(self, database: str | Path, questions: Sequence[str], evidence: str) -> list[asking.Reply]:
-        from jaxrl_sql.commands.command import prepare_process  # noqa: PLC0415
-        from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example  # noqa: PLC0415
-
-        shown = asking.database_of(str(database), self._stand_in, self._leave_out)
-        example = hide_in_example(shown, self.config.data.hide)
-        if self._ask is None:
-            prepare_process()
-            self._ask = self._open.enter_context(asking.opened(fetched(self.config), _AT_ONCE))
-        return self._ask([dataclasses.replace(example, question=question, evidence=evidence) for question in questions])
+        with _in_python():
+            shown = database_of(str(database), self._stand_in, self._leave_out)
+            example = hide_in_example(shown, self.config.data.hide)
+            return self._asker.answer(
+                [dataclasses.replace(example, question=question, evidence=evidence) for question in questions]
+            )
 
     def close(self) -> None:
-        """Let the model and its executor go."""
-        self._thread.submit(self._open.close).result()
-        self._ask = None
+        """Release the model and its executor."""
+        self._asker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,71 +182,91 @@ class Model:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found: its `numbers` by name, and a record a question."""
+    """An evaluation's `numbers` by name, a record per question, and warnings on answers that are incomplete."""
 
     numbers: Mapping[str, float]
     records: Sequence[Mapping[str, Any]] = field(repr=False)
+    warnings: Sequence[str] = ()
 
 
-def evaluate(
-    data: str | Path,
-    predictions: Mapping[str, str | None] | str | Path | None = None,
-    *overrides: str,
+def evaluate(  # noqa: PLR0913 - one parameter per option of the command
+    data: str | Path | Sequence[Example],
+    predictions: Predictions | None = None,
+    *overrides: Override,
     model: str | Path | None = None,
+    endpoint: str | None = None,
+    system: str | None = None,
+    recipe: str | None = None,
     split: str | None = None,
+    sql_field: str | None = None,
     out: str | Path | None = None,
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Evaluation:
-    """Judge predictions, or a model's answers, on a benchmark's folder, as `jaxrl-sql evaluate` does.
+    """Judge predictions, or the answers of a `model`, on a benchmark's folder or a list of examples.
 
-    `predictions` are SQL by question id, or a file of any form that the command takes. `allow_missing` leaves out
+    With an `endpoint`, the URL of a server of OpenAI's form, the override `evaluate.model` names the model there.
+    `system` takes prompt, sampling and rule of a published system's evaluation, `recipe` its form of answers alone;
+    `split` is the part of a folder, `sql_field` the field of SQL in a file of predictions. `allow_missing` leaves out
     questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
-    there, and interrupted work resumes. Raises InputError for an input that cannot be used.
+    there, and interrupted work resumes. Raises InputError for an input that cannot be used, and RunFolderError for a
+    full disk.
     """
-    command = import_module("jaxrl_sql.commands.evaluate")  # of this name the package has this function
-    from jaxrl_sql.inference import benchmark_evaluation  # noqa: PLC0415
-    from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS  # noqa: PLC0415 - slow, and needed when work begins
+    from jaxrl_sql.inference.benchmark_evaluation import evaluate as evaluated
+    from jaxrl_sql.inference.benchmark_sets import Memory
+    from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_config
+    from jaxrl_sql.text2sql.benchmarks import benchmark_of
 
-    with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch:
-        file = predictions
-        if isinstance(predictions, Mapping):
-            file = Path(scratch, "predictions.jsonl")
-            lines = (json.dumps({"id": uid, "pred_sql": sql}) for uid, sql in predictions.items())
-            file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        folder = Path(out) if out else Path(scratch, "out")
-        given = argparse.Namespace(
-            data=[str(data)], predictions=[str(file)] if file else [], model=str(model) if model else None, out=folder,
-            split=split, config=None, overrides=["run.display=none", *overrides], recipe=None, system=None,
-            sql_field="pred_sql" if isinstance(predictions, Mapping) else None, allow_missing=allow_missing,
+    is_listed, is_mapped = not isinstance(data, str | Path), isinstance(predictions, Mapping)
+    with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch, _in_python():
+        memory = Memory(
+            benchmark_of(data, "examples") if not isinstance(data, str | Path) else None,
+            predictions if isinstance(predictions, Mapping) else None,
+        )
+        request = EvaluationRequest(
+            data=["examples" if is_listed else str(data)],
+            predictions=[] if predictions is None else ["predictions" if is_mapped else str(predictions)],
+            model=str(model or ""),
+            endpoint=endpoint or "",
+            system=system or "",
+            recipe=recipe or "",
+            split=split or "",
+            sql_field=sql_field or "",
+            out=str(out or Path(scratch, "out")),
+            allow_missing=allow_missing,
             allow_extra=allow_extra,
-        )  # fmt: skip
-        with _in_python({f"{scratch}/predictions.jsonl": "predictions"}):
-            config = command.configuration(given)
-            command.check_answerer(config)
-            with redirect_stdout(io.StringIO()):
-                benchmark_evaluation.evaluate(fetched(config))
-        numbers = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        return Evaluation(numbers, _rows(folder / RECORDS))
+        )
+        prepare_process()
+        config = evaluation_config(request, [{"run.display": "none"}, *overrides], origin=_ORIGIN)
+        check_answerer(config)
+        with goes_on(config.evaluate.out):
+            found = evaluated(fetched(config), memory)
+        return Evaluation(found.numbers, found.records, found.warnings)
 
 
 @contextmanager
-def _in_python(names: Mapping[str, str]) -> Iterator[None]:
-    """Raise a command's InputError with parameters in place of options, and with other names of files."""
+def _in_python() -> Iterator[None]:
+    """Raise an InputError with names of parameters in place of a command's options."""
     try:
         yield
     except InputError as error:
-        text = str(error)
-        for name, parameter in {**_PARAMETERS, **names}.items():
-            text = text.replace(name, parameter)
+        text = _OPTION.sub(_parameter, str(error))
+        if text == str(error):
+            raise
         raise InputError(text) from error
 
 
-def _config(config: Files, overrides: Sequence[str]) -> TrainConfig:
+def _parameter(option: re.Match[str]) -> str:
+    name = option[1]
+    return _PARAMETERS.get(name, name.replace("-", "_")) if name else option[0]
+
+
+def _config(config: Files, overrides: Sequence[Override]) -> TrainConfig:
     if not isinstance(config, TrainConfig):
-        return load_config(config, overrides)
-    # Whoever gives a value names its recipe with it, code or not.
-    return load_config(None, [f"recipe={config.recipe}", *overrides], beneath=dataclasses.asdict(config))
+        return configs.load_config(config, overrides, origin=_ORIGIN)
+    # Whoever passes a value names its recipe with it, code or not.
+    beneath = dataclasses.asdict(config)
+    return configs.load_config(None, [{"recipe": config.recipe}, *overrides], beneath=beneath, origin=_ORIGIN)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

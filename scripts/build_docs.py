@@ -181,7 +181,9 @@ def api_page() -> str:
     """Return the page of what `import jaxrl_sql` gives, for mkdocstrings to fill."""
     modules = jaxrl_sql._MODULES  # noqa: SLF001 - where each name is
     names = sorted(jaxrl_sql.__all__, key=lambda name: (name in modules, name.lower()))
-    items = "\n\n".join(f"::: jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names)
+    places = {name: f"jaxrl_sql.{modules.get(name, 'api')}.{name}" for name in names}
+    places["Executor"] = "sqlexec_rs._native.Executor"  # mkdocstrings does not follow the import
+    items = "\n\n".join(f"::: {place}" for place in places.values())
     intro = "`import jaxrl_sql as jx`: each name is loaded when it is first asked for."
     return f"# Python: jaxrl_sql\n\n{intro}\n\n{items}\n"
 

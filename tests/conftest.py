@@ -21,7 +21,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling is most of the time here, and less of it computes the same. XLA_FLAGS set to nothing gives the defaults.
 # The second flag went with jaxlib 0.11, where XLA ends a process that names it.
 _QUICK = ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"]
-if importlib.util.find_spec("jaxlib"):  # the environment of `make test-trainers` has no JAX
+_HAS_JAX = importlib.util.find_spec("jaxlib") is not None  # the environment of `make test-trainers` has none
+if _HAS_JAX:
     _JAXLIB = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
     os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK if _JAXLIB < (0, 11) else _QUICK[:1]))
 
@@ -58,16 +59,20 @@ def _compiled_folder() -> Path:
     return Path(cache, "jaxrl_sql", "tests", f"{processor()}-{versions}")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep what XLA compiles for the other processes of the tests and for the next time, unless a folder is named."""
-    config.pluginmanager.register(_module("server_fixtures"))
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ or not importlib.util.find_spec("jaxlib"):
-        return
-    folder = _compiled_folder()
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)  # processes that tests start have it too
+# What XLA compiles is kept for the other processes of the tests and for the next time, unless a folder is named. JAX
+# reads these as it is imported, which a folder's conftest does before `pytest_configure`.
+_FOLDER = _compiled_folder() if _HAS_JAX and "JAX_COMPILATION_CACHE_DIR" not in os.environ else None
+if _FOLDER is not None:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER)  # processes that tests start have it too
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    if hasattr(config, "workerinput"):  # the process that started this one has looked
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of compiled programs, and empty it where it is full."""
+    config.pluginmanager.register(_module("server_fixtures"))
+    folder = _FOLDER
+    if folder is None or hasattr(config, "workerinput"):  # the process that started this one has looked
         return
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {file: file.stat().st_size for file in folder.iterdir()}

@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "jaxrl_sql"
 # Packages and modules from top to bottom: each may import itself and what is on a lower line.
 LAYERS = (
     ("__main__", "train"),
-    ("api",),
     ("commands",),
+    ("api",),
     ("serving",),
     ("training",),
     ("inference",),
@@ -41,7 +41,7 @@ LAYERS = (
     ("types",),
 )
 RANK = {package: rank for rank, line in enumerate(LAYERS) for package in line}
-# Third-party packages that only these import.
+# Packages that only these import.
 OWNERS = {
     "sqlexec_rs": ("text2sql.env", "commands"),
     "orbax": ("training",),
@@ -49,7 +49,15 @@ OWNERS = {
     "openai": ("runtime",),
     "huggingface_hub": ("runtime",),
     "rich": ("runtime",),
+    "argparse": ("commands",),
 }
+# Modules below the commands that print: two to a stream that their caller chooses.
+PRINTING = {
+    "jaxrl_sql.runtime.display",
+    "jaxrl_sql.runtime.tables",
+    "jaxrl_sql.parallel.watch",  # ends a process that waits for one that is gone, in a thread of its own
+}
+PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")
 # These, and everything that they import, work where JAX is not installed.
 WITHOUT_JAX = ("text2sql", "datagen", "databases", "report", "runtime", "config", "types")
 # Modules that import an optional package.
@@ -122,6 +130,25 @@ def faults(module: str) -> list[str]:
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_module_imports_from_lower_layers_alone(module: str) -> None:
     assert faults(module) == []
+
+
+def prints(path: Path) -> bool:
+    """Return whether a file calls a function that prints."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    return any(ast.unparse(call.func) in PRINTS for call in calls)
+
+
+def test_only_commands_print() -> None:
+    below = {module: path for module, path in MODULES.items() if package_of(module) not in ("commands", "__main__")}
+    assert {module for module, path in below.items() if prints(path)} == PRINTING
+
+
+def test_engines_of_databases_are_known_by_their_registry_alone() -> None:
+    folder = "jaxrl_sql.databases.engines"
+    engines = {f"{folder}.{name}" for name in ("duckdb", "mysql", "postgresql")}
+    assert {module for module in MODULES for _, target in imports(module) if target in engines} == {
+        f"{folder}.registry"
+    }
 
 
 def test_each_package_has_a_layer() -> None:

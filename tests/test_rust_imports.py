@@ -1,7 +1,7 @@
 """Hold the files of the Rust crates to no cycles, and the core's rooms to the arrows of a table.
 
-An arrow is a path that begins with `crate`, `super` or `self`, in a `use` or in the code. Comments, texts and
-`#[cfg(test)]` modules hold none, and neither is what a file declares or exports of the files below it.
+An arrow is a path that begins with `crate`, `super`, `self` or the name of a module that the file declares, in a `use`
+or in the code. Comments, texts and `#[cfg(test)]` modules have no arrows, and a re-export of a child is not an arrow.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ ARROWS: dict[str, set[str]] = {
     "memory": set(),
     "budget": {"memory"},
     "error": set(),
+    "excess": {"outcome", "request", "result"},
     "scan": set(),
     "result": {"budget", "error", "memory"},
     "outcome": {"memory", "result"},
     "target": {"outcome"},
     "request": {"result", "target"},
-    "given_up": {"outcome"},
+    "given_up": {"locks", "outcome"},
     "stats": {"given_up", "outcome"},
     "hint": {"scan"},
+    "locks": set(),
     "compare": {"budget", "memory", "outcome", "result"},
-    "sqlite": {"error", "hint", "memory", "outcome", "request", "result", "scan", "stats"},
-    "server": {"given_up", "memory", "outcome", "request", "result", "scan", "stats", "target"},
-    "process": {"error", "memory", "outcome", "request", "result", "sqlite", "stats"},
+    "sqlite": {"error", "excess", "hint", "locks", "memory", "outcome", "request", "result", "scan", "stats"},
+    "server": {"excess", "given_up", "locks", "memory", "outcome", "request", "result", "scan", "stats", "target"},
+    "process": {"error", "excess", "locks", "memory", "outcome", "request", "result", "sqlite", "stats"},
     "pool": {
         "budget",
         "compare",
         "error",
+        "locks",
         "outcome",
         "process",
         "request",
@@ -53,6 +56,8 @@ NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|r(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\
 TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*([{;])")
 USE = re.compile(r"\buse\s+((?:crate|super|self)::[^;]*);")
 PATH = re.compile(r"\b(?:crate|super|self)(?:::\w+)+")
+DECLARED = re.compile(r"\bmod\s+(\w+)\s*;")
+EXPORT = re.compile(r"\bpub(?:\([^)]*\))?\s+use\s[^;]*;")
 
 Module = tuple[str, ...]
 
@@ -108,7 +113,7 @@ def resolve(path: Module, here: Module) -> Module:
 
 
 def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
-    """Return the modules that each module imports, the crate and those below it left out."""
+    """Return the modules that each module imports, the crate left out."""
     arrows = {}
     for here, text in modules.items():
         code = strip_tests(NO_CODE.sub("''", text))
@@ -118,7 +123,10 @@ def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
         for path in (resolve(path, here) for path in paths):
             lengths = range(len(path), 0, -1)
             targets.add(next((path[:n] for n in lengths if path[:n] in modules), ()))
-        arrows[here] = {target for target in targets if target and target[: len(here)] != here}
+        targets = {target for target in targets if target and target[: len(here)] != here}
+        used = EXPORT.sub("", code)
+        children = [name for name in DECLARED.findall(code) if re.search(rf"(?<![\w:]){name}::", used)]
+        arrows[here] = targets | {(*here, name) for name in children}
     return arrows
 
 
@@ -167,6 +175,10 @@ def test_rooms_import_what_the_table_says() -> None:
         ("#[cfg(test)]\nmod tests {\n    use crate::b;\n    fn f() { '{'; }\n}\nuse crate::room::d;", {("room", "d")}),
         ("#[cfg(test)]\nmod tests;\nuse crate::b;", {("b",)}),
         ("use std::sync::Arc;\nuse crate::Fault;", set()),
+        ("mod e;\nuse e::Thing;", {("a", "e")}),
+        ("mod e;\nfn f() { e::make() }", {("a", "e")}),
+        ("mod e;\npub(crate) use e::Thing;", set()),
+        ("mod e;\nfn f() { other::e::make() }", set()),
     ],
 )
 def test_arrows_are_read(text: str, targets: set[Module]) -> None:
@@ -182,3 +194,8 @@ def test_a_cycle_would_be_seen() -> None:
         ("room", "d"): "use super::a::A;",
     }
     assert find_cycle(find_arrows(modules)) == [("room", "a"), ("room", "b"), ("room", "c")]
+
+
+def test_a_cycle_of_a_module_and_its_child_would_be_seen() -> None:
+    modules: dict[Module, str] = {("room",): "mod a;\nuse a::A;", ("room", "a"): "use super::Thing;"}
+    assert find_cycle(find_arrows(modules)) == [("room",), ("room", "a")]

@@ -9,10 +9,14 @@ from `work.jsonl`. The original stays as it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.runtime.tables import show_counts
+from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,4 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _augment(config: TrainConfig) -> int:
     from jaxrl_sql.inference.augmentation import augment
 
-    return augment(config)
+    result = augment(config)
+    show_counts(sys.stdout, result.counts)
+    print_text(str(result.out))
+    if result.limit:
+        print_text(f"distill.{result.limit} is reached; a larger number continues")
+    return 0

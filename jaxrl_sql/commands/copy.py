@@ -11,27 +11,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.datagen import exit_code
-from jaxrl_sql.databases.copy.dump import ENDING, load_dump
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.commands.arguments import Parser, add_leave_out
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, is_address, parse_address, users_of
-from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
-_MOST_ROWS = 100_000
-# A session is of one database, and a server takes a hundred by default.
-_MOST_SESSIONS = 16
+_SAMPLE = """Sample a database: the first rows of each table, then the rows that they reference, level by level.
+
+Each read is a transaction of its own, so a sample of a database that changes may hold rows of several moments. A row
+whose parent is missing for that reason, on the server or beyond the last level is counted and reported.
+"""
+_DUMP = """Load a dump as it was published: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
+
+FILE is what `pg_dump` or `mysqldump` wrote as text. The server's own client, psql or mariadb, runs it in the database
+NAME, new or empty, and --reader may then read that. A dump is a program with the rights of USER: load those that you
+trust.
+"""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        description=__doc__,
+def _parser(description: str | None) -> Parser:
+    return Parser(
+        prog="jaxrl-sql data copy",
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def _copy(arguments: Sequence[str]) -> None:
+    """Copy SQLite files to an engine."""
+    parser = _parser(__doc__)
     parser.add_argument("--from", dest="source", required=True, help="folder of SQLite files, or one file")
     parser.add_argument("--to", required=True, help="postgresql://USER:PASSWORD@HOST, mysql://… or duckdb:FOLDER")
     parser.add_argument("--out", type=Path, required=True, help="folder for manifest.json, and for questions")
@@ -48,7 +60,40 @@ def _parser() -> argparse.ArgumentParser:
     golds.add_argument("--questions", type=Path, metavar="PATH", help="a set's folder, or a file of questions")
     golds.add_argument("--split", default="", help="of the set; default the usual one")
     golds.add_argument("--timeout-ms", type=int, default=30_000, help="for each gold, default 30,000")
-    return parser
+    _copy_in(parser.parse_args(arguments))
+
+
+def _sample(arguments: Sequence[str]) -> None:
+    """Sample a server's database."""
+    from jaxrl_sql.databases.sample.sample import ROWS, sample
+
+    parser = _parser(_SAMPLE)
+    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
+    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
+    add_leave_out(parser)
+    options = parser.parse_args(arguments)
+    report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
+    lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
+    print_text("\n".join(lines))
+
+
+def _print_progress(line: str) -> None:
+    print_text(line, sys.stderr)
+    sys.stderr.flush()
+
+
+def _load_dump(arguments: Sequence[str]) -> None:
+    """Load a dump into a server's database."""
+    parser = _parser(_DUMP)
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, a file of SQL")
+    parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
+    parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
+    options = parser.parse_args(arguments)
+    from jaxrl_sql.databases.copy.dump import load_dump
+
+    loaded = load_dump(options.source, options.to, options.reader)
+    print_text(f"{options.source}: loaded into {loaded}")
 
 
 def _pairs(names: Sequence[str]) -> frozenset[tuple[str, str]]:
@@ -66,31 +111,14 @@ def _copy_in(options: argparse.Namespace) -> None:
     address = parse_address(options.to).single
     reader = parse_address(options.reader) if is_address(options.reader) else None
     _check(options, address, reader)
-    from jaxrl_sql.databases.copy.copying import CopyOptions, copy_files
-    from jaxrl_sql.databases.copy.engines import open_target
-    from jaxrl_sql.databases.copy.golds import check_golds, summary_lines, write_golds
-    from jaxrl_sql.databases.copy.manifest import open_manifest
-    from jaxrl_sql.databases.copy.source import find_files
-    from jaxrl_sql.text2sql.benchmarks import load_benchmark
+    from jaxrl_sql.databases.copy.copying import CopyOptions
+    from jaxrl_sql.databases.copy.folder import Questions, copy_folder
 
     copying = CopyOptions(options.prefix, users_of(options.reader), _pairs(options.leave_out), options.replace)
-    examples = load_benchmark(options.questions, options.split).examples if options.questions else ()
-    files = find_files(Path(options.source))
-    if options.only:
-        known = {file.db_id for file in files}
-        if unknown := [db_id for db_id in options.only if db_id not in known]:
-            raise InputError(f"--only {unknown[0]}: no such database in {options.source}")
-        files = [file for file in files if file.db_id in options.only]
-    target = open_target(address)
-    manifest = open_manifest(options.out, address, target.version)
-    copy_files(files, target, manifest, copying, print_text)
-    print_text(f"{manifest.path}: {len(files)} databases at {address.shown}, {target.version}")
+    questions = None
     if options.questions:
-        limits = Limits(timeout_ms=options.timeout_ms, max_rows=_MOST_ROWS)
-        with Executor(limits=limits, max_open=_MOST_SESSIONS) as executor:
-            golds = check_golds(executor, examples, manifest, reader or address)
-        write_golds(options.out, golds, reader or address)
-        print_text("\n".join(summary_lines(golds, target.version)))
+        questions = Questions(options.questions, options.split, reader or address, options.timeout_ms)
+    copy_folder(Path(options.source), address, options.out, copying, options.only or (), questions, print_text)
 
 
 def _check(options: argparse.Namespace, address: Address, reader: Address | None) -> None:
@@ -106,21 +134,12 @@ def _check(options: argparse.Namespace, address: Address, reader: Address | None
         raise InputError(f"--timeout-ms {options.timeout_ms}: must be at least 1")
 
 
-def _work_of(arguments: Sequence[str]) -> Callable[[], None]:
-    """Return what --from asks for: a server's sample and a dump have options of their own."""
-    parser = Parser(add_help=False)
-    parser.add_argument("--from", dest="source", default="")
-    source = parser.parse_known_args(arguments)[0].source
-    if is_address(source):
-        from jaxrl_sql.databases.sample.sample import copy_out
-
-        return lambda: copy_out(arguments)
-    if source.endswith(ENDING):
-        return lambda: load_dump(arguments)
-    return lambda: _copy_in(_parser().parse_args(arguments))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Copy databases and print what was copied; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    return exit_code(_work_of(given))
+    parser = Parser(add_help=False)
+    parser.add_argument("--from", dest="source", default="")
+    source = parser.parse_known_args(given)[0].source
+    # A server's sample and a dump have options of their own.
+    work = _sample if is_address(source) else _load_dump if source.endswith(".sql") else _copy
+    return report_errors(lambda: work(given))

@@ -7,10 +7,14 @@ reasons, and `counts.json`. All answers are recorded in `answers.jsonl`, from wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.runtime.tables import show_counts
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 
@@ -25,4 +29,10 @@ def _distill(config: TrainConfig) -> int:
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     from jaxrl_sql.inference.distillation import distill
 
-    return distill(config)
+    result = distill(config, lambda line: print_text(line, sys.stderr))
+    show_counts(sys.stdout, result.counts)
+    for note in result.notes:
+        print_text(note)
+    if result.unanswered:
+        print_text(result.unanswered, sys.stderr)
+    return int(result.has_failed)

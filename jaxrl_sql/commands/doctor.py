@@ -17,9 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from jaxrl_sql.commands.command import prepare_process
+from jaxrl_sql.commands.arguments import Parser
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.units import in_bytes
-from jaxrl_sql.runtime.arguments import Parser
 from jaxrl_sql.runtime.tables import show_table
 
 OPTIONAL = (

@@ -11,29 +11,27 @@ journal.jsonl.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from jaxrl_sql.commands.command import (
-    ALL,
-    add_config,
-    add_endpoint,
-    endpoint_values,
-    prepare_process,
-    report_errors,
-    run_or_print,
-)
-from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.config.load import SYSTEMS, as_published, check_keys
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
+from jaxrl_sql.commands.running import report_errors, run_or_print
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.load import SYSTEMS
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_config
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.folder import goes_on
-from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
-ONE_ANSWERS = (
-    "give one of --predictions FILE, for each --data one, --model M, and evaluate.base_url=URL evaluate.model=M"
-)
+if TYPE_CHECKING:
+    from jaxrl_sql.inference.benchmark_evaluation import Evaluated
+    from jaxrl_sql.text2sql.evals.tables import Table
+
+_CHANGED_SHOWN = 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,12 +57,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two folders that this command wrote")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
     given = parser.parse_intermixed_args(arguments)
-    given.overrides = [*endpoint_values("evaluate", given.endpoint), *given.overrides]
     prepare_process()
     if given.compare:
         first, second = given.compare
         return report_errors(lambda: _compared(first, second, given))
-    return report_errors(lambda: run_or_print(_evaluate, configuration(given), given))
+    return report_errors(lambda: run_or_print(_evaluate, _configuration(given), given))
+
+
+def _configuration(given: argparse.Namespace) -> TrainConfig:
+    """Return the configuration of a command line, its options on top."""
+    names = ("data", "split", "predictions", "sql_field", "model", "endpoint", "system", "recipe")
+    request = EvaluationRequest(
+        **{name: getattr(given, name) for name in names if getattr(given, name)},
+        out=str(given.out or ""),
+        allow_missing=given.allow_missing,
+        allow_extra=given.allow_extra,
+    )
+    return evaluation_config(request, given.overrides, given.config)
+
+
+def _evaluate(config: TrainConfig) -> int:
+    """Evaluate and print the tables; a full disk is reported in one line."""
+    check_answerer(config)
+    from jaxrl_sql.inference.benchmark_evaluation import evaluate
+
+    with goes_on(config.evaluate.out):
+        show(evaluate(config))
+    return 0
+
+
+def show(evaluated: Evaluated) -> None:
+    """Print the tables of each set, and of all together where there are several, warnings, speed and files."""
+    from jaxrl_sql.text2sql.evals.tables import overview, tables
+
+    found = [table for judged in evaluated.sets for table in tables(judged)]
+    for table in [*found, overview(evaluated.sets, evaluated.numbers)] if len(evaluated.sets) > 1 else found:
+        _show(table)
+    for warning in evaluated.warnings:
+        print_text(warning)
+    if evaluated.speed is not None:
+        show_speed(evaluated.speed)
+    print_text("\n".join(map(str, evaluated.files)))
+
+
+def show_speed(numbers: Mapping[str, float]) -> None:
+    """Print how fast a model answered."""
+    rows = (
+        ("questions", f"{numbers['questions']:,}"),
+        ("tokens written", f"{numbers['tokens']:,}"),
+        ("tokens/s", f"{numbers['speed/tokens_per_s']:,.0f}"),
+        ("seconds answering", f"{numbers['time/answering']:,.1f}"),
+        ("seconds in all", f"{numbers['time/total']:,.1f}"),
+        ("peak memory, GiB", f"{numbers['memory/peak'] / (1 << 30):.2f}"),
+    )
+    show_table(sys.stdout, "answering, in this call", ("", ""), rows)
 
 
 def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:
@@ -74,57 +120,33 @@ def _compared(first: Path, second: Path, given: argparse.Namespace) -> int:
         raise InputError(
             f"--compare sets two finished folders side by side and takes --out alone, not {', '.join(more)}"
         )
-    from jaxrl_sql.inference.benchmark_evaluation import compare
-
     return compare(first, second, given.out or second)
 
 
-def check_answerer(config: TrainConfig) -> None:
-    """Raise InputError without a benchmark, and unless predictions, a model or an endpoint alone answer."""
-    cfg = config.evaluate
-    if not cfg.data:
-        raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
-    if sum(map(bool, (cfg.predictions, config.model.checkpoint, cfg.base_url))) != 1:
-        raise InputError(ONE_ANSWERS)
+def compare(first: Path, second: Path, out: Path) -> int:
+    """Print two finished evaluations side by side, write compare.md and compare.json, and return the exit code."""
+    from jaxrl_sql.text2sql.evals.side_by_side import (
+        changed_table,
+        compare_table,
+        questions_table,
+        side_by_side,
+        write_comparison,
+    )
+
+    made = side_by_side(first, second)
+    try:
+        written = write_comparison(made, out)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
+    for note in made.notes:
+        print_text(note)
+    _show(compare_table(made))
+    _show(questions_table(made))
+    changed = changed_table(made)
+    _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
+    print_text("\n".join(map(str, written)))
+    return 0
 
 
-def _evaluate(config: TrainConfig) -> int:
-    """Evaluate; a disk that gets full is one line."""
-    check_answerer(config)
-    from jaxrl_sql.inference.benchmark_evaluation import evaluate
-
-    with goes_on(config.evaluate.out):
-        return evaluate(config)
-
-
-def configuration(given: argparse.Namespace) -> TrainConfig:
-    """Return the configuration that a command line asks for, its options on top.
-
-    Raises InputError where nobody answers.
-    """
-    check_keys(given.config, given.overrides)  # before a model is looked for on the hub
-    model, chat = given.model, {"data": {"prompt": "chat"}}
-    if model:
-        beneath = defaults_for(model)
-    else:  # the file or a value may name one, whose defaults lie beneath both
-        named = load_config(given.config, given.overrides, _system(given, {}, but=("max_prompt_tokens",)) or chat)
-        model, is_asked = named.model.checkpoint, bool(named.evaluate.base_url)
-        if not (model or is_asked or given.predictions or named.evaluate.predictions):
-            raise InputError(ONE_ANSWERS)
-        beneath = defaults_for(model) | (chat if is_asked else {})
-    beneath = _system(given, beneath)
-    above: dict[str, Any] = {}
-    names = ("data", "split", "predictions", "sql_field", "allow_missing", "allow_extra")
-    above["evaluate"] = {name: getattr(given, name) for name in names if getattr(given, name)}
-    above["evaluate"] |= {"out": str(given.out)} if given.out else {}
-    above |= {"recipe": given.recipe} if given.recipe else {}
-    above |= {"model": {"checkpoint": beneath["model"]["checkpoint"]}} if "model" in beneath else {}
-    return load_config(given.config, given.overrides, beneath, above)
-
-
-def _system(given: argparse.Namespace, beneath: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, Any]:
-    """Return defaults with the system's over them that `--as` names, without some keys of its section `data`."""
-    if not given.system:
-        return dict(beneath)
-    found = as_published(given.system, beneath, bool(given.predictions))
-    return {**found, "data": {name: value for name, value in found.get("data", {}).items() if name not in but}}
+def _show(table: Table) -> None:
+    show_table(sys.stdout, table.title, table.columns, table.rows, table.words)

@@ -8,13 +8,15 @@ it; `--hub` uploads the folder to a repository of the Hugging Face hub.
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.command import prepare_process, report_errors
+from jaxrl_sql.commands.arguments import Parser
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config import CHOICES
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.terminal import print_text
 
 GGUF_KINDS = ("f16", "q8_0")
 
@@ -34,10 +36,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--private", action="store_true", help="a repository that is new is private")
     given = parser.parse_args(arguments)
     prepare_process()
-    return report_errors(lambda: _export(given))
 
+    def export() -> None:
+        from jaxrl_sql.runtime.hub import upload
+        from jaxrl_sql.training.exporting import export_folder
 
-def _export(options: argparse.Namespace) -> int:
-    from jaxrl_sql.training.exporting import run
+        written = export_folder(
+            given.model,
+            given.out,
+            given.dtype,
+            step=given.step,
+            average=given.average,
+            gguf=given.gguf,
+            warn=lambda line: print_text(line, sys.stderr),
+        )
+        print_text("\n".join(map(str, written)))
+        if given.hub:
+            print_text(upload(written[0], given.hub, given.private))
 
-    return run(options)
+    return report_errors(export)

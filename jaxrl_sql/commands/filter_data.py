@@ -8,10 +8,14 @@ which a second run resumes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _filter(config: TrainConfig) -> int:
-    from jaxrl_sql.inference.filtering import filter_data
+    from jaxrl_sql.inference.filtering import filter_data, table
 
-    return filter_data(config)
+    choice = filter_data(config, _report, lambda line: print_text(line, sys.stderr))
+    show_table(sys.stdout, *table(choice))
+    if choice.note:
+        print_text(choice.note)
+    print_text(str(choice.path))
+    return 0
+
+
+def _report(line: str) -> None:
+    print_text(line)
+    sys.stdout.flush()

@@ -9,13 +9,16 @@ none`, and where there is nothing to compile for, all is by formula.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import TRAINED, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.arguments import TRAINED, Parser, add_config
+from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 PROGRAMS = ("update", "score", "prefill", "decode")
@@ -56,9 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(config: TrainConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
-    from jaxrl_sql.training.plans import plan
+    from jaxrl_sql.planning.plan import make_plans
+    from jaxrl_sql.planning.show import all_as_json, as_text, compared
 
-    return plan(config, options, programs)
+    meshes = [word for word in options.mesh or () if "=" not in word]
+    lengths = (options.answer_tokens, options.prompt_tokens, options.schema_tokens)
+    plans = []
+    for one in make_plans(config, options.topology, meshes, programs, *lengths):
+        plans.append(one)
+        if not options.json:
+            print_text(as_text(one) + "\n")
+    if options.json:
+        print_text(json.dumps(all_as_json(plans), indent=2))
+    elif len(plans) > 1:
+        print_text(compared(plans))
+    return 0
 
 
 def _wanted(text: str) -> tuple[str, ...]:

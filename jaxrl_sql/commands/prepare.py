@@ -12,9 +12,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.datagen import exit_code
+from jaxrl_sql.commands.arguments import Parser
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.config.prepare import load_prepare
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = load_prepare(given.config, [*given.overrides, *more])
         from jaxrl_sql.datagen.prepare.preparing import prepare
 
-        prepare(config)
+        print_text("\n".join(prepare(config)))
 
-    return exit_code(work)
+    return report_errors(work)

@@ -9,105 +9,30 @@ there refuses requests whose Host is another than loopback.
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from ipaddress import ip_address
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from jaxrl_sql.commands.command import ALL, EXIT_CODES, add_config, prepare_process, report_errors, run_or_print
+from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config
+from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
+from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.types import InputError
-
-NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip install 'jaxrl-sql[serve]'"
 
 
-@contextmanager
-def opened(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str) -> Iterator[dict[str, Any]]:
-    """Open a model and its adapters, and yield their engines by name; they share the model's weights.
+def _serve(config: TrainConfig, given: argparse.Namespace) -> int:
+    from jaxrl_sql.serving.server import serve
 
-    Raises InputError for what cannot be read, and for a name that is given twice.
-    """
-    # Slow to import, and what is wrong so far is told before.
-    from jaxrl_sql.inference.policy_client import open_policy_client
-    from jaxrl_sql.models.lora import load_adapters, policy_params
-    from jaxrl_sql.models.ops.rng import Purpose
-    from jaxrl_sql.rollout import Engine
-    from jaxrl_sql.text2sql.env.executor import make_executor
-
-    cfg = config.evaluate
-    with (
-        make_executor(config.executor, config.data.hide) as executor,
-        open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
-    ):
-        base = client.engine
-        if not isinstance(base, Engine):
-            raise InputError("serve samples from one copy of the model: rollout.mesh=training")
-        engine_config = replace(base.config, rounds_groups=True)
-        engines = {name: Engine(base.model, base.params, base.tokenizer, engine_config)}
-        for label, folder in adapters:
-            if label in engines:
-                raise InputError(f"--adapter {label}={folder}: the name {label} is taken")
-            params = policy_params(load_adapters(folder, base.model), base.params)
-            engines[label] = Engine(base.model, params, base.tokenizer, engine_config)
-        for engine in engines.values():
-            engine.vocabulary = base.vocabulary
-        yield engines
-
-
-def serve(config: TrainConfig, given: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM; return the exit code."""
-    try:
-        import uvicorn
-
-        from jaxrl_sql.serving.app import make_app
-        from jaxrl_sql.serving.batcher import Batcher
-    except ImportError as error:
-        raise InputError(NEEDED) from error
     name = given.name or Path(given.model.rstrip("/")).name
-    with (
-        _listening(given.host, given.port) as listener,
-        opened(config, given.adapter, name) as engines,
-        (batcher := Batcher(engines, given.queue)).running(),
-    ):
-        host, port = listener.getsockname()[:2]
-        dates = {name: config.data.date} | {
-            label: date_of(folder) or config.data.date for label, folder in given.adapter
-        }
-        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(host).is_loopback, dates)
-        settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
-        )
-        at = f"[{host}]" if ":" in host else host
-        print_text(f"http://{at}:{port}/v1 serves {', '.join(engines)}")
-        sys.stdout.flush()
-        uvicorn.Server(settings).run(sockets=[listener])
+    serve(config, name, given.adapter, given.host, given.port, given.queue, _announce)
     return 0
 
 
-def date_of(adapters: Path) -> str:
-    """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
-    with suppress(InputError):
-        return load_config(adapters.resolve().parent / RUN_CONFIG).data.date
-    return ""
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises InputError where the address cannot be had."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"--host {host} --port {port}: {reason}; another --port, or 0 for any, may be free") from error
+def _announce(line: str) -> None:
+    print_text(line)
+    sys.stdout.flush()
 
 
 def _adapter(word: str) -> tuple[str, Path]:
@@ -142,6 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         beneath = defaults_for(given.model)
         above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
         config = load_config(given.config, given.overrides, beneath, above)
-        return run_or_print(lambda cfg: serve(cfg, given), config, given)
+        return run_or_print(lambda fetched: _serve(fetched, given), config, given)
 
     return report_errors(work)

@@ -14,21 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxrl_sql.commands.datagen import exit_code
-from jaxrl_sql.config import ExecutorConfig
-from jaxrl_sql.databases.sample.options import add_leave_out, is_served, refuse_leave_out
-from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, RunSql, SynthReport, SynthSpec
-from jaxrl_sql.runtime.arguments import Parser
+from jaxrl_sql.commands.arguments import Parser, add_leave_out
+from jaxrl_sql.commands.running import report_errors
+from jaxrl_sql.datagen.synth.spec import GRADES, SPLITS, STYLES, SynthReport, SynthSpec
 from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.datagen.synth.user_databases import FileQuestions
-
-# Counting the rows of a large table takes longer than a gold may.
-_READ_MS = 60_000
-_STEPS = 300_000_000  # some 3 s: what a table of millions of rows takes
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,44 +84,8 @@ def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None
     print_text("\n".join(lines))
 
 
-def _generate_for_files(options: argparse.Namespace, spec: SynthSpec) -> None:
-    if options.n < 1:
-        raise InputError(f"synth: n must be at least 1, not {options.n}")
-    from jaxrl_sql.databases.sample.served import open_served
-    from jaxrl_sql.datagen.synth.dataset import check_spec
-    from jaxrl_sql.datagen.synth.on_server import carry_to
-    from jaxrl_sql.datagen.synth.user_databases import Runners, generate_for_files
-
-    check_spec(spec)
-    for db in options.db:
-        if not is_served(db):
-            refuse_leave_out(options.leave_out, db)
-    served = [open_served(db, None, options.leave_out, _tell) if is_served(db) else None for db in options.db]
-    paths = [database.shown_by if database else Path(db) for db, database in zip(options.db, served, strict=True)]
-    with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
-        limits = Limits(timeout_ms=_READ_MS)
-        runners = {
-            path: Runners(
-                _run_on(executor, path, limits),
-                _run_on(executor, path),
-                carry_to(executor, database) if database else None,
-            )
-            for path, database in zip(paths, served, strict=True)
-        }
-        files = generate_for_files(paths, options.out, runners, options.n, spec, is_linked=options.link)
-    _print_files(options.out, files, options.n)
-
-
-def _tell(line: str) -> None:
+def _note(line: str) -> None:
     print_text(line, sys.stderr)
-
-
-def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:
-    def run(sql: str) -> Sequence[tuple[object, ...]] | None:
-        outcome = executor.execute(path, sql, limits=limits)
-        return outcome.rows if outcome.status == "ok" else None
-
-    return run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,10 +97,17 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> None:
         if options.db:
-            _generate_for_files(options, spec)
+            if options.n < 1:
+                raise InputError(f"synth: n must be at least 1, not {options.n}")
+            from jaxrl_sql.datagen.synth.user_databases import generate_for_databases
+
+            files = generate_for_databases(
+                options.db, options.out, options.n, spec, options.leave_out, is_linked=options.link, note=_note
+            )
+            _print_files(options.out, files, options.n)
         else:
             from jaxrl_sql.datagen.synth.dataset import generate
 
             _print(options.out, generate(options.out, spec))
 
-    return exit_code(work)
+    return report_errors(work)

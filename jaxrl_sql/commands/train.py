@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import TRAINED, run_command
+from jaxrl_sql.commands.arguments import TRAINED
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
 
 

@@ -9,10 +9,14 @@ which a second run resumes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.command import ALL, run_command
+from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.runtime.tables import show_table
+from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
 
 
@@ -28,4 +32,13 @@ def _verbal(config: TrainConfig) -> int:
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
     from jaxrl_sql.training.verbal.choosing import verbal
 
-    return verbal(config)
+    result = verbal(config)
+    show_table(sys.stdout, *result.table)
+    for note in result.notes:
+        print_text(note)
+    if result.unanswered:
+        print_text(result.unanswered, sys.stderr)
+    if result.stopped is not None:
+        raise result.stopped
+    print_text(str(result.path))
+    return int(result.has_failed)

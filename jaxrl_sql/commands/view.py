@@ -12,20 +12,11 @@ import argparse
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jaxrl_sql.commands.command import report_errors
-from jaxrl_sql.config import ExecutorConfig, TrainConfig, load_config
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.commands.arguments import Parser
+from jaxrl_sql.commands.running import report_errors
 from jaxrl_sql.runtime.terminal import print_text, printable
-from jaxrl_sql.text2sql.env.executor import make_executor
-from jaxrl_sql.types import InputError
-
-if TYPE_CHECKING:
-    from jaxrl_sql.report.groups import ResultFolder
 
 MOST_JUDGED, SECONDS, EVERY_S = 20_000, 60.0, 2.0
 
@@ -42,55 +33,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = f"begin to judge no more after S seconds (default {SECONDS:g})"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds)
     given = parser.parse_args(arguments)
-    return report_errors(lambda: view(given))
+    return report_errors(lambda: _view(given))
 
 
-def view(given: argparse.Namespace) -> int:
-    """Write the folder, serve it where that is asked for, and return the exit code."""
-    from jaxrl_sql.report.groups import RUN, open_result_folder
-    from jaxrl_sql.report.view.folder import View
-    from jaxrl_sql.report.view.judging import Judge
+def _view(given: argparse.Namespace) -> None:
+    from jaxrl_sql.report.view.folder import open_view
     from jaxrl_sql.report.view.serving import follow, serving
 
-    sources = [open_result_folder(folder) for folder in (given.run, given.other) if folder]
-    out = given.out or sources[0].folder / "view"
-    with ExitStack() as stack:
-        judge = None
-        runs = [one for one in sources if one.kind == RUN]
-        if given.judge > 0 and runs:
-            executor = stack.enter_context(make_executor(*executor_settings(runs)))
-            judge = Judge(executor, given.judge, given.seconds)
-        shown = View(sources, out, judge, _tell if sys.stderr.isatty() else None)
+    folders = [folder for folder in (given.run, given.other) if folder]
+    report = _show_progress if sys.stderr.isatty() else None
+    with open_view(folders, given.out, given.judge, given.seconds, report) as view:
         if given.serve is None:
-            shown.update()
-            print_text(str(out / "index.html"))
-            return 0
-        shown.make_folder()  # nobody else's folder is handed out
-        address = stack.enter_context(serving(out, given.serve))
-        shown.update(is_live=True)
-        print_text(address)
-        sys.stdout.flush()
-        try:
-            follow(lambda: shown.update(is_live=True), EVERY_S, threading.Event())
-        except KeyboardInterrupt:
-            shown.update()
-    return 0
+            view.update()
+            print_text(str(view.out / "index.html"))
+            return
+        view.make_folder()  # nobody else's folder is handed out
+        with serving(view.out, given.serve) as address:
+            view.update(is_live=True)
+            print_text(address)
+            sys.stdout.flush()
+            try:
+                follow(lambda: view.update(is_live=True), EVERY_S, threading.Event())
+            except KeyboardInterrupt:
+                view.update()
 
 
-def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
-    """Return the limits of the first run's executor, and the hidden columns of all.
-
-    Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
-    """
-    configs = []
-    for run in runs:
-        try:
-            configs.append(load_config(run.folder / CONFIG))
-        except InputError:
-            configs.append(TrainConfig())
-    return configs[0].executor, [name for config in configs for name in config.data.hide]
-
-
-def _tell(text: str) -> None:
+def _show_progress(text: str) -> None:
     sys.stderr.write(f"\r{printable(text)}\033[K")
     sys.stderr.flush()

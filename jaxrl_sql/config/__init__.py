@@ -13,7 +13,7 @@ from jaxrl_sql.config.commands import (
     FilterConfig,
     VerbalConfig,
 )
-from jaxrl_sql.config.load import changed, load_config, shipped, to_yaml
+from jaxrl_sql.config.load import Override, changed, load_config, shipped, to_yaml
 from jaxrl_sql.config.sections import (
     DatabasesConfig,
     DataConfig,
@@ -51,6 +51,7 @@ __all__ = [
     "MeshConfig",
     "ModelConfigSection",
     "OptimConfig",
+    "Override",
     "RolloutConfig",
     "RunConfig",
     "SamplingConfig",

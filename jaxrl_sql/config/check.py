@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import date
 from typing import Any
 
-from jaxrl_sql.config.rules import OneOf, rules_of
+from jaxrl_sql.config.rules import Above, OneOf, rules_of
 from jaxrl_sql.config.sections import TrainConfig
 from jaxrl_sql.types import InputError
 
@@ -18,16 +18,17 @@ REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 """What of a layer may be kept for the backward pass (`model.remat`)."""
 TRACKERS = ("tensorboard", "wandb", "trackio")
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothing"}
-_RULES = dict(rules_of(TrainConfig))
+RULES: Mapping[str, OneOf | Above] = dict(rules_of(TrainConfig))
+"""The rule of each key that has one."""
 
-CHOICES: Mapping[str, tuple[str, ...]] = {key: rule for key, rule in _RULES.items() if isinstance(rule, OneOf)}
+CHOICES: Mapping[str, tuple[str, ...]] = {key: rule for key, rule in RULES.items() if isinstance(rule, OneOf)}
 """The names that a key may hold."""
 
 
 def check_config(config: TrainConfig) -> None:
     """Refuse what no run could use, with one InputError that names the key and what it may be."""
     values = dict(flatten(dataclasses.asdict(config)))
-    for key, rule in _RULES.items():
+    for key, rule in RULES.items():
         if fault := rule.fault(values[key]):
             raise InputError(f"config: {key}{fault}")
     for key, value in values.items():
@@ -384,9 +385,9 @@ def _shape_claims(config: TrainConfig) -> Iterator[tuple[bool, str]]:
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of everything that is not a section."""
+    """Yield (dotted key, value) of everything that is not a section; an empty mapping is a value."""
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from jaxrl_sql.config.check import RULES
 from jaxrl_sql.config.load import type_words
-from jaxrl_sql.config.rules import Above, OneOf, rules_of
+from jaxrl_sql.config.rules import Above, OneOf
 from jaxrl_sql.config.sections import TrainConfig
 
 
@@ -31,7 +32,7 @@ class Section(NamedTuple):
 
 def sections() -> Iterator[Section]:
     """Yield all sections in order, each before those in it."""
-    yield from _sections(TrainConfig(), "", dict(rules_of(TrainConfig)))
+    yield from _sections(TrainConfig(), "", RULES)
 
 
 def settings_help(names: Collection[str]) -> str:
@@ -45,7 +46,7 @@ def settings_help(names: Collection[str]) -> str:
     return "\n\n".join(parts)
 
 
-def _sections(config: Any, name: str, rules: dict[str, OneOf | Above]) -> Iterator[Section]:
+def _sections(config: Any, name: str, rules: Mapping[str, OneOf | Above]) -> Iterator[Section]:
     prefix = f"{name}." if name else ""
     own = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
     inner = {key: value for key, value in own.items() if dataclasses.is_dataclass(value)}
@@ -63,7 +64,7 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
 
 
-def _allowed(key: str, default: Any, rules: dict[str, OneOf | Above]) -> str:
+def _allowed(key: str, default: Any, rules: Mapping[str, OneOf | Above]) -> str:
     rule = rules.get(key)
     if isinstance(rule, OneOf):
         return " | ".join(rule)

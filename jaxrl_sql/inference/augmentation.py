@@ -7,7 +7,6 @@ import json
 import random
 import shutil
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -22,8 +21,6 @@ from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.inference.fingerprint import TEACHER, fingerprint, keys_of, set_digest
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.tables import show_counts
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.benchmarks import plain_record
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.verdicts import execute_all
@@ -45,8 +42,16 @@ class _Work(NamedTuple):
     donors: Sequence[Donor]
 
 
-def augment(config: TrainConfig) -> int:
-    """Make the folder, and show what was changed and left out; return the exit code."""
+class Augmented(NamedTuple):
+    """The counts of changed and dropped questions, the folder, and the bound of the endpoint's budget if reached."""
+
+    counts: Mapping[str, int]
+    out: Path
+    limit: str
+
+
+def augment(config: TrainConfig) -> Augmented:
+    """Make the folder, and count what was changed and left out."""
     cfg, data, out = config.augment, config.data, Path(config.augment.out)
     _refuse_strange_folder(out)
     loaded = sqlite_questions(data, config.executor.databases)
@@ -96,11 +101,7 @@ def augment(config: TrainConfig) -> int:
             kept, others = without_repeats(kept)
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
-    show_counts(sys.stdout, counts)
-    print_text(str(out))
-    if talk and talk.spent:
-        print_text(f"distill.{talk.endpoint.budget.limit} is reached; a larger number continues")
-    return 0
+    return Augmented(counts, out, talk.endpoint.budget.limit if talk and talk.spent else "")
 
 
 def copy_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""An evaluation on benchmarks: answer or read predictions part by part, judge them, write the files and tables."""
+"""An evaluation on benchmarks: answer or read predictions part by part, judge them, and write the files."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,38 +11,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import EndpointConfig, EvaluateConfig, TrainConfig, to_yaml
-from jaxrl_sql.inference.benchmark_sets import Set, all_ids, open_sets
+from jaxrl_sql.inference.benchmark_sets import Memory, Set, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint, keys_of, set_digest
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.runtime.speed import Speed
-from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
 from jaxrl_sql.text2sql.evals.efficiency import SPEED_RULES
 from jaxrl_sql.text2sql.evals.endings import finish_reasons, incomplete_warning, why_incomplete
 from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
 from jaxrl_sql.text2sql.evals.records import Answered, Judging
-from jaxrl_sql.text2sql.evals.side_by_side import (
-    METRICS,
-    RECORDS,
-    changed_table,
-    compare_table,
-    questions_table,
-    side_by_side,
-    write_comparison,
-)
+from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
-from jaxrl_sql.text2sql.evals.tables import Table, overview, tables
 from jaxrl_sql.types import Example, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
-_CHANGED_SHOWN, _TICKS = 30, 8
+_TICKS = 8
 # What other commands keep in their folders, beside files of the names that this one writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
@@ -61,8 +49,27 @@ class Part(NamedTuple):
 Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
 
 
-def evaluate(config: TrainConfig) -> int:
-    """Judge, write the files, show the tables, and return the exit code."""
+class Evaluated(NamedTuple):
+    """A finished evaluation: the judged sets, their numbers together, and a record per question and run.
+
+    `warnings` are lines on incomplete answers. `speed` holds the numbers of `speed.json`, or None if no model answered
+    in this call. `files` are the written ones.
+    """
+
+    sets: list[Judged]
+    numbers: Mapping[str, float]
+    records: list[Record]
+    warnings: list[str]
+    speed: Mapping[str, float] | None
+    files: list[Path]
+
+
+def evaluate(config: TrainConfig, memory: Memory = Memory()) -> Evaluated:  # noqa: B008 - a constant
+    """Answer or read predictions, judge them, and write the files of `evaluate.out`.
+
+    `memory` has questions and predictions in place of files. Raises InputError for an input that cannot be used, and
+    OSError where a file cannot be written.
+    """
     cfg, out = config.evaluate, Path(config.evaluate.out)
     config = with_date(config, out / JOURNAL)
     speed = Speed()
@@ -71,9 +78,9 @@ def evaluate(config: TrainConfig) -> int:
     with ExitStack() as opened:
         display = opened.enter_context(make_display(config.run.display, 0, f"{who} on {folders}", unit="question"))
         with display.work(f"reading {folders}"):
-            sets = open_sets(config, notes)
+            sets = open_sets(config, notes, memory)
         display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
-        _make_folder(out, cfg.predictions)
+        _make_folder(out, cfg.predictions if memory.predictions is None else ())
         executor = opened.enter_context(make_executor(config.executor, config.data.hide))
         journal = opened.enter_context(Journal(out / JOURNAL, judge_settings(config, sets)))
         (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
@@ -82,19 +89,22 @@ def evaluate(config: TrainConfig) -> int:
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*one.rules} for one in sets) else None
         with timer or nullcontext():
             records = gather(config, sets, executor, timer, journal, display, speed)
-        written: list[Path] = []
+        files: list[Path] = []
         for at, one in enumerate(sets):
-            written += write_predictions(out, executor, sets, one, records[at, 0])
+            files += write_predictions(out, executor, sets, one, records[at, 0])
     made = [
         judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts)
         for at, one in enumerate(sets)
     ]
-    write(out, sets, records, together(made))
-    show(made, together(made))
-    warn_of_incomplete(config.evaluate, [record for run in records.values() for record in run])
-    written += write_speed(out, speed) if speed.tokens else []
-    print_text("\n".join(map(str, (*written, out / RECORDS, out / METRICS))))
-    return 0
+    lines = record_lines(sets, records)
+    numbers = together(made)
+    write(out, lines, numbers)
+    warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
+    pace = speed.metrics() if speed.tokens else None
+    if pace is not None:  # apart from metrics.json, which has no times: it can be made again
+        (out / SPEED).write_text(json.dumps(pace, indent=2) + "\n", encoding="utf-8")
+        files.append(out / SPEED)
+    return Evaluated(made, numbers, lines, warnings, pace, [*files, out / RECORDS, out / METRICS])
 
 
 def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
@@ -251,15 +261,18 @@ def write_predictions(
     return written
 
 
-def write(
-    out: Path, sets: Sequence[Set], records: Mapping[tuple[int, int], list[Record]], numbers: Mapping[str, float]
-) -> None:
-    """Write records and, last of all, the numbers."""
+def record_lines(sets: Sequence[Set], records: Mapping[tuple[int, int], list[Record]]) -> list[Record]:
+    """Return the lines of records.jsonl, with the set and the run of each where there are several."""
     runs = 1 + max(run for _, run in records)
     lines = []
     for (at, run), found in records.items():
         more = ({"set": sets[at].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
         lines += [more | {key: value for key, value in one.items() if key not in ("set", "run")} for one in found]
+    return lines
+
+
+def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> None:
+    """Write records and, last of all, the numbers."""
     text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"
@@ -267,53 +280,8 @@ def write(
     scratch.replace(out / METRICS)
 
 
-def write_speed(out: Path, speed: Speed) -> list[Path]:
-    """Write and show how fast the model answered; return the file. metrics.json has no time: it can be made again."""
-    numbers = speed.metrics()
-    (out / SPEED).write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    rows = (
-        ("questions", f"{speed.questions:,}"),
-        ("tokens written", f"{speed.tokens:,}"),
-        ("tokens/s", f"{speed.tokens_per_s:,.0f}"),
-        ("seconds answering", f"{speed.answering:,.1f}"),
-        ("seconds in all", f"{numbers['time/total']:,.1f}"),
-        ("peak memory, GiB", f"{numbers['memory/peak'] / (1 << 30):.2f}"),
-    )
-    show_table(sys.stdout, "answering, in this call", ("", ""), rows)
-    return [out / SPEED]
-
-
-def show(made: Sequence[Judged], numbers: Mapping[str, float]) -> None:
-    """Show the tables of each benchmark, and of all together where there are several."""
-    found = [table for one in made for table in tables(one)]
-    for table in [*found, overview(made, numbers)] if len(made) > 1 else found:
-        _show(table)
-
-
-def warn_of_incomplete(cfg: EvaluateConfig, records: Sequence[Record]) -> None:
-    """Print the share of answers that are incomplete, a line per reason, with the setting to raise."""
+def incomplete_warnings(cfg: EvaluateConfig, records: Sequence[Record]) -> list[str]:
+    """Return the share of answers that are incomplete, a line per reason, with the setting to raise."""
     counts = finish_reasons(records)
-    for reason, count in counts.items():
-        if why := why_incomplete(reason, cfg):
-            print_text(incomplete_warning(count, counts.total(), why))
-
-
-def _show(table: Table) -> None:
-    show_table(sys.stdout, table.title, table.columns, table.rows, table.words)
-
-
-def compare(first: Path, second: Path, out: Path) -> int:
-    """Show two finished evaluations side by side, write compare.md and compare.json, and return the exit code."""
-    made = side_by_side(first, second)
-    try:
-        written = write_comparison(made, out)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
-    for note in made.notes:
-        print_text(note)
-    _show(compare_table(made))
-    _show(questions_table(made))
-    changed = changed_table(made)
-    _show(changed._replace(rows=changed.rows[:_CHANGED_SHOWN]))
-    print_text("\n".join(map(str, written)))
-    return 0
+    lines = [(count, why_incomplete(reason, cfg)) for reason, count in counts.items()]
+    return [incomplete_warning(count, counts.total(), why) for count, why in lines if why]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from jaxrl_sql.config import EvaluateConfig, TrainConfig
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
+from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
-from jaxrl_sql.text2sql.evals.predictions import pair, read_predictions
+from jaxrl_sql.text2sql.evals.predictions import pair, predictions_of, read_predictions
 from jaxrl_sql.text2sql.evals.score_predictions import check_rules
 from jaxrl_sql.text2sql.prompts.dialects import placed, refuse_translated
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
@@ -18,6 +19,16 @@ from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmar
 from jaxrl_sql.types import Example, InputError
 
 _RULES = ("bird", "refined", "test_suite")
+
+
+class Memory(NamedTuple):
+    """Questions and predictions of a caller in Python, in place of a folder and a file.
+
+    The configuration has a name for each in `evaluate.data` and `evaluate.predictions`, which errors use.
+    """
+
+    benchmark: Benchmark | None = None
+    predictions: Mapping[str, str | None] | None = None
 
 
 class Set(NamedTuple):
@@ -32,8 +43,8 @@ class Set(NamedTuple):
     sqls: Mapping[str, str | None]
 
 
-def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
-    """Load the benchmarks, and the predictions where they are given; what is to be told goes to `notes`."""
+def open_sets(config: TrainConfig, notes: list[str], memory: Memory = Memory()) -> list[Set]:  # noqa: B008 - a constant
+    """Load the benchmarks, and the predictions where there are some; lines for the user are added to `notes`."""
     cfg = config.evaluate
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
@@ -43,7 +54,8 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions first, and a model is asked the first ones alone.
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
-        benchmark = load_benchmark(folder, cfg.split, 0 if chooses else cfg.limit)
+        limit = 0 if chooses else cfg.limit
+        benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit)
         servers = dataclasses.asdict(config.executor.databases)
         benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
         benchmark = hide_in_benchmark(benchmark, config.data.hide)
@@ -51,9 +63,22 @@ def open_sets(config: TrainConfig, notes: list[str]) -> list[Set]:
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(config, name, benchmark, cfg.predictions[at] if cfg.predictions else "", notes))
+        sets.append(_set(config, name, benchmark, _predictions(cfg, at, memory), notes))
     check_hide(config.data.hide, (example.db_path for one in sets for example in one.benchmark.examples))
     return sets
+
+
+def _limited(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
+    return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
+
+
+def _predictions(cfg: EvaluateConfig, at: int, memory: Memory) -> Predictions | None:
+    """Return the predictions for the set of a number, None where a model answers."""
+    if not cfg.predictions:
+        return None
+    if memory.predictions is not None:
+        return predictions_of(memory.predictions, cfg.predictions[at])
+    return read_predictions(cfg.predictions[at], cfg.sql_field)
 
 
 def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str]) -> str:
@@ -62,25 +87,27 @@ def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str
     return unused_name(name, taken)
 
 
-def _set(config: TrainConfig, name: str, benchmark: Benchmark, predictions: str, notes: list[str]) -> Set:
+def _set(
+    config: TrainConfig, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
+) -> Set:
     cfg, examples = config.evaluate, benchmark.examples
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
     asked = chosen(examples, cfg, name, notes)
-    if predictions:
+    if predictions is not None:
         order, may_miss = all_ids(benchmark), cfg.allow_missing or len(asked) < len(examples)
-        paired = pair(read_predictions(predictions, cfg.sql_field), examples, order, may_miss, cfg.allow_extra)
+        paired = pair(predictions, examples, order, may_miss, cfg.allow_extra)
         notes += paired.notes
         sqls = paired.sqls
         missing = [one.uid for one in asked if one.uid not in sqls]
         if missing and not cfg.allow_missing:
             raise InputError(
-                f"{predictions}: {len(missing)} of the {len(asked)} questions that are asked for have no prediction, "
-                f"such as {missing[0]}: --allow-missing leaves them out"
+                f"{predictions.path}: {len(missing)} of the {len(asked)} questions that are asked for have no "
+                f"prediction, such as {missing[0]}: --allow-missing leaves them out"
             )
         asked = tuple(one for one in asked if one.uid in sqls)
         counts = counts._replace(missing=len(missing), extra=paired.extra)
         if not asked:
-            raise InputError(f"{predictions}: none of the first {len(missing)} questions has a prediction")
+            raise InputError(f"{predictions.path}: none of the first {len(missing)} questions has a prediction")
     examples = asked
     has_suite = any(one.suite for one in examples)
     if has_suite:  # a database without variants is its own suite

@@ -67,7 +67,7 @@ def _is_crowded(compiled: Compiled) -> bool:
 
 
 @contextmanager
-def show_compiling(note: Callable[[str], None], wait_s: float = _WAIT_S) -> Iterator[Compiled]:
+def show_compiling(note: Callable[[str], object], wait_s: float = _WAIT_S) -> Iterator[Compiled]:
     """Write one line by `note` for each program that has been compiling for `wait_s` seconds, and how many were before.
 
     It is for commands without a display, which says it by itself. What is yielded counts on.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
 from jaxrl_sql.inference.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
@@ -17,8 +16,6 @@ from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.tables import show_counts
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
@@ -34,8 +31,20 @@ from jaxrl_sql.types import CUT, Example
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
 
-def distill(config: TrainConfig) -> int:
-    """Ask the teacher until every question has its traces or was asked often enough; return the exit code."""
+class Distilled(NamedTuple):
+    """The counts of a distillation, lines on incomplete answers and the spent budget, and a line on unanswered ones.
+
+    `has_failed`: no question was answered at all.
+    """
+
+    counts: Mapping[str, float]
+    notes: tuple[str, ...]
+    unanswered: str
+    has_failed: bool
+
+
+def distill(config: TrainConfig, warn: Callable[[str], object]) -> Distilled:
+    """Ask the teacher until every question has its traces or was asked often enough, and write the files."""
     cfg, data, out = config.distill, config.data, Path(config.distill.out)
     recipe = find_recipe(config.recipe)
     style = recipe.endpoint_style(data)
@@ -51,21 +60,22 @@ def distill(config: TrainConfig) -> int:
         examples, dropped = by_gold(executor, asked_for, FilterConfig())
         dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
         asked = digests(examples)
-        sys.stderr.write(changed_since(journal.records, asked))
+        if changed := changed_since(journal.records, asked):
+            warn(changed)
         with make_display(config.run.display, len(examples), out.name, unit="question") as display:
             spent = ask_until_done(endpoint, executor, (recipe, style), examples, asked, cfg, journal, display)
         records = as_asked(journal.records, asked)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
-    show_counts(sys.stdout, counts)
+    notes = []
     if counts["truncated"]:
         why = cut_at(f"distill.max_tokens={cfg.max_tokens}")
-        print_text(incomplete_warning(int(counts["truncated"]), len(records), why))
+        notes.append(incomplete_warning(int(counts["truncated"]), len(records), why))
     if spent:
-        print_text(f"distill.{spent} is reached; a larger number continues")
+        notes.append(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    for fault, count in faults.most_common(1):
-        print_text(f"not answered: {faults.total()}, of which {count} for this: {fault}", sys.stderr)
-    return int(bool(records) and faults.total() == len(records))
+    common = (f"{count} for this: {fault}" for fault, count in faults.most_common(1))
+    unanswered = "".join(f"not answered: {faults.total()}, of which {line}" for line in common)
+    return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
 
 
 def trace_settings(config: TrainConfig) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.inference.compiling import show_compiling
@@ -25,11 +25,10 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import with_date
-from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.endings import cut_at, incomplete_warning
 from jaxrl_sql.text2sql.evals.score_predictions import score_predictions
+from jaxrl_sql.text2sql.evals.tables import Table
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.files.shares import one_in
 from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
@@ -52,8 +51,23 @@ RATES = "rates.jsonl"
 _CHUNK = 128
 
 
-def filter_data(config: TrainConfig) -> int:
-    """Choose questions, write the files and show the table; return the exit code."""
+class Choice(NamedTuple):
+    """The size of a set, its questions that were kept and dropped, a line on cut answers, and the written file."""
+
+    name: str
+    total: int
+    kept: Sequence[Example]
+    dropped: Sequence[Dropped]
+    note: str
+    path: Path
+
+
+def filter_data(
+    config: TrainConfig,
+    report: Callable[[str], object] = lambda _: None,
+    warn: Callable[[str], object] = lambda _: None,
+) -> Choice:
+    """Choose questions and write the files; `report` takes lines on the progress, `warn` one on changed questions."""
     cfg, out = config.filter, Path(config.filter.out)
     config = with_date(config, out / RATES)
     loaded = training_questions(config.data, config.executor.databases)
@@ -80,17 +94,16 @@ def filter_data(config: TrainConfig) -> int:
             questions = ask(config, kept)
             kept = left(by_prompt(questions, config.data.max_prompt_tokens))
             if cfg.samples and kept:
-                rates = sample_rates(config, executor, chosen_of(questions, kept))
+                rates = sample_rates(config, executor, chosen_of(questions, kept), report, warn)
                 kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
-    show(config.data.train, total, kept, dropped)
+    note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
         why = cut_at(f"sampling.max_new_tokens={config.sampling.max_new_tokens}")
-        print_text(incomplete_warning(truncated, len(rates) * cfg.samples, why))
-    print_text(str(out / "kept.jsonl"))
-    return 0
+        note = incomplete_warning(truncated, len(rates) * cfg.samples, why)
+    return Choice(config.data.train, total, kept, dropped, note, out / "kept.jsonl")
 
 
 def ask(config: TrainConfig, examples: Sequence[Example]) -> PromptSet:
@@ -111,7 +124,13 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
 
-def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) -> list[dict[str, Any]]:
+def sample_rates(
+    config: TrainConfig,
+    executor: Executor,
+    questions: PromptSet,
+    report: Callable[[str], object],
+    warn: Callable[[str], object],
+) -> list[dict[str, Any]]:
     """Sample `filter.samples` answers a question from `model.checkpoint`; return how many are right, a record each.
 
     Rates in the file of an earlier run are reused, except those of questions whose database failed for some answers.
@@ -119,7 +138,8 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
     """
     asked = digests(questions.examples)
     with Journal(Path(config.filter.out) / RATES, rate_settings(config)) as journal:
-        sys.stderr.write(changed_since(journal.records, asked))
+        if changed := changed_since(journal.records, asked):
+            warn(changed)
         records = as_asked(journal.records, asked)
         known = {record["id"] for record in records if record["of"] == config.filter.samples}
         starts = [
@@ -129,7 +149,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
         ]
         if starts:
             with (
-                show_compiling(lambda line: print(line, flush=True)),
+                show_compiling(report),
                 open_policy_client(
                     config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
                 ) as client,
@@ -138,7 +158,7 @@ def sample_rates(config: TrainConfig, executor: Executor, questions: PromptSet) 
                     for record in _rates_of(config, client, questions, start):
                         if record["id"] not in known:
                             journal.add({**record, "asked": asked[record["id"]]})
-                    print_text(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
+                    report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
         return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
 
 
@@ -189,8 +209,9 @@ def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates:
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def show(name: str, total: int, kept: Sequence[Example], dropped: Sequence[Dropped]) -> None:
-    """Show how many questions were left out for each reason, in the order in which they were."""
-    rows = [(f"{name}: questions", total), *Counter(one.reason for one in dropped).items(), ("kept", len(kept))]
-    shown = [(word, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for word, count in rows]
-    show_table(sys.stdout, "", ("", "count", "share"), shown)
+def table(choice: Choice) -> Table:
+    """Return how many questions were left out for each reason, in the order in which they were."""
+    reasons = Counter(one.reason for one in choice.dropped)
+    rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.kept))]
+    shown = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
+    return Table("", ("", "count", "share"), tuple(shown))

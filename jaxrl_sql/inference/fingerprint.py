@@ -102,7 +102,7 @@ def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -
     """Return a line on the questions whose records `as_asked` leaves out; nothing where there are none."""
     known = {one["id"] for one in as_asked(records, asked)}
     count = len({one["id"] for one in records if one["id"] in asked} - known)
-    return f"asked again: {count} questions of which the text, a gold or the database has changed\n" if count else ""
+    return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
 
 
 def digest_of(what: Any) -> str:

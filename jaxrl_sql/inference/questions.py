@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.datagen.synth import SynthSpec, generate, train_tokenizer
-from jaxrl_sql.inference.training_set import split_questions, streamed_questions, training_questions
+from jaxrl_sql.datagen.synth import train_tokenizer
+from jaxrl_sql.inference.training_set import (
+    as_asked,
+    make_synthetic,
+    passed_questions,
+    split_questions,
+    streamed_questions,
+    training_questions,
+)
 from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
-from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.runtime.display import Display
 from jaxrl_sql.runtime.tokenizer_files import save_tokenizer
 from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines, unused_name
@@ -28,21 +34,32 @@ from jaxrl_sql.text2sql.rewards.extract import said
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
+class PassedQuestions(NamedTuple):
+    """Sets of a caller in Python in place of those of `data.train` and `data.evals`; None: the folder's are read."""
+
+    train: Benchmark | None = None
+    evals: Mapping[str, Benchmark] | None = None
+
+
 def load_questions(
-    config: TrainConfig, executor: Executor, display: Display
+    config: TrainConfig,
+    executor: Executor,
+    display: Display,
+    passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
     """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
 
-    A huge training set is opened to be read as its questions are asked. A set to evaluate on goes by
-    the last part of its path, as `evaluate` has it.
+    A huge training set is opened to be read as its questions are asked; `passed` sets are read from no folder. A set to
+    evaluate on goes by the last part of its path, as `evaluate` has it.
     """
     data = config.data
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
-            report = generate(Path(data.dir), SynthSpec(seed=data.seed))
-        display.note(f"data: {data.dir} {'is there' if report.was_present else 'was generated'} (seed {data.seed})")
-    with display.work(f"reading {', '.join(dict.fromkeys((*data.evals, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(config)
+            was_present = make_synthetic(data)
+        display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
+    names = data.evals if passed.evals is None else [*passed.evals]
+    with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
+        loaded, streamed = _read_splits(config, passed)
     check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
     for found in loaded.values():
         refuse_translated(found.examples, config.executor.sqlite_version)
@@ -53,7 +70,7 @@ def load_questions(
         for note in found.notes:
             display.note(f"{name}: {note}")
     evals: dict[str, Benchmark] = {}
-    for split in dict.fromkeys(data.evals):
+    for split in dict.fromkeys(names):
         evals[unused_name(Path(split).name or split, evals)] = loaded[split]
     if data.limit_eval:  # of a split that is trained on, too
         evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
@@ -70,14 +87,20 @@ def load_questions(
     return train, evals
 
 
-def _read_splits(config: TrainConfig) -> tuple[dict[str, Benchmark], Streamed | None]:
+def _read_splits(config: TrainConfig, passed: PassedQuestions) -> tuple[dict[str, Benchmark], Streamed | None]:
     """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
     data, places = config.data, config.executor.databases
-    loaded = {name: split_questions(data, name, data.limit_eval, places) for name in data.evals if name != data.train}
+    if passed.evals is None:
+        names = [name for name in data.evals if name != data.train]
+        loaded = {name: split_questions(data, name, data.limit_eval, places) for name in names}
+    else:
+        loaded = {name: as_asked(data, found, data.limit_eval, places) for name, found in passed.evals.items()}
+    if passed.train is not None:
+        return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
     streamed = streamed_questions(data, places, config.executor.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, places)
-    elif data.train in data.evals:
+    elif data.train in data.evals and passed.evals is None:
         loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
     return loaded, streamed
 
@@ -182,7 +205,7 @@ def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
     elif model.shape:
         found, named = published_shape(model.shape), f"model.shape={model.shape}"
     else:
-        return new_shape(config, _last_token(tokenizer) + 1)
+        return new_shape(model, _last_token(tokenizer) + 1)
     check_rows(tokenizer, found, named)
     return found
 
@@ -202,24 +225,3 @@ def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
 def _last_token(tokenizer: Any, but: str | None = None) -> int:
     """Return the greatest id of a token: one whose ids have gaps has fewer tokens than that."""
     return max(i for text, i in tokenizer.get_vocab().items() if text != but)
-
-
-def new_shape(config: TrainConfig, vocab_size: int) -> ModelConfig:
-    """Return the shape of a model that the configuration describes number by number."""
-    model, family = config.model, FAMILIES[config.model.family]
-    return ModelConfig(
-        family=model.family,
-        vocab_size=vocab_size,
-        d_model=model.d_model,
-        n_layers=model.n_layers,
-        n_heads=model.n_heads,
-        n_kv_heads=model.n_kv_heads,
-        head_dim=model.head_dim,
-        d_ff=model.d_ff,
-        rope_theta=model.rope_theta,
-        norm_eps=1e-6,
-        tie_embeddings=model.tie_embeddings,
-        max_positions=model.max_positions,
-        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
-        **family.switches,
-    )

@@ -20,13 +20,29 @@ TRANSLATED = "translated"
 """In place of a folder of copies: SQLite runs the questions' own database."""
 
 
+def make_synthetic(data: DataConfig) -> bool:
+    """Generate `data.dir` where its source is `synth`; return whether it was there before."""
+    return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed)).was_present
+
+
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
     """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
 
     Some ask for other dialects, by `data.dialects`, of copies that `databases` names. Raises InputError as `load_split`
     does, and for ids that are not there.
     """
-    found = sqlite_questions(data, databases)
+    return _with_dialects(data, databases, sqlite_questions(data, databases))
+
+
+def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
+    """Return a caller's training questions as `training_questions` returns those of a folder."""
+    found = as_asked(data, passed, 0 if data.include_ids else data.limit_train, databases)
+    if data.include_ids:
+        found = found._replace(examples=tuple(keep_only(found.examples, data.include_ids, data.limit_train)))
+    return _with_dialects(data, databases, found)
+
+
+def _with_dialects(data: DataConfig, databases: DatabasesConfig, found: Benchmark) -> Benchmark:
     change = _in_dialects(data, databases)
     return found._replace(examples=tuple(map(change, found.examples))) if change else found
 
@@ -54,7 +70,15 @@ def _copied(dialect: str, place: str) -> tuple[Example, ...]:
 
 def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Load a split as `load_split` does; what servers have to run knows which of `databases` does (None: not yet)."""
-    found = load_split(data.dir, split, limit)
+    return as_asked(data, load_split(data.dir, split, limit), 0, databases)
+
+
+def as_asked(data: DataConfig, found: Benchmark, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+    """Return the first `limit` questions of a set (0: all) on their servers, with `data.hide` hidden.
+
+    `databases` as in `split_questions`.
+    """
+    found = found._replace(examples=found.examples[: limit or None])
     if databases is not None:
         found = found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
     return hide_in_benchmark(found, data.hide)
@@ -62,8 +86,7 @@ def split_questions(data: DataConfig, split: str, limit: int, databases: Databas
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
     """Load the training questions as they stand, without a change of dialect."""
-    if data.source == "synth":
-        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    make_synthetic(data)
     if data.include_ids and (streamed := _huge(data)):
         kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
         found = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)

@@ -161,6 +161,13 @@ def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Seq
     return Adapters(pairs, alpha / rank)
 
 
+def count_adapters(config: ModelConfig, rank: int, targets: Sequence[str], mesh: AnyMesh) -> int:
+    """Return how many parameters of adapters a device of a mesh holds; raises InputError as `init_adapters` does."""
+    specs = _pair_specs(config, chosen(config, targets), rank)
+    leaves = [(name, shape, axes) for name, spec in specs.items() for shape, axes in spec.leaves]
+    return sum(math.prod(sharding_of(mesh, axes, shape, name).shard_shape(shape)) for name, shape, axes in leaves)
+
+
 def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTree:
     """Return where each leaf of a policy (`policy_params`) lies on a mesh.
 

@@ -1,10 +1,11 @@
-"""The sizes of published models, as their `config.json` states them: a model can be planned without its files."""
+"""Shapes of models without their files: of published ones, as their `config.json` states them, and of new ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_sql.config import ModelConfigSection
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
@@ -47,3 +48,24 @@ def published_shape(name: str) -> ModelConfig:
     shared, is_tied, numbers = PUBLISHED[name]
     fields = dict(zip(COLUMNS, numbers, strict=True))
     return FAMILIES[shared["model_type"]].read({**shared, "tie_word_embeddings": is_tied, **fields})
+
+
+def new_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
+    """Return the shape of a model that the configuration describes number by number."""
+    family = FAMILIES[model.family]
+    return ModelConfig(
+        family=model.family,
+        vocab_size=vocab_size,
+        d_model=model.d_model,
+        n_layers=model.n_layers,
+        n_heads=model.n_heads,
+        n_kv_heads=model.n_kv_heads,
+        head_dim=model.head_dim,
+        d_ff=model.d_ff,
+        rope_theta=model.rope_theta,
+        norm_eps=1e-6,
+        tie_embeddings=model.tie_embeddings,
+        max_positions=model.max_positions,
+        sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,
+        **family.switches,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import os
@@ -139,6 +140,7 @@ def _here(kind: str) -> Topology:
     return Topology(kind, chip, len(devices), kind)
 
 
+@functools.cache
 def _paces(device: jax.Device) -> tuple[float, float]:
     """Measure operations of a matrix product, and bytes of a large array read and written, a second, in float32."""
     with jax.default_device(device):

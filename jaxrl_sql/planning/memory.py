@@ -22,7 +22,7 @@ from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.flops import layer_weights
 from jaxrl_sql.models.frozen import split_specs
-from jaxrl_sql.models.lora import adapter_shardings, init_adapters
+from jaxrl_sql.models.lora import count_adapters
 from jaxrl_sql.models.spec import leaf_of
 from jaxrl_sql.models.transformer import CARRIED
 from jaxrl_sql.parallel.mesh import AXES
@@ -150,7 +150,7 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
 def _trained_here(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> tuple[int, int]:
     """Return how many parameters that are trained a device holds, and the bytes of each."""
     if config.model.lora.rank:
-        return _adapters_here(config, model, mesh), 4
+        return count_adapters(model, config.model.lora.rank, config.model.lora.targets, mesh), 4
     return params_here(model, mesh, config.model.frozen), int(jnp.dtype(config.model.dtype).itemsize)
 
 
@@ -158,18 +158,6 @@ def _has_reference(config: TrainConfig) -> bool:
     """Return whether GRPO keeps a copy of its start for the KL penalty; that of new adapters is the base."""
     is_base = config.model.lora.rank > 0 and not (config.sft.steps or config.sft.epochs)
     return config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not is_base
-
-
-def _adapters_here(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:
-    """Return how many parameters of new adapters a device holds."""
-    lora = config.model.lora
-
-    def adapters(key: jax.Array) -> Any:
-        return init_adapters(model, lora.rank, lora.alpha, lora.targets, key)
-
-    leaves = jax.tree.leaves(jax.eval_shape(adapters, jax.random.key(0)))
-    places = jax.tree.leaves(adapter_shardings(model, lora.rank, lora.alpha, lora.targets, mesh))
-    return sum(math.prod(place.shard_shape(leaf.shape)) for leaf, place in zip(leaves, places, strict=True))
 
 
 def _moments(optim: OptimConfig) -> int:

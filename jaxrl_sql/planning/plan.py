@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig, count_params
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.chips import Topology
+from jaxrl_sql.planning.chips import Topology, find_topology
 from jaxrl_sql.planning.gpus import module_costs, stated_cudnn
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths
+from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
 from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
-from jaxrl_sql.planning.workload import Workload, find_workload, with_packing, with_parts, with_schemas
+from jaxrl_sql.planning.workload import (
+    Workload,
+    find_workload,
+    longest_answer,
+    with_packing,
+    with_parts,
+    with_schemas,
+)
+from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import InputError
 
 # In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
@@ -100,6 +110,51 @@ class Plan(NamedTuple):
     def slowest(self) -> Phase:
         """Return the phase that a step waits for longest."""
         return max(self.phases, key=lambda phase: phase.seconds(self.topology.chip))
+
+
+def make_plans(
+    config: TrainConfig,
+    topology: str,
+    meshes: Sequence[str] = (),
+    programs: Collection[str] = (),
+    answer_tokens: str = "",
+    prompt_tokens: str = "",
+    schema_tokens: int = 0,
+) -> Iterator[Plan]:
+    """Yield a plan for each mesh (DATAxFSDPxTENSOR) of a topology, or for the configuration's; compile `programs`.
+
+    `answer_tokens` and `prompt_tokens` are lengths as `read_lengths` reads them. Raises InputError for what does not
+    fit together.
+    """
+    chips = find_topology(topology)
+    model, loss = model_shape(config), find_recipe(config.recipe).loss
+    key, most = longest_answer(config)
+    longest = config.data.max_prompt_tokens
+    if not 0 <= schema_tokens <= longest:
+        raise InputError(f"--schema-tokens {schema_tokens}: expected 0 to data.max_prompt_tokens={longest}")
+    lengths = StepLengths(
+        read_lengths(answer_tokens, "--answer-tokens", key, most),
+        read_lengths(prompt_tokens, "--prompt-tokens", "data.max_prompt_tokens", longest),
+        schema_tokens,
+    )
+    mesh = config.mesh
+    sizes = [mesh_sizes(text, chips.chips) for text in meshes or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]]
+    for one in sizes:
+        yield make_plan(config, model, chips, one, longest, lengths, programs, loss)
+
+
+def model_shape(config: TrainConfig) -> ModelConfig:
+    """Return the shape to plan for: of `model.shape`, of the checkpoint, or of the numbers in the configuration."""
+    if config.model.shape:
+        return published_shape(config.model.shape)
+    if config.model.checkpoint:
+        return load_model_config(config.model.checkpoint)
+    return new_shape(config.model, config.data.vocab_size)
+
+
+def best_of(plans: Sequence[Plan]) -> Plan | None:
+    """Return the fastest plan of those that fit; None where none does."""
+    return min((one for one in plans if one.fits), key=lambda one: (one.seconds, one.total), default=None)
 
 
 def mesh_sizes(text: str, count: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.plan import Plan
+from jaxrl_sql.planning.plan import Plan, best_of
 from jaxrl_sql.planning.units import in_bytes, in_seconds
 
 
@@ -135,3 +135,23 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "suggestions": [one._asdict() for one in plan.suggestions],
         "figures": chip.source,
     }
+
+
+def compared(plans: Sequence[Plan]) -> str:
+    """Return a line for each of several plans, with the best one marked."""
+    best = best_of(plans)
+    if best is None:
+        return "none of these meshes fits"
+    lines = ["of these meshes:"]
+    for one in plans:
+        name = "x".join(map(str, one.sizes.values()))
+        fits = "fits" if one.fits else "does not fit"
+        mark = ", the best" if one is best else ""
+        lines.append(f"  {name}: {in_bytes(one.total)} a chip, {fits}; a step {in_seconds(one.seconds)} at best{mark}")
+    return "\n".join(lines)
+
+
+def all_as_json(plans: Sequence[Plan]) -> Mapping[str, Any]:
+    """Return several plans as numbers, and the sizes of the best one."""
+    best = best_of(plans)
+    return {"plans": [as_json(one) for one in plans], "best": dict(best.sizes) if best else None}

@@ -7,6 +7,7 @@ each token; so no slot reserves room for a longest completion, and a slot starts
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_sql.models import ModelConfig, paged, unembed
 from jaxrl_sql.models.ops import rng
@@ -171,27 +173,23 @@ class StepLog:
 _Carry = tuple[jax.Array, DecodeState, tuple[jax.Array, ...]]
 
 
-def empty_request(count: int) -> DecodeRequest:
-    """Return a request of `count` places without a completion."""
-
-    def filled(value: float, dtype: Any) -> jax.Array:
-        return jnp.full(count, value, dtype)
-
+def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeRequest:
+    """Return a request of `count` places without a completion, on the host; with `full=jnp.full` of traced arrays."""
     sampling = SamplingMetadata(
-        temperature=filled(1, jnp.float32),
-        top_k=filled(0, jnp.int32),
-        top_p=filled(1, jnp.float32),
-        min_p=filled(0, jnp.float32),
-        repetition_penalty=filled(1, jnp.float32),
+        temperature=full(count, 1, np.float32),
+        top_k=full(count, 0, np.int32),
+        top_p=full(count, 1, np.float32),
+        min_p=full(count, 0, np.float32),
+        repetition_penalty=full(count, 1, np.float32),
     )
     return DecodeRequest(
-        completion=filled(-1, jnp.int32),
-        prompt_slot=filled(0, jnp.int32),
-        group_index=filled(0, jnp.int32),
-        max_length=filled(0, jnp.int32),
-        start_state=filled(0, jnp.int32),
-        pauses=filled(0, bool),
-        key=jnp.zeros((count, 2), jnp.uint32),
+        completion=full(count, -1, np.int32),
+        prompt_slot=full(count, 0, np.int32),
+        group_index=full(count, 0, np.int32),
+        max_length=full(count, 0, np.int32),
+        start_state=full(count, 0, np.int32),
+        pauses=full(count, False, bool),
+        key=full((count, 2), 0, np.uint32),
         sampling=sampling,
     )
 
@@ -202,7 +200,7 @@ def empty_slots(
 ) -> DecodeSlots:
     """Return slots of which none has a completion."""
     empty = DecodeSlots(
-        request=empty_request(slots),
+        request=empty_request(slots, jnp.full),
         state=jnp.full(slots, SlotState.FREE, jnp.int32),
         length=jnp.zeros(slots, jnp.int32),
         stop_state=jnp.zeros(slots, jnp.int32),

@@ -121,7 +121,7 @@ class PrefillQueue:
         )
         self.queued = 0
         # Enough for all completions that can be queued and are not known to have been taken.
-        self.ring: DecodeRequest = jax.tree.map(np.array, empty_request(2 * n + size))
+        self.ring = empty_request(2 * n + size)
         self.taken = 0
         places = np.zeros((4, bucket(len(prompts))), np.int32)
         for i, sampling in enumerate(samplings):
@@ -158,7 +158,7 @@ class PrefillQueue:
 
     def requests(self, numbers: Sequence[int], count: int) -> DecodeRequest:
         """Return the requests of some completions, filled up to `count` places."""
-        found: DecodeRequest = jax.tree.map(np.array, empty_request(count))
+        found = empty_request(count)
         self._write(found, np.arange(len(numbers)), numbers)
         return found
 

@@ -54,6 +54,14 @@ class Answer(NamedTuple):
         return Spent(self.requests, self.prompt_tokens, self.completion_tokens)
 
 
+def endpoint_values(section: str, url: str | None) -> list[str]:
+    """Return an endpoint's URL as overrides of a section; without a key in the usual variable none is sent."""
+    if not url:
+        return []
+    values = [f"{section}.base_url={url}"]
+    return values if os.environ.get(EndpointConfig().key_env) else [*values, f"{section}.key_env=''"]
+
+
 @dataclass
 class Endpoint:
     """A model behind `base_url`, which ends before `/chat/completions`; a context manager.

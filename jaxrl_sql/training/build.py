@@ -13,7 +13,6 @@ import optax
 from jaxrl_sql.algo import optim
 from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.inference.asked import keep_asked
 from jaxrl_sql.inference.policy_client import PolicyClient
 from jaxrl_sql.models import count_params, init_params, shard_params
 from jaxrl_sql.models.formats.checksums import SUMS, refuse_damaged_weights, seal_weights
@@ -30,6 +29,7 @@ from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
+from jaxrl_sql.training.model_card import keep_asked
 from jaxrl_sql.training.session import Session
 
 

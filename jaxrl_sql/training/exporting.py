@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +10,6 @@ import jax
 import numpy as np
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.inference.asked import keep_asked
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
@@ -24,13 +21,12 @@ from jaxrl_sql.models.formats.gguf_write import KINDS, save_gguf
 from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
-from jaxrl_sql.runtime.hub import ASKED, upload
+from jaxrl_sql.runtime.hub import ASKED
 from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
-from jaxrl_sql.training.model_card import CARD, write_card
+from jaxrl_sql.training.model_card import CARD, keep_asked, write_card
 from jaxrl_sql.types import InputError
 
 
@@ -148,8 +144,13 @@ def gguf_path(out: Path, kind: str) -> Path:
     return out / f"{out.resolve().name}-{kind}.gguf"
 
 
-def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) -> list[Path]:
-    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter."""
+def export(
+    one: Exported, out: Path, dtype: str, gguf: str, step: int | None, warn: Callable[[str], object]
+) -> list[Path]:
+    """Write folder, GGUF file if any, and card in place of an earlier export's; return the files that matter.
+
+    `warn` is called with a line on what other programs read in another way.
+    """
     read = list(one.others)
     if one.source is not None and (one.params is None or one.others):
         read.append(one.source)
@@ -161,10 +162,9 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
     remove_earlier(out, one.source)
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if named := misreading_class(out, one.tokenizer):
-        print_text(
+        warn(
             f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
-            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained",
-            sys.stderr,
+            "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
     if one.asked is not None:
         keep_asked(out, one.asked)
@@ -174,28 +174,34 @@ def export(one: Exported, out: Path, dtype: str, gguf: str, step: int | None) ->
         save_gguf(path, one.model, one.tensors(), one.tokenizer, gguf, stop_tokens(out))
         if lost := set(stop_tokens(out)) - set(stop_tokens(path)):
             names = ", ".join(str(one.tokenizer.convert_ids_to_tokens(token)) for token in sorted(lost))
-            print_text(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}", sys.stderr)
+            warn(f"{path.name}: GGUF names three ends of an answer, and the model has more: {names}")
         if WHOLE in read_header(path).metadata:
-            print_text(
+            warn(
                 f"{path.name}: its tokenizer cuts text in a way that llama.cpp has no name for: give llama.cpp token "
-                "ids, or it reads prompts otherwise than the model was taught",
-                sys.stderr,
+                "ids, or it reads prompts otherwise than the model was taught"
             )
         written.append(path)
     written.append(write_card(out, one.config, one.run, step, tuple(map(str, one.others))))
     return written
 
 
-def run(given: argparse.Namespace) -> int:
-    """Export what the command line names."""
-    found = of_model(given.model) if given.step is None else of_step(Path(given.model), given.step)
-    if given.average:
-        found = averaged(found, given.average)
-    beside = found.run or Path(given.model)
-    name = "averaged" if given.average else "export"
-    out = given.out or beside / (name if given.step is None else f"{name}-{given.step}")
-    for path in export(found, out, given.dtype, given.gguf, given.step):
-        print_text(str(path))
-    if given.hub:
-        print_text(upload(out, given.hub, given.private))
-    return 0
+def export_folder(
+    model: str,
+    out: Path | None = None,
+    dtype: str = "bfloat16",
+    *,
+    step: int | None = None,
+    average: Sequence[str] = (),
+    gguf: str = "",
+    warn: Callable[[str], object] = lambda _: None,
+) -> list[Path]:
+    """Export a run's or a folder's model, of a checkpoint `step` or as a mean with others; return the written paths.
+
+    The first path is the folder: `out`, else one in the run's folder or in the model's.
+    """
+    exported = of_model(model) if step is None else of_step(Path(model), step)
+    if average:
+        exported = averaged(exported, average)
+    name = "averaged" if average else "export"
+    name = name if step is None else f"{name}-{step}"
+    return export(exported, out or (exported.run or Path(model)) / name, dtype, gguf, step, warn)

@@ -42,11 +42,11 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows, with_schemas_once
 from jaxrl_sql.training.build import export_model, make_engine, make_optimizer, make_params, make_policy
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
-from jaxrl_sql.training.ending import tell_end
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
-from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score
+from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score, tell_end
 from jaxrl_sql.training.session import Session
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage, has_risen
@@ -112,9 +112,9 @@ class GrpoPhase:
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
 
 
-def train(config: TrainConfig) -> int:
+def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
     """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    with open_run(config) as s:
+    with open_run(config, caller) as s:
         config = s.config  # epochs are steps by now
         begin, first = s.resume_step(), config.sft.steps
         trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,13 +29,15 @@ from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, with_found_numbers
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.runtime.progress import duration
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Arrays, Checkpoints
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.finite_check import refuse_broken
 from jaxrl_sql.training.inputs import refuse_other_inputs
 from jaxrl_sql.training.preflight import preflight
 from jaxrl_sql.training.session import PreemptedError, Session, digest, open_session
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Example, InputError
 
 
 class Snapshot(NamedTuple):
@@ -91,9 +94,9 @@ class Phase(Protocol):
 
 
 @contextmanager
-def open_run(config: TrainConfig) -> Iterator[Session]:
+def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Session]:
     """Open a run, and refuse what cannot fit before anything is compiled."""
-    with open_session(config) as s:
+    with open_session(config, caller) as s:
         preflight(s)
         yield s
 
@@ -244,3 +247,37 @@ def score(s: Session, numbers: Mapping[str, float]) -> float:
     if found is None and numbers and s.config.run.keep_best:
         raise InputError(f"run.best_by={s.config.run.best_by!r} names no number of an evaluation")
     return found or 0.0
+
+
+def tell_end(s: Session) -> None:
+    """Show how long this session took, what it wrote, and three commands that go on from it, ready to be given."""
+    activity = s.display.activity
+    compiled = activity.compiled
+    s.note(
+        f"done in {duration(activity.clock() - activity.began)}, of which {duration(compiled.seconds)} went into "
+        f"compiling {compiled.programs} programs"
+    )
+    for name in ("model", "adapters", "report.html"):
+        if (path := s.folder / name).exists() or name == "report.html":  # which is written last of all
+            s.note(f"{name.removesuffix('.html')}: {path}")
+    for command in next_commands(s):
+        s.note(f"next: {command}")
+
+
+def next_commands(s: Session) -> Iterator[str]:
+    """Yield the commands that write the report again, ask the model, and evaluate it, as a shell takes them."""
+    run, data = str(s.folder), s.config.data
+    split = data.evals[0] if data.evals else data.train
+    yield shlex.join(["jaxrl-sql", "report", run])
+    one = next(iter(next(iter(s.evals.values()), s.train).examples))
+    yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
+    if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
+        return
+    folder = Path(data.dir) / split
+    questions = ["--data", str(folder)] if folder.is_dir() else ["--data", data.dir, "--split", split]
+    yield shlex.join(["jaxrl-sql", "evaluate", "--model", run, *questions, "--out", str(s.folder / "evaluated")])
+
+
+def _asked(example: Example) -> list[str]:
+    """Return a question of the data and its database; a server's URL is left out, which may hold a password."""
+    return ["--db", "URL" if example.engine_url else example.db_path, example.question]

@@ -1,28 +1,50 @@
-"""The card of an exported model: what it was trained on and how, how well it answers, and which files it is."""
+"""Descriptions in the folder of a trained model: its card, and the prompt format for programs."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import Run, load_run, names
-from jaxrl_sql.runtime.hub import license_of, repo_of
-from jaxrl_sql.runtime.model_locator import find_model
+from jaxrl_sql.runtime.hub import ASKED, license_of, repo_of
+from jaxrl_sql.runtime.model_locator import ASKED_TOO, TEMPLATE, asked_by, find_model
 from jaxrl_sql.text2sql.evals.interval import share_interval
+from jaxrl_sql.text2sql.prompts.template import template_file, template_names
 from jaxrl_sql.types import InputError
 
 CARD = "README.md"
 _LONGEST_LINEAGE = 9
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
+
+
+def keep_asked(folder: Path, config: TrainConfig) -> None:
+    """Write to a model's folder how it is asked: recipe, prompt, stops, turns and lengths, as its run had them.
+
+    `model_locator.find_asked` reads it. No path of this machine goes along: a template of one's own is copied, and of a
+    recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
+    """
+    data = asked_by(config.data) | {"tokenizer": ""}
+    data |= {name: Path(data[name]).name for name in ("dir", "include_ids", "synonyms") if name in data}
+    if data["template"] and data["template"] not in template_names():
+        shutil.copyfile(template_file(data["template"]), folder / TEMPLATE)
+        data["template"] = TEMPLATE
+    place, colon, name = config.recipe.rpartition(":")
+    kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else config.recipe, "data": data}
+    for section, fields in ASKED_TOO.items():
+        kept[section] = {name: getattr(getattr(config, section), name) for name in fields}
+    comment = "# How the model of this folder is asked, as it was trained: jaxrl-sql reads it.\n"
+    (folder / ASKED).write_text(comment + yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
 
 
 def write_card(

@@ -23,7 +23,7 @@ from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.inference.compiling import hear_compiling
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.questions import load_questions, model_config, open_tokenizer, prompts_of
+from jaxrl_sql.inference.questions import PassedQuestions, load_questions, model_config, open_tokenizer, prompts_of
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
@@ -53,7 +53,7 @@ from jaxrl_sql.runtime.metrics import START, MetricsWriter, SampleWriter
 from jaxrl_sql.runtime.model_locator import today
 from jaxrl_sql.runtime.progress import Compiled
 from jaxrl_sql.runtime.rollouts import RolloutWriter
-from jaxrl_sql.runtime.signals import StopRequest, stop_on_signals
+from jaxrl_sql.runtime.signals import ENDED, StopRequest, stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
@@ -62,6 +62,7 @@ from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import noted_session
 from jaxrl_sql.training.batching.pack import by_answer, by_schema
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import file_inputs, question_input, refuse_other_inputs
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
@@ -77,7 +78,7 @@ class Session:
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
     `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions (`run.inputs`).
-    `ends` are the tokens that end an answer, the taught one last.
+    `ends` are the tokens that end an answer, the taught one last. `caller` has the values of a caller in Python.
     """
 
     config: TrainConfig
@@ -105,6 +106,7 @@ class Session:
     policies: dict[float, LogprobFn] = dataclasses.field(default_factory=dict)
     inputs: dict[str, str] = dataclasses.field(default_factory=dict)
     ends: tuple[int, ...] = ()
+    caller: CallerInputs = NOTHING
 
     @property
     def compiled(self) -> Compiled:
@@ -212,14 +214,18 @@ class Session:
                 self.note(f"{name}.jsonl is gone: its lines begin after step {step}")
 
     def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of a step, show them, and see whether the run is well.
+        """Write the numbers of a step, show them, check the run's health, and call the caller's callback.
 
-        Raises HealthError when they are no numbers; a run that learns nothing any more is asked to stop.
+        Raises HealthError when they are no numbers; a run that learns nothing any more is asked to stop, and so is one
+        whose callback returns a true value.
         """
         self.metrics.write(step, {"phase": phase, **numbers})
         self.display.update(step, {"phase": phase, **numbers})
         if stop_reason := self.health.check(step, phase, numbers):
             self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
+        callback = self.caller.callback
+        if callback is not None and callback(step, {"phase": phase, **numbers}) and not self.request.is_made:
+            self.request.exit_code = ENDED
 
     def write_sample(
         self,
@@ -253,12 +259,14 @@ class Session:
 
 
 @contextmanager
-def open_session(config: TrainConfig) -> Iterator[Session]:
+def open_session(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Session]:
     """Open everything a run needs, and on leaving write its report and close what was opened.
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
+    config = caller.config(config)
     find_recipe(config.recipe)  # what names nothing leaves no folder
+    passed = caller.questions()
     if config.model.checkpoint:
         load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
@@ -270,7 +278,7 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
     try:
         # Until all is written: a signal on the way out must not break what is being saved.
         with processes.told_of_lost(again), watched(again), ExitStack() as closed:
-            with _opened(config, folder, is_first, closed) as session:
+            with _opened(config, folder, caller, passed, closed) as session:
                 yield session
             if is_first:
                 write_report(folder)
@@ -285,8 +293,11 @@ def open_session(config: TrainConfig) -> Iterator[Session]:
 
 
 @contextmanager
-def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack) -> Iterator[Session]:
+def _opened(
+    config: TrainConfig, folder: Path, caller: CallerInputs, passed: PassedQuestions, closed: ExitStack
+) -> Iterator[Session]:
     """Open what a session holds; signals are heard until `closed` is left."""
+    is_first = processes.is_first()
     trackers = open_trackers(folder, config.run.trackers, config.run.project, dataclasses.asdict(config), is_first)
     with (
         make_display(config.run.display if is_first else "none", _steps(config), title=folder.name) as display,
@@ -301,6 +312,8 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
         ) as checkpoints,
     ):
         recipe, data = find_recipe(config.recipe), config.data
+        if caller.reward is not None:
+            recipe = recipe._replace(reward_function=caller.reward)
         if max(config.sampling.turns, config.validation.turns) > 1 and (
             recipe.turns is None or data.prompt == "compact"
         ):
@@ -308,7 +321,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             raise InputError(f"{single} answers in one turn: sampling.turns and validation.turns must be 1")
         style = recipe.style_for(data)
         with processes.first_process_first("data"):
-            train, evals = load_questions(config, executor, display)
+            train, evals = load_questions(config, executor, display, passed)
             judged_by = {name: eval_rule(config, recipe, found.rule) for name, found in evals.items()}
             with display.work("opening the tokenizer"):
                 tokenizer = open_tokenizer(config, folder, train, style)
@@ -338,6 +351,7 @@ def _opened(config: TrainConfig, folder: Path, is_first: bool, closed: ExitStack
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
             ends=ends_of_generation(config, tokenizer),
+            caller=caller,
         )
         session.inputs = _inputs(session)
         session.count_epochs()
@@ -375,7 +389,7 @@ def _inputs(s: Session) -> dict[str, str]:
     if processes.is_first():
         sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
         with s.display.work("hashing files and questions", is_told=False):
-            inputs = file_inputs(s.config)
+            inputs = file_inputs(s.config) | s.caller.hashes()
             for name, questions in sets.items():  # a streamed set has too many databases to read them all
                 is_streamed = questions.streamed is not None
                 inputs[name] = s.config.data.dir if is_streamed else question_input(questions, digest(questions))

@@ -29,9 +29,8 @@ from jaxrl_sql.training.batching.pack import by_schema, pack_rows, with_learned_
 from jaxrl_sql.training.batching.sft_batches import Row, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
-from jaxrl_sql.training.ending import tell_end
 from jaxrl_sql.training.evaluation import evaluate_all
-from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase
+from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, tell_end
 from jaxrl_sql.training.session import Session
 
 

@@ -1,23 +1,32 @@
-"""The project from Python: a run, its numbers, its model and its evaluation, twice in one process."""
+"""The project from Python: a run, its metrics, its model and its evaluation, and values that Python alone can pass."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
 import jaxrl_sql as jx
+from jaxrl_sql.config import Override
+from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import InputError
 
 README = Path(__file__).parents[2] / "README.md"
 START = Path(__file__).parents[2] / "configs" / "quickstart_start"
+
+
+Start = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -45,6 +54,49 @@ def test_a_run_is_repeated_from_its_configuration(run: jx.Run, tmp_path: Path) -
     ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3
+
+
+def test_passed_examples_a_reward_function_and_a_callback(
+    arguments: Start, small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No folder of questions is read; the run stops after its second step, and resumes with the same values alone."""
+    examples, held_out = (jx.load_benchmark(small_data / name).examples for name in ("train", "dev"))
+    where = {"data": {"dir": tmp_path / "nowhere"}, "sft.steps": 0, "run": {"dir": tmp_path / "run"}}
+    paid, seen = list[float](), list[tuple[int, str]]()
+
+    def reward(answer: Any) -> float:
+        assert answer.example.question
+        paid.append(len(answer.text) / 100 + answer.reward.total)
+        return paid[-1]
+
+    def callback(step: int, metrics: Mapping[str, Any]) -> bool:
+        seen.append((step, metrics["phase"]))
+        return step == 2
+
+    def train(*more: Override, **passed: Any) -> jx.Run:
+        evals = {"held_out": held_out[:2]}
+        return jx.train(None, *arguments(tmp_path / "run"), where, *more, examples=examples, evals=evals, **passed)
+
+    run = train(callback=callback, reward=reward)
+    rows = rows_of(run.metrics)
+    assert run.exit_code == 0
+    assert seen == [(0, "eval"), (1, "grpo"), (2, "grpo")]
+    assert [(row["step"], row["phase"]) for row in rows] == seen
+    assert "eval/held_out/accuracy" in rows[0]
+    for row, rewards in zip(rows[1:], (paid[:4], paid[4:]), strict=True):  # 2 questions of 2 answers per step
+        assert row["reward/mean"] == pytest.approx(sum(rewards) / 4)
+        assert row["reward/recipe"] <= row["reward/mean"]
+    assert (run.config.data.dir, run.config.data.train, run.config.data.evals) == ("memory", "examples", ["held_out"])
+    assert "--resume" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"run: reward: not as when the run began"):
+        train({"run.resume": True})
+    with pytest.raises(InputError, match=r"run: data\.train: not as when the run began"):
+        jx.train(
+            run.config, {"run.resume": True}, examples=examples[1:], evals={"held_out": held_out[:2]}, reward=reward
+        )
+    assert train({"run.resume": True}, reward=reward).exit_code == 0
+    assert [(row["step"], row["phase"]) for row in rows_of(run.metrics)] == [*seen, (3, "grpo"), (3, "eval")]
+    assert (run.folder / "model").is_dir()
 
 
 def test_a_folder_without_a_runs_files_is_named(tmp_path: Path) -> None:
@@ -88,6 +140,29 @@ def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, caps
     assert (tmp_path / "out" / "records.jsonl").exists()
 
 
+def test_a_list_of_examples_is_judged_in_place_of_a_folder(small_data: Path) -> None:
+    examples = jx.load_benchmark(small_data / "dev").examples
+    first = examples[0]
+    found = jx.evaluate([first, examples[1]], {first.uid: first.gold_sql, examples[1].uid: "SELECT 'no'"})
+    assert [(one["id"], one["scores"]["bird"]) for one in found.records] == [(first.uid, 1.0), (examples[1].uid, 0.0)]
+    assert found.numbers["accuracy"] == 0.5
+    assert jx.evaluate(examples, {first.uid: first.gold_sql}, {"evaluate.limit": 1}).numbers["count"] == 1
+    with pytest.raises(InputError, match=r"^examples: 2 examples have the id"):
+        jx.evaluate([first, first], {first.uid: "SELECT 1"})
+    with pytest.raises(InputError, match=r"^predictions: no predictions in it"):
+        jx.evaluate([first], {})
+
+
+def test_a_runs_model_answers_a_list_of_examples(
+    run: jx.Run, small_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = jx.load_benchmark(small_data / "dev").examples[:2]
+    found = run.evaluate(examples, {"evaluate": {"max_new_tokens": 24, "max_num_seqs": 4}})
+    assert [one["id"] for one in found.records] == [one.uid for one in examples]
+    assert (found.numbers["count"], capsys.readouterr().out) == (2, "")
+    assert all("raise evaluate.max_new_tokens=24" in warning for warning in found.warnings)
+
+
 def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     some: dict[str, str | None] = {one.uid: one.gold_sql for one in examples[:-1]}
@@ -101,18 +176,40 @@ def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(sma
     assert jx.evaluate(small_data / "dev", more, allow_extra=True).numbers["extra"] == 1
 
 
-def test_the_example_of_the_readme_judges_predictions(
-    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["finished", "trained"])
+def test_the_example_of_the_readme_runs(
+    run: jx.Run, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trains: bool
 ) -> None:
-    (line,) = re.findall(r"^jx\.evaluate\(.*", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    (data, predictions) = re.findall(r'"(\w+/\w+)", (\{.*?\})', line)[0]
-    (tmp_path / "data").mkdir()
-    (tmp_path / data).symlink_to(small_data / "dev")
+    """All of it; by day its trainings are read and checked, and the finished run takes their place."""
     monkeypatch.chdir(tmp_path)
-    first = jx.load_benchmark(data).examples[0].uid
-    (named,) = json.loads(predictions)
-    numbers = eval(line.replace(named, first), {"jx": jx})  # noqa: S307 - our own page
-    assert (numbers["count"], numbers["missing"]) == (1, len(jx.load_benchmark(data).examples) - 1)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dev").symlink_to(small_data / "dev")
+    with closing(sqlite3.connect("shop.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE orders(id INTEGER PRIMARY KEY, is_late INTEGER)")
+        connection.execute("INSERT INTO orders VALUES (1, 0), (2, 1)")
+    small = {
+        "data": {"source": "folder", "dir": small_data, "evals": ["dev"], "limit_eval": 2},
+        "grpo": {"steps": 1, "prompts": 2, "num_generations": 2, "minibatches": 1},
+        "rollout.max_num_seqs": 8, "sampling.max_new_tokens": 8, "validation": {"max_num_seqs": 8, "max_new_tokens": 8},
+    }  # fmt: skip
+    trained: list[str] = []
+
+    def train(config: str, *overrides: Override, **passed: Any) -> jx.Run:
+        trained.append(jx.load_config(config, overrides).run.dir)
+        caller = CallerInputs(**passed)
+        caller.questions()
+        return jx.train(config, *overrides, small, **passed) if trains else run
+
+    (text,) = re.findall(
+        r"^```python\n(import jaxrl_sql as jx\n.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    text = text.replace("dev_0", jx.load_benchmark("data/dev").examples[0].uid).replace("import jaxrl_sql as jx\n", "")
+    names: dict[str, Any] = {
+        "jx": SimpleNamespace(**{name: getattr(jx, name) for name in jx.__all__} | {"train": train})
+    }
+    exec(text.replace("jx.evaluate", "_ = jx.evaluate"), names)  # noqa: S102 - our own page
+    assert trained == ["runs/first", "runs/mine"]
+    assert (names["_"], names["reply"].answers) == (1.0, 1)
 
 
 def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -> None:
@@ -127,28 +224,42 @@ def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -
 
 
 def test_what_cannot_be_used_is_an_exception(small_data: Path) -> None:
-    with pytest.raises(InputError, match=r"unknown key grpo\.step"):
+    with pytest.raises(InputError, match=r"^overrides: unknown key grpo\.step"):
         jx.train(None, "grpo.step=3")
+    with pytest.raises(InputError, match=r"^overrides: unknown key grpo\.step"):
+        jx.load_config(None, {"grpo": {"step": 3}})
+    with pytest.raises(InputError, match=r"^system artic: none of .*; the nearest is arctic$"):
+        jx.evaluate(small_data / "dev", {"a": "SELECT 1"}, system="artic")
     with pytest.raises(InputError, match="no such folder"):
         jx.evaluate(small_data / "nowhere", {"a": "SELECT 1"})
-    with jx.Model(START) as model, pytest.raises(InputError, match="no such file"):
+    with jx.Model(START) as model, pytest.raises(InputError, match=r"^database .*: no such file"):
         model.ask(small_data / "none.sqlite", "How many?")
     database = jx.load_benchmark(small_data / "dev").examples[0].db_path
-    with jx.Model(START, leave_out=["t"]) as model, pytest.raises(InputError, match=r"--leave-out .*"):
+    with (
+        jx.Model(START, leave_out=["t"]) as model,
+        pytest.raises(InputError, match=r"^leave_out t: is for a database of"),
+    ):
         model.ask(database, "How many?")
     with (
         jx.Model(START, stand_in="s.sqlite") as model,
-        pytest.raises(InputError, match=r"--stand-in s\.sqlite: is for"),
+        pytest.raises(InputError, match=r"^stand_in s\.sqlite: is for a database of another"),
     ):
         model.ask(database, "How many?")
+
+
+def test_a_command_line_that_an_error_advises_keeps_its_options(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(InputError, match=r"`jaxrl-sql export .* --step N` writes a checkpoint's$"):
+        jx.Run(tmp_path).model()
 
 
 def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> None:
     code = (
         "import sys, jaxrl_sql as jx; assert not {'jax', 'numpy', 'sqlexec_rs'} & set(sys.modules)\n"
-        "assert {'train', 'Model', 'evaluate', 'RECIPES'} <= set(dir(jx))\n"
+        "assert {'train', 'Model', 'evaluate', 'RECIPES', 'Executor'} <= set(dir(jx))\n"
         "jx.load_config(None, ['grpo.steps=2']); assert 'jax' not in sys.modules\n"
         "assert 'arctic' in jx.RECIPES; assert not hasattr(jx, 'trian')\n"
+        "assert jx.Executor is __import__('sqlexec_rs').Executor\n"
         "assert jx.__version__ == __import__('importlib.metadata').metadata.version('sqlexec-rs')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

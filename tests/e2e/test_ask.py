@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,11 +20,12 @@ import anyio
 import mcp
 import pytest
 
-from jaxrl_sql.commands.ask import Reply, _reply, main, show
-from jaxrl_sql.commands.mcp import Asker, make_server, opened_database
+from jaxrl_sql.commands.ask import main, show
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.inference.ask import Asker, Reply, choose_reply
 from jaxrl_sql.models.formats.hf import load_checkpoint
+from jaxrl_sql.serving.mcp import make_server, opened_database
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.types import Example
@@ -107,7 +107,7 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
     answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
     config = load_config(None, [f"evaluate.vote={vote}", "evaluate.max_new_tokens=7"])
     with make_executor(config.executor) as executor:
-        return _reply(executor, example, answered, config.evaluate, limit)
+        return choose_reply(executor, example, answered, config.evaluate, limit)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,7 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
 
     async def call() -> list[tuple[bool, str]]:
         replies = []
-        arguments = argparse.Namespace(db=str(db), stand_in=None, leave_out=(), max_rows=200)
-        with opened_database(arguments, config) as database:
+        with opened_database(str(db), config) as database:
             asker = Asker(config)
             async with mcp.Client(make_server(database, asker)) as client:
                 for question in (questions[0], " "):
@@ -348,8 +347,7 @@ def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
         return chat_server.said(next(texts), finish_reason="length")
 
     async def call(config: TrainConfig) -> list[str]:
-        arguments = argparse.Namespace(db=str(db), stand_in=None, leave_out=(), max_rows=200)
-        with opened_database(arguments, config) as database:
+        with opened_database(str(db), config) as database:
             asker = Asker(config)
             async with mcp.Client(make_server(database, asker)) as client:
                 replies: list[Any] = [await client.call_tool("ask", {"question": questions[0]}) for _ in range(3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import re
@@ -15,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.commands.evaluate import configuration, main
+from jaxrl_sql.commands.evaluate import main
 from jaxrl_sql.config import load_config
 from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_config
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
@@ -413,11 +413,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
     )
 
     def asked(system: str, *overrides: str) -> Any:
-        given = argparse.Namespace(
-            model=str(run), system=system, recipe="", config=None, overrides=list(overrides), out=None, data=["d"],
-            split="", predictions=[], sql_field="", allow_missing=False, allow_extra=False,
-        )  # fmt: skip
-        return configuration(given)
+        return evaluation_config(EvaluationRequest(data=["d"], model=str(run), system=system), overrides)
 
     made = {system: asked(system) for system in SYSTEMS}
     for config in made.values():

@@ -19,9 +19,9 @@ from safetensors.numpy import save_file
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.config import load_config
-from jaxrl_sql.inference.asked import keep_asked
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
+from jaxrl_sql.training.model_card import keep_asked
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
 Start = Callable[..., list[str]]

@@ -7,7 +7,6 @@ effects, comments before or within the first word, PRAGMA, ATTACH, VACUUM INTO, 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -26,8 +25,9 @@ import psycopg2
 import pymysql
 import pytest
 
-from jaxrl_sql.commands.mcp import cell, main, make_server, opened_database
+from jaxrl_sql.commands.mcp import main
 from jaxrl_sql.config import load_config
+from jaxrl_sql.serving.mcp import cell, make_server, opened_database
 from sqlexec_rs.servers import Server
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
@@ -250,8 +250,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
     """Let a client call the tools of a database in this process, and return what its work returns."""
 
     async def run() -> Any:
-        database = argparse.Namespace(db=db, stand_in=None, leave_out=(), max_rows=200)
-        with opened_database(database, load_config(None, overrides)) as opened:
+        with opened_database(db, load_config(None, overrides)) as opened:
             async with mcp.Client(make_server(opened, None)) as client:
                 return await work(client)
 

@@ -8,22 +8,20 @@ import re
 import shlex
 from pathlib import Path
 
+import jax
 import pytest
 
 from jaxrl_sql.__main__ import main
+from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "own_database.md"
 # What a run is in small; the page's own numbers are for a real model.
-SMALL = [
-    "data.schema=compact",
-    "data.max_prompt_tokens=320",
-    "validation.max_new_tokens=8",
-    "validation.max_num_seqs=8",
-]
+ALL = ["data.schema=compact", "data.max_prompt_tokens=320", "run.pad_to_max=true"]
+SMALL = [*ALL, "validation.max_new_tokens=8", "validation.max_num_seqs=8"]
 SMALLER = {
     "data synth": ["--n", "24"],
-    "evaluate": ["data.schema=compact", "data.max_prompt_tokens=320", "evaluate.max_new_tokens=8"],
+    "evaluate": [*ALL, "evaluate.max_new_tokens=8", "evaluate.max_num_seqs=8"],
     "sft": [*SMALL, "sft.epochs=1"],
     "train": [*SMALL, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8"],
     "ask": ["evaluate.max_new_tokens=8"],
@@ -32,7 +30,7 @@ SMALLER = {
 
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a team's folder, the current one: its database and 60 questions in two files, and a trained model."""
+    """Return a team's folder, the current one: its database and 60 questions in two files, and a model of one layer."""
     spec = importlib.util.spec_from_file_location("own_database", ROOT / "scripts" / "own_database.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,7 +39,9 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert script.main([str(tmp_path / "shop")]) == 0
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "runs/spider").mkdir(parents=True)
-    (tmp_path / "runs/spider/model").symlink_to(ROOT / "configs/quickstart_start")
+    tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
+    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
+    save_checkpoint(tmp_path / "runs/spider/model", model, init_params(model, jax.random.key(0)), tokenizer)
     (tmp_path / "runs/spider/config.yaml").write_text("data: {prompt: compact, max_prompt_tokens: 320}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

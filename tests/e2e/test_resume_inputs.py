@@ -37,7 +37,7 @@ def next_day() -> Iterator[pytest.MonkeyPatch]:
 
 
 def resume(run: Path, *overrides: str) -> int:
-    return main(["--resume", str(run), "grpo.steps=3", *overrides])
+    return main(["--resume", str(run), "grpo.steps=2", *overrides])
 
 
 def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
@@ -61,29 +61,29 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     assert time.strftime("%Y-%m-%d") != day
     place.rename(moved)
     there = [f"model.checkpoint={moved}/base", f"data.dir={moved}/data"]
-    assert main(["--resume", str(run), "grpo.steps=2", *there]) == 0
-    config = (run / "config.yaml").read_text()
-    settings = yaml.safe_load(config)
-    assert (settings["data"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
-
+    before = yaml.safe_load((run / "config.yaml").read_text())["model"]
     other = shutil.copytree(moved / "base", tmp_path / "other")
     tensors = load_file(other / "model.safetensors")
     tensors["model.norm.weight"] *= 1.5
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     capsys.readouterr()
-    assert resume(run, f"model.checkpoint={other}") == 2
+    assert resume(run, *there, f"model.checkpoint={other}") == 2
     assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
-    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == settings["model"], "the run keeps its base"
+    assert resume(run, *there, "data.date=2024-02-09") == 2
+    assert "data.date" in capsys.readouterr().err
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"] == before, "the run keeps its base"
 
+    assert resume(run, *there) == 0
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert (settings["data"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
+
+    capsys.readouterr()
     for split, key in (("train", "data.train"), ("dev", "data.evals/dev")):
         questions = moved / "data" / split / "questions.jsonl"
         text = questions.read_text()
         records = [json.loads(line) for line in text.splitlines()]
         changed = [{**record, "sql": f"SELECT * FROM ({record['sql'].rstrip(';')})"} for record in records]
         questions.write_text("".join(f"{json.dumps(record)}\n" for record in changed))
-        assert resume(run) == 2
+        assert resume(run, "grpo.steps=3") == 2
         assert f"{key}: not as when the run began" in capsys.readouterr().err
         questions.write_text(text)
-    assert resume(run, "data.date=2024-02-09") == 2
-    assert "data.date" in capsys.readouterr().err
-    assert resume(run) == 0

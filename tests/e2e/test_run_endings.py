@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
     assert f"{run} already holds a run" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parameters_beyond_all_measure_stop_the_run_with_their_step(
     alone: Start, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -219,7 +219,7 @@ def test_a_disk_that_becomes_full_is_told_in_one_line_and_the_last_checkpoint_st
     assert [row["step"] for row in lines(run / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5, 6, 6]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(alone: Start, tmp_path: Path) -> None:
     """As on a full disk, wherever tests run: the process may write no file beyond 100 kB.
 

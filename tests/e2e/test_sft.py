@@ -78,7 +78,7 @@ def test_a_run_ends_early_with_the_parameters_of_the_best_held_out_loss(early: P
 
 
 @pytest.mark.parametrize(
-    "back", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.nightly)]
+    "back", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly)]
 )
 def test_trap_resume_keeps_the_best_and_the_count(
     back: int, early: Path, supervised: Start, tmp_path: Path, stopped: Stopped

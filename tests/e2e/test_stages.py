@@ -25,6 +25,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "recipe=skyrl_sql", "sampling.turns=3", "sampling.stop=[e]", "sampling.max_total_tokens=200",
         "validation.turns=1", "sampling.top_p=0.9",
     ),
+    "two stages of dialogues": (
+        "recipe=skyrl_sql", "sampling.turns=3", "sampling.stop=[e]", "sampling.max_total_tokens=200",
+        "validation.turns=1", "sampling.top_p=0.9", "grpo.steps=2", "second_stage.steps=2", "validation.every=2",
+        "run.keep_best=1", "run.pad_to_max=true",
+    ),
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
     "so many tokens at a time": (
         "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
@@ -43,7 +48,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
 }  # fmt: skip
-IN_CI = {"several turns"}
+IN_CI = {"two stages of dialogues", "a step ahead"}
 
 
 def arguments(data: Path, run: Path, variant: str) -> list[str]:
@@ -105,6 +110,17 @@ def test_trap_what_goes_on_from_any_step_is_bit_equal(
     check(variant, want)
 
 
+def assert_two_stages(rows: list[dict[str, Any]]) -> None:
+    steps = [row for row in rows if row["phase"].startswith("grpo")]
+    assert [row["phase"] for row in steps] == ["grpo", "grpo", "grpo2", "grpo2"]
+    assert steps[3]["optim/lr"] < steps[2]["optim/lr"]
+
+
+def assert_dialogues(steps: list[dict[str, Any]]) -> None:
+    assert all(1.0 <= row["length/turns"] <= 3.0 for row in steps)
+    assert any(row["length/turns"] > 1.0 for row in steps)
+
+
 def check(variant: str, rows: list[dict[str, Any]]) -> None:
     """Look for what the variant is about in the metrics of its steps."""
     steps = [row for row in rows if row["phase"].startswith("grpo")]
@@ -113,12 +129,13 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert steps[0]["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-5)
         assert abs(steps[1]["policy/ratio_mean"] - 1.0) > 1e-5  # the policy has moved on from the one that drew
     elif variant == "two stages":
-        assert [row["phase"] for row in steps] == ["grpo", "grpo", "grpo2", "grpo2"]
-        assert steps[3]["optim/lr"] < steps[2]["optim/lr"]
+        assert_two_stages(rows)
         assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 1, 2, 3, 4]
     elif variant == "several turns":
-        assert all(1.0 <= row["length/turns"] <= 3.0 for row in steps)
-        assert any(row["length/turns"] > 1.0 for row in steps)
+        assert_dialogues(steps)
+    elif variant == "two stages of dialogues":
+        assert_two_stages(rows)
+        assert_dialogues(steps)
     elif variant == "a value head":
         assert all("value/loss" in row for row in steps)
     elif variant == "a step ahead":

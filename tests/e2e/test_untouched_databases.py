@@ -71,8 +71,8 @@ def show_prompts(data: Path) -> None:
 
 
 def serve_agents(path: str) -> None:
-    from jaxrl_sql.commands.mcp import Database
     from jaxrl_sql.config import ExecutorConfig
+    from jaxrl_sql.serving.mcp import Database
     from jaxrl_sql.text2sql.env.executor import make_executor
 
     with make_executor(ExecutorConfig()) as executor:

@@ -58,8 +58,8 @@ def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(folder: Path, dist: Path, requirement: str, without: tuple[str, ...] = ()) -> Path:
-    """Make an environment and return its programs: ours from the wheels, what they need linked from here."""
-    venv.create(folder, with_pip=True)
+    """Make an environment and return its programs: ours from the wheels, pip and the rest linked from here."""
+    venv.create(folder)
     (site,) = folder.glob("lib/python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith((*OURS, *without)) and not (site / entry.name).exists():

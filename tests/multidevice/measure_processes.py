@@ -26,7 +26,7 @@ from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.types import InputError
 
 # The tensors of the second lie over both processes.
-MESHES = {(2, 2, 2): ("sft", "grpo"), (1, 1, 8): ("grpo",)}
+MESHES = {(2, 2, 2): ("grpo",), (1, 1, 8): ("sft",)}
 
 
 def main(processes: int, start: Path, folder: Path) -> None:

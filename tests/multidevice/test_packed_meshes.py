@@ -29,7 +29,7 @@ CASES = {
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(("in-two-parts", "in-two-parts-under-splash", "a-row-at-a-time"), id="one-of-each-kind"),
+        pytest.param(("in-two-parts-under-splash", "a-row-at-a-time"), id="one-of-each-kind"),
         pytest.param(tuple(CASES), id="all", marks=pytest.mark.nightly),
     ],
 )

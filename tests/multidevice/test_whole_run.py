@@ -1,4 +1,4 @@
-"""The whole command in two processes: the same run as in one, written once."""
+"""The whole command in two processes on several meshes, as in one process; test_lost_process.py has a short run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 # Gloo's own line, piece by piece: its threads write at once, so pieces of two lines come in any order.
 GLOO = re.compile(
@@ -40,9 +40,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "the mesh" else pytest.mark.nightly) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path: Path, kind: str) -> None:
     """Cold start, greedy answers, GRPO with the SQL shared out, checkpoints and the model, written once.
 

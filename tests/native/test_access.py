@@ -1,4 +1,4 @@
-"""How files are opened, as Python sets it; `core/tests/access.rs` holds the long list."""
+"""How files are opened, as Python sets it; `core/tests/suite/access.rs` holds the long list."""
 
 from __future__ import annotations
 

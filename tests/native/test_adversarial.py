@@ -1,4 +1,4 @@
-"""The limits as Python sets them, on queries that mean harm; `core/tests/adversarial.rs` holds the long list."""
+"""The limits as Python sets them, on queries that mean harm; `core/tests/suite/adversarial.rs` holds the long list."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sqlexec_rs import Executor, Limits, bench, cli, running
+from sqlexec_rs import Executor, Limits, bench, cli, join_url, running, split_url
 from sqlexec_rs.progress import watch
 
 MARK = "\t----- bird -----\t"
@@ -277,6 +277,44 @@ def test_score_escapes_the_names_of_databases(capsys: pytest.CaptureFixture[str]
     code, out, err = run(capsys, "score", *wanted)
     assert (code, out.count(SHOWN)) == (0, 2), err
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("root", "reason"),
+    [
+        ("oracle://u:s3cret@h", "no address of a database server"),
+        ("mysql://u:s3/cret@h", "its port is no number"),
+        ("mysql://u:s3cret@h?speed=1", 'unknown option "speed"'),
+        ("mysql://u:s3cret@h?roles=0", "roles=0"),
+    ],
+)
+def test_score_refuses_a_bad_url_without_its_password(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, root: str, reason: str
+) -> None:
+    (tmp_path / "gold.jsonl").write_text(json.dumps({"db_id": "shop", "query": "SELECT 1"}))
+    (tmp_path / "pred.jsonl").write_text(json.dumps({"id": "0", "sql": "SELECT 2"}))
+    files = ("--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.jsonl", "--db-root", root)
+    code, out, err = run(capsys, "score", *files)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert reason in err
+    assert "s3" not in err
+
+
+@pytest.mark.parametrize(
+    ("url", "database", "expected"),
+    [
+        ("mariadb://a%3Ab@[::1]:5?sslmode=disable", "a/b", "mysql://a%3Ab@[::1]:5/a%2Fb?sslmode=disable"),
+        (
+            "postgres://ann:s%3F@%2FRun/x?sslrootcert=/r%26",
+            "y",
+            "postgresql://ann:s%3F@%2FRun:5432/y?sslrootcert=/r%26",
+        ),
+    ],
+)
+def test_a_url_of_another_database_keeps_the_other_parts(url: str, database: str, expected: str) -> None:
+    engine, host, port, user, password, _, options = split_url(url)
+    assert join_url(engine, host, port, user, password, database, options) == expected
+    assert split_url(expected) == (engine, host, port, user, password, database, options)
 
 
 def test_json_holds_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:

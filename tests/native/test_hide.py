@@ -1,4 +1,4 @@
-"""Hidden columns as Python sets them; `core/tests/hidden.rs` holds the long list."""
+"""Hidden columns as Python sets them; `core/tests/suite/hidden.rs` holds the long list."""
 
 from __future__ import annotations
 

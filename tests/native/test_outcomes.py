@@ -241,10 +241,10 @@ def test_a_hook_that_raises_harms_nobody(database: Path, isolation: str, monkeyp
 def test_slow_queries_are_logged(database: Path, isolation: str, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING, logger="sqlexec_rs.slow"),
-        Executor(threads=1, isolation=isolation, slow_query_ms=1_000) as executor,
+        Executor(threads=1, isolation=isolation, slow_query_ms=500) as executor,
     ):
         executor.execute(database, "SELECT 1")
-        executor.execute(database, f"SELECT max(x)\n FROM ({ENDLESS})", limits=Limits(timeout_ms=1_300))
+        executor.execute(database, f"SELECT max(x)\n FROM ({ENDLESS})", limits=Limits(timeout_ms=700))
     (record,) = (one for one in caplog.records if one.name == "sqlexec_rs.slow")
     assert "(timeout, 0 rows, " in record.getMessage()
     assert f" on {database}: SELECT max(x) FROM (WITH" in record.getMessage()

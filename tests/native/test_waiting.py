@@ -289,7 +289,7 @@ def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolatio
             except ExecutorError as error:
                 told.append(error)
         # Long enough that the job is not done before it has the callback, which would then run here.
-        job = ex.submit([(sys.argv[1], {ENDLESS!r})], limits=Limits(timeout_ms=1_500))
+        job = ex.submit([(sys.argv[1], {ENDLESS!r})], limits=Limits(timeout_ms=700))
         job.add_done_callback(close)
         job.result()
         while not told:

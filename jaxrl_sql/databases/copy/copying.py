@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.copy.kinds import Cell, Converter, to_real, to_text
 from jaxrl_sql.databases.copy.manifest import Entry, Manifest, make_entry
 from jaxrl_sql.databases.copy.plan import plan_copy
-from jaxrl_sql.databases.copy.planned import Plan, PlannedTable, Rules
-from jaxrl_sql.databases.copy.source import Rows, Source, SourceFile, open_source
 from jaxrl_sql.databases.copy.stand_in import stand_in, write_stand_in
-from jaxrl_sql.databases.copy.target import Session, Target
+from jaxrl_sql.databases.engines.base import Engine, Writer
+from jaxrl_sql.databases.engines.kinds import Converter, Rows, to_real, to_text
+from jaxrl_sql.databases.engines.sqlite import Source, SourceFile, open_source
+from jaxrl_sql.databases.engines.tables import Plan, PlannedTable, Rules
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import InputError, JaxrlSqlError
+from jaxrl_sql.types import Cell, InputError, JaxrlSqlError
 
 Tell = Callable[[str], object]
 
@@ -48,7 +48,7 @@ class CopyOptions(NamedTuple):
 
 
 def copy_files(
-    files: Sequence[SourceFile], target: Target, manifest: Manifest, options: CopyOptions, tell: Tell
+    files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions, tell: Tell
 ) -> list[Entry]:
     """Copy files, but those that are there already; return an entry for each.
 
@@ -80,7 +80,7 @@ def _counted(entry: Entry) -> str:
     return f"{len(tables)} tables, {sum(table['rows'] for table in tables)} rows"
 
 
-def _is_done(file: SourceFile, target: Target, manifest: Manifest, options: CopyOptions) -> bool:
+def _is_done(file: SourceFile, target: Engine, manifest: Manifest, options: CopyOptions) -> bool:
     """Return whether a file is at its target as it is now, by the manifest, and the database is still there."""
     entry = manifest.databases.get(file.db_id)
     if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
@@ -90,7 +90,7 @@ def _is_done(file: SourceFile, target: Target, manifest: Manifest, options: Copy
     return entry["source"]["digest"] == file.digest and target.state(entry["name"]) == "full"
 
 
-def _refuse_others(files: Sequence[SourceFile], target: Target, manifest: Manifest, options: CopyOptions) -> None:
+def _refuse_others(files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions) -> None:
     names = [options.name(file.db_id) for file in files]
     longest = target.rules.names.length
     for name in names:
@@ -119,41 +119,41 @@ def _refuse_unknown_columns(files: Sequence[SourceFile], options: CopyOptions) -
         raise InputError(f"--leave-out {'.'.join(min(unknown))}: no database has this column")
 
 
-def _copy_file(file: SourceFile, plan: Plan, target: Target, manifest: Manifest, options: CopyOptions) -> Entry:
+def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest, options: CopyOptions) -> Entry:
     name = options.name(file.db_id)
     is_ours = manifest.is_ours(name)
     manifest.begin(file.db_id, name)
     if is_ours:
         target.drop(name)
     # The source is left first: where it has changed, nothing stays.
-    with target.open(name) as session, open_source(file) as source:
-        session.create(plan.tables)
+    with target.open(name) as writer, open_source(file) as source:
+        writer.create(plan.tables)
         digests = {}
         for table in plan.tables:
             written = _Written(source, table, target.rules)
-            session.load(table, written.rows())
+            writer.load(table, written.rows())
             digests[table.name] = written.digest
-        told = session.finish(plan.tables)
+        refusals = writer.finish(plan.tables)
         for table in plan.tables:
-            _compare(file, session, table, digests[table.name])
+            _compare(file, writer, table, digests[table.name])
         path = stand_in(manifest.path.parent, file.db_id)
         rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
     _let_read(target, options, file)
-    plan = plan._replace(told=(*plan.told, *told))
+    plan = plan._replace(told=(*plan.told, *refusals))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
 
 
-def _let_read(target: Target, options: CopyOptions, file: SourceFile) -> None:
+def _let_read(target: Engine, options: CopyOptions, file: SourceFile) -> None:
     if options.readers:
         target.let_read(options.name(file.db_id), options.readers)
 
 
-def _compare(file: SourceFile, session: Session, table: PlannedTable, wanted: TableDigest) -> None:
+def _compare(file: SourceFile, writer: Writer, table: PlannedTable, wanted: TableDigest) -> None:
     found = TableDigest()
-    for rows in session.read(table):
+    for rows in writer.read(table):
         found = found.plus(rows)
     if found != wanted:
         raise CopyError(

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from jaxrl_sql.databases.copy.kinds import Cell
+from jaxrl_sql.types import Cell
 
 _MODULUS = 1 << 64
 

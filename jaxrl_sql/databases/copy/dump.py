@@ -1,88 +1,56 @@
-"""Load a dump as it was published: `--from FILE.sql --to postgresql://USER@HOST/NAME`, or `mysql://…`.
-
-FILE is what `pg_dump` or `mysqldump` wrote as text. The server's own client, psql or mariadb, runs it in the database
-NAME, new or empty, and --reader may then read that. A dump is a program with the rights of USER: load those that you
-trust.
-"""
+"""Load a dump as it was published, by the client of its server."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.databases.copy.engines import open_target
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.terminal import print_text
-from jaxrl_sql.text2sql.env.address import Address, parse_address, users_of
+from jaxrl_sql.databases.engines.base import Server
+from jaxrl_sql.databases.engines.registry import SERVERS
+from jaxrl_sql.text2sql.env.address import parse_address, users_of
 from jaxrl_sql.types import InputError
 
-ENDING = ".sql"
-_CLIENTS = {"postgresql": ("psql",), "mysql": ("mariadb", "mysql")}
-_PACKAGES = {"postgresql": "postgresql-client", "mysql": "mariadb-client"}
-# Who owned a dump's tables where it was made need not be here.
-_OWNERS = re.compile(r'ERROR:\s+role ".*" does not exist')
 
+def load_dump(dump: Path, url: str, reader: str = "") -> str:
+    """Load a dump into the new or empty database of a URL, which `reader`, a user or a URL, may then read.
 
-def load_dump(arguments: Sequence[str]) -> None:
-    """Load a dump as the options say, and print what was loaded; raises InputError and leaves no part of it."""
-    parser = Parser(
-        prog="jaxrl-sql data copy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--from", dest="source", type=Path, required=True, help="the dump, a file of SQL")
-    parser.add_argument("--to", required=True, help="postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME")
-    parser.add_argument("--reader", default="", help="user who may read the database, or its URL")
-    options = parser.parse_args(arguments)
-    address = parse_address(options.to).single
-    if address.engine not in _CLIENTS or not address.database:
+    Returns the database's name and the server's version. Raises InputError and leaves no part of the dump.
+    """
+    address = parse_address(url).single
+    if address.engine not in SERVERS or not address.database:
         raise InputError(
             f"--to {address.shown}: a dump is loaded into a server's database: name it, …://USER@HOST/NAME"
         )
-    if not options.source.is_file():
-        raise InputError(f"--from {options.source}: no such file")
-    program = next((found for name in _CLIENTS[address.engine] if (found := shutil.which(name))), None)
+    if not dump.is_file():
+        raise InputError(f"--from {dump}: no such file")
+    server, name = SERVERS[address.engine](address.within("")), address.database
+    program = next((path for client in server.clients if (path := shutil.which(client))), None)
     if program is None:
-        raise InputError(
-            f"{_CLIENTS[address.engine][0]} is not installed, which loads dumps: {_PACKAGES[address.engine]}"
-        )
-    target, name = open_target(address.within("")), address.database
-    if target.state(name) == "full":
+        raise InputError(f"{server.clients[0]} is not installed, which loads dumps: {server.client_package}")
+    server.prepare()
+    if server.state(name) == "full":
         raise InputError(f"{address.named(name)}: already holds something: remove it, or give another name")
-    with target.open(name):
+    with server.open(name):
         pass  # now it is there, and empty
-    faults = _run(program, options.source, address)
+    faults = _run(program, dump, server, name)
     if faults:
-        target.drop(name)
-        raise InputError(f"{options.source}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
-    if options.reader:
-        target.let_read(name, users_of(options.reader))
-    print_text(f"{options.source}: loaded into {address.named(name)}, {target.version}")
+        server.drop(name)
+        raise InputError(f"{dump}: {faults[0]}{f' and {len(faults) - 1} more' if faults[1:] else ''}")
+    if reader:
+        server.let_read(name, users_of(reader))
+    return f"{address.named(name)}, {server.version}"
 
 
-def _run(program: str, dump: Path, address: Address) -> list[str]:
-    """Run a dump by a client; return what failed, a line each."""
-    if address.engine == "postgresql":
-        arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", address.told(address.database)]
-        password = {"PGPASSWORD": address.password}
-    else:
-        where = (
-            ["--socket", address.host] if address.host.startswith("/") else ["--host", address.host, "--protocol=tcp"]
-        )
-        ca = [f"--ssl-ca={address.option('sslrootcert')}"] if address.option("sslrootcert") else []
-        secure = ["--ssl-verify-server-cert", *ca] if address.tls_context() else []
-        arguments = ["--port", str(address.port), "--user", address.user, *where, *secure, address.database]
-        password = {"MYSQL_PWD": address.password}
+def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
+    """Run a dump by a client; return a line for each failure."""
+    arguments, environment = server.client_options(database)
     with dump.open("rb") as file:
         done = subprocess.run(  # noqa: S603
             [program, *arguments], stdin=file, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
-            env={**os.environ, **password},
+            env={**os.environ, **environment},
         )  # fmt: skip
-    lines = [address.redacted(line) for line in done.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
-    faults = [line for line in lines if not _OWNERS.search(line)]
+    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if "ERROR" in line]
+    faults = [server.address.redacted(line) for line in lines if not server.is_harmless(line)]
     return faults or ([f"{Path(program).name} ended with {done.returncode}"] if done.returncode else [])

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from sqlglot import exp
 
-from jaxrl_sql.databases.copy.kinds import affinity_of
 from jaxrl_sql.databases.copy.manifest import Entry, Manifest
 from jaxrl_sql.databases.copy.source import content_by_rows
+from jaxrl_sql.databases.engines.kinds import affinity_of
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.env.executor import SOUND_RULES, Executor, Outcome
 from jaxrl_sql.text2sql.env.parse import parse_query

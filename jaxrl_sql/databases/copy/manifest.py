@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.copy.planned import Plan, PlannedTable
-from jaxrl_sql.databases.copy.source import SourceFile
+from jaxrl_sql.databases.engines.sqlite import SourceFile
+from jaxrl_sql.databases.engines.tables import Plan, PlannedTable
 from jaxrl_sql.runtime.written import written_whole
 from jaxrl_sql.text2sql.env.address import Address
 from jaxrl_sql.text2sql.files.jsonl import load_json

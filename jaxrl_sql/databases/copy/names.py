@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
-
-class NameRules(NamedTuple):
-    """How long a name may be (0: any), in bytes or characters, and which columns an engine has for itself.
-
-    `is_basic` takes no character beyond the basic multilingual plane.
-    """
-
-    length: int = 0
-    counts_bytes: bool = False
-    reserved: frozenset[str] = frozenset()
-    is_basic: bool = False
+from jaxrl_sql.databases.engines.tables import NameRules
 
 
 def new_names(names: Sequence[str], noun: str, rules: NameRules) -> tuple[dict[str, str], list[str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from jaxrl_sql.databases.copy.kinds import Seen, kind_of
 from jaxrl_sql.databases.copy.names import new_names
-from jaxrl_sql.databases.copy.planned import Plan, PlannedColumn, PlannedKey, PlannedTable, Rules
-from jaxrl_sql.databases.copy.source import Source, SourceTable
+from jaxrl_sql.databases.engines.kinds import Seen, kind_of
+from jaxrl_sql.databases.engines.sqlite import Source
+from jaxrl_sql.databases.engines.tables import Plan, PlannedColumn, PlannedKey, PlannedTable, Rules, SourceTable
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions
 from jaxrl_sql.text2sql.schema.read import Column, ForeignKey
 from jaxrl_sql.types import InputError

@@ -1,61 +1,18 @@
-"""The SQLite side of a copy: which files there are, and one file's tables, keys, indexes and values."""
+"""The SQLite files that are copied, and the content of one."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from jaxrl_sql.databases.copy.digest import TableDigest
-from jaxrl_sql.databases.copy.kinds import Cell, Seen, decode_text, is_dated, look, merged
+from jaxrl_sql.databases.engines.sqlite import Source, SourceFile, open_source
 from jaxrl_sql.text2sql.schema.cache import content_of
-from jaxrl_sql.text2sql.schema.quote import quote_name
-from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
-from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
+from jaxrl_sql.text2sql.schema.read import Table
 from jaxrl_sql.types import InputError
-
-Rows = list[tuple[Cell, ...]]
 
 _ROOTS = ("databases", "database", "dev_databases", "train_databases")
 _ENDINGS = (".sqlite", ".db", ".sqlite3")
-# Rows are read, looked at, sent and compared so many at a time.
-CHUNK = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """A SQLite file, its identifier, and a hash of its content as the copy began."""
-
-    db_id: str
-    path: Path
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """Columns that an index is of, in its order; `is_unique` ones hold no two equal rows without NULL."""
-
-    columns: tuple[str, ...]
-    is_unique: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table as it is declared, and what stands in its columns, `seen[i]` in the i-th."""
-
-    table: Table
-    seen: tuple[Seen, ...]
-    indexes: tuple[Index, ...]
-    odd_indexes: int = 0
-
-    @property
-    def name(self) -> str:
-        """Return the table's name."""
-        return self.table.name
 
 
 def find_files(folder: Path) -> list[SourceFile]:
@@ -89,99 +46,6 @@ def _own_file(folder: Path) -> Path | None:
     return (named or files)[0] if named or len(files) == 1 else None
 
 
-class Source:
-    """A SQLite file that is being read, in one transaction: a writer beside it changes nothing that is read here."""
-
-    def __init__(self, file: SourceFile, connection: sqlite3.Connection) -> None:
-        self.file = file
-        self.connection = connection
-
-    def tables(self, left_out: frozenset[tuple[str, str]]) -> list[SourceTable]:
-        """Read all tables, once each, without the (table, column) that are left out, in lower case."""
-        return [self._table(_without(table, left_out)) for table in self.schema().tables]
-
-    def schema(self) -> Schema:
-        """Return the tables that are declared, without views."""
-        schema, views = read_schema(self.file.path), self.views()
-        return replace(schema, tables=tuple(table for table in schema.tables if table.name not in views))
-
-    def views(self) -> list[str]:
-        """Return the names of views, which are not copied."""
-        return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
-
-    def collated(self) -> list[str]:
-        """Return the names of tables that compare some column otherwise than byte by byte."""
-        found = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
-        return [name for name, sql in found if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
-
-    def rows(self, table: Table) -> Iterator[Rows]:
-        """Yield a table's rows, CHUNK at a time, as SQLite holds them."""
-        names = ", ".join(quote_name(column.name, always=True) for column in table.columns)
-        cursor = self.connection.execute(f"SELECT {names} FROM {quote_name(table.name, always=True)}")
-        while rows := cursor.fetchmany(CHUNK):
-            yield rows
-
-    def orphans(self, table: Table, key: ForeignKey) -> int:
-        """Return how many rows refer to a row that is not there."""
-        own = [f"c.{quote_name(name, always=True)}" for name in key.columns]
-        theirs = [f"p.{quote_name(name, always=True)}" for name in key.targets]
-        refers = " AND ".join(f"{name} IS NOT NULL" for name in own)
-        equal = " AND ".join(f"{one} = {other}" for one, other in zip(theirs, own, strict=True))
-        parent, child = (quote_name(name, always=True) for name in (key.table, table.name))
-        there = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
-        return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
-
-    def repeated(self, table: Table, columns: Sequence[str]) -> int:
-        """Return how many combinations of values stand twice once all are text."""
-        texts = [f"CAST({quote_name(name, always=True)} AS TEXT)" for name in columns]
-        known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
-        name = quote_name(table.name, always=True)
-        groups = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
-        return self._number(f"SELECT COUNT(*) FROM ({groups})")
-
-    def _number(self, sql: str) -> int:
-        return int(self.connection.execute(sql).fetchone()[0])
-
-    def _table(self, table: Table) -> SourceTable:
-        seen = [Seen() for _ in table.columns]
-        dated = [is_dated(column.type) for column in table.columns]
-        for rows in self.rows(table):
-            parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
-            seen = [merged(before, look(values, is_dated=dates)) for before, values, dates in parts]
-        indexes = list(self._indexes(table))
-        kept = [index for index in indexes if index is not None]
-        return SourceTable(table, tuple(seen), tuple(kept), len(indexes) - len(kept))
-
-    def _indexes(self, table: Table) -> Iterator[Index | None]:
-        """Yield a table's indexes but its primary key's; None is one of a part of the rows, or of expressions."""
-        spelled = {column.name.lower(): column.name for column in table.columns}
-        found = self.connection.execute(
-            'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
-        ).fetchall()
-        for name, is_unique, origin, is_partial in found:
-            if origin == "pk":
-                continue
-            parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
-            columns = [spelled.get(str(column).lower()) for (column,) in parts]
-            known = tuple(column for column in columns if column is not None)
-            yield Index(known, bool(is_unique)) if len(known) == len(columns) and not is_partial else None
-
-
-@contextmanager
-def open_source(file: SourceFile) -> Iterator[Source]:
-    """Open a file to read all of it at one moment; raises InputError where it cannot be read, or changes meanwhile."""
-    try:
-        with closing(open_read_only(file.path)) as connection:
-            connection.text_factory = decode_text
-            connection.execute("BEGIN")
-            connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-            yield Source(file, connection)
-    except sqlite3.Error as error:
-        raise InputError(f"{file.path}: cannot be read ({error})") from error
-    if content_of(file.path) != file.digest:
-        raise InputError(f"{file.path} changed while it was copied: run the command again when nobody writes to it")
-
-
 @lru_cache(maxsize=256)
 def content_by_rows(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
     """Return the columns and the rows' digest of each table of a file with this content; None where it cannot be read.
@@ -200,17 +64,3 @@ def _content(source: Source, table: Table) -> tuple[tuple[str, ...], TableDigest
     for rows in source.rows(table):
         digest = digest.plus(rows)
     return tuple(column.name for column in table.columns), digest
-
-
-def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:
-    """Return a table without some columns, and without the foreign keys that they are of."""
-    columns = tuple(one for one in table.columns if (table.name.lower(), one.name.lower()) not in left_out)
-    if len({one.name for one in columns} & {*table.primary_key}) < len(table.primary_key):
-        columns = tuple(replace(one, primary_key=0) for one in columns)
-    keys = tuple(
-        key
-        for key in table.foreign_keys
-        if not any((table.name.lower(), name.lower()) in left_out for name in key.columns)
-        and not any((key.table.lower(), name.lower()) in left_out for name in key.targets)
-    )
-    return Table(table.name, columns, keys)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Table, TablePath
+from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Table, TablePath
 from jaxrl_sql.types import InputError
 
 

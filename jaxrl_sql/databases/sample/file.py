@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Table
+from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Table
 from jaxrl_sql.databases.sample.choose import unique_keys
 from jaxrl_sql.databases.sample.values import KINDS
-from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
 from jaxrl_sql.types import Cell, InputError
 
 # The columns of a file of descriptions, as BIRD has them and `jaxrl_sql.text2sql.schema.describe` reads them.
@@ -70,18 +70,14 @@ def _create_table(
             line += " NOT NULL"
         lines.append(line + (" PRIMARY KEY" if primary == (column.name,) else ""))
     if len(primary) > 1:
-        lines.append(f"PRIMARY KEY ({_listed(primary)})")
-    lines += [f"UNIQUE ({_listed(names)})" for names in unique]
+        lines.append(f"PRIMARY KEY ({quote_names(primary)})")
+    lines += [f"UNIQUE ({quote_names(names)})" for names in unique]
     lines += [
-        f"FOREIGN KEY ({_listed(key.columns)}) REFERENCES {quote_name(parent)} ({_listed(key.targets)})"
+        f"FOREIGN KEY ({quote_names(key.columns)}) REFERENCES {quote_name(parent)} ({quote_names(key.targets)})"
         for key, parent in foreign_keys
     ]
     inside = ",\n    ".join(lines)
     return f"CREATE TABLE {quote_name(table.name)} (\n    {inside}\n)"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(quote_name, names))
 
 
 def write_descriptions(folder: Path, tables: Iterable[Table]) -> list[str]:

@@ -1,20 +1,11 @@
-"""The arguments of the commands that sample a database. Importing them loads no more than a command line needs."""
+"""Checks of options for a sampled database. Importing them loads no more than a command line needs."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.address import is_address
 from jaxrl_sql.types import InputError
-
-
-def add_leave_out(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """Add the option --leave-out. It takes `several` names, or one for a command that takes words after it."""
-    parser.add_argument(
-        "--leave-out", nargs="+" if several else 1, action="extend", default=[], metavar="TABLE[.COLUMN]",
-        help="tables and columns of a server's database that the sample does not hold; may be repeated",
-    )  # fmt: skip
 
 
 def is_served(text: str) -> bool:

@@ -6,26 +6,20 @@ whose parent is missing for that reason, on the server or beyond the last level 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxrl_sql.databases.sample.catalog import Catalog, ForeignKey, Key, Record, Table, TablePath
+from jaxrl_sql.databases.engines.base import Reader
+from jaxrl_sql.databases.engines.catalog import Catalog, ForeignKey, Key, Record, Table, TablePath
+from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.choose import choose
 from jaxrl_sql.databases.sample.file import SampleFile, write_descriptions
-from jaxrl_sql.databases.sample.mysql import MysqlSource
-from jaxrl_sql.databases.sample.options import add_leave_out
-from jaxrl_sql.databases.sample.postgresql import PostgresqlSource
-from jaxrl_sql.databases.sample.source import Source
 from jaxrl_sql.databases.sample.values import KINDS, to_cell
-from jaxrl_sql.runtime.arguments import Parser
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.address import Address, parse_address
 from jaxrl_sql.types import InputError
 
@@ -36,7 +30,6 @@ LEVELS = 8
 """How many levels of parents are read."""
 
 _KEYS_PER_READ = 500
-_SOURCES: Mapping[str, Callable[[Address], Source]] = {"postgresql": PostgresqlSource, "mysql": MysqlSource}
 _WITH_NAN = ("REAL", "NUMERIC")
 
 
@@ -47,28 +40,6 @@ class SampleReport:
     path: Path
     rows: Mapping[str, int]
     notes: tuple[str, ...]
-
-
-def copy_out(arguments: Sequence[str]) -> None:
-    """Sample a server's database as `--from URL --to FOLDER` and further options say, and print the result."""
-    parser = Parser(
-        prog="jaxrl-sql data copy",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--from", dest="source", required=True, help="postgresql:// or mysql://USER:PASSWORD@HOST/NAME")
-    parser.add_argument("--to", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--rows", type=int, default=ROWS, help=f"rows per table, without parents; default {ROWS}")
-    add_leave_out(parser)
-    options = parser.parse_args(arguments)
-    report = sample(options.source, options.to, options.rows, options.leave_out, _print_progress)
-    lines = [*report.notes, f"{report.path}: {sum(report.rows.values())} rows of {len(report.rows)} tables"]
-    print_text("\n".join(lines))
-
-
-def _print_progress(line: str) -> None:
-    print_text(line, sys.stderr)
-    sys.stderr.flush()
 
 
 def sample(
@@ -89,7 +60,7 @@ def sample(
     target = folder / sample_id(address)
     if target.exists():
         raise InputError(f"{target} already exists: remove it, or give another folder")
-    source = _SOURCES[address.engine](address)
+    source = SERVERS[address.engine](address).reader()
     scratch = folder / f".{target.name}.{os.getpid()}.partial"
     try:
         chosen = _with_readable_views(source, choose(source.catalog(), leave_out))
@@ -115,7 +86,7 @@ def sample(
     return SampleReport(target / f"{target.name}.sqlite", sampler.counts, tuple(notes))
 
 
-def _with_readable_views(source: Source, catalog: Catalog) -> Catalog:
+def _with_readable_views(source: Reader, catalog: Catalog) -> Catalog:
     """Return a catalog without the views of which no row can be read, as they call a refused function, say."""
     tables, notes = [], list(catalog.notes)
     for table in catalog.tables:
@@ -131,8 +102,8 @@ def _with_readable_views(source: Source, catalog: Catalog) -> Catalog:
 
 def sample_id(address: Address) -> str:
     """Return the name of a database's sample; raises InputError for an address that cannot be sampled."""
-    if address.engine not in _SOURCES:
-        raise InputError(f"{address.shown}: only {' and '.join(f'{name}://' for name in _SOURCES)} can be sampled")
+    if address.engine not in SERVERS:
+        raise InputError(f"{address.shown}: only {' and '.join(f'{name}://' for name in SERVERS)} can be sampled")
     if not address.database:
         raise InputError(
             f"{address.shown}: the URL names no database: {address.engine}://USER:PASSWORD@HOST:PORT/DATABASE"
@@ -147,7 +118,7 @@ class _Sampler:
     first rows, because a row that is referenced has a key.
     """
 
-    def __init__(self, source: Source, chosen: Catalog, file: SampleFile) -> None:
+    def __init__(self, source: Reader, chosen: Catalog, file: SampleFile) -> None:
         self._source, self._chosen, self._file = source, chosen, file
         self._tables = {table.path: table for table in chosen.tables}
         self._seen: dict[TablePath, set[Record]] = defaultdict(set)

@@ -66,9 +66,6 @@ KINDS = {
 }
 """The kinds of values, by name."""
 
-NUMBERS = frozenset({"integer", "whole", "numeric", "float"})
-"""The kinds whose texts are numbers."""
-
 
 def to_cell(kind: str, text: str | None) -> Cell:
     """Return the cell for the text of a value; NULL stays NULL."""

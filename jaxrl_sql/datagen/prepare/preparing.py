@@ -16,7 +16,6 @@ from jaxrl_sql.config.prepare import TAKEN, EvalSet, PrepareConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.prepare.choose import Chosen, choose, without_repeats
 from jaxrl_sql.datagen.prepare.split import split_off
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_split, plain_record, skipped_lines
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.jsonl import write_lines
@@ -27,8 +26,11 @@ MANIFEST, SCRATCH = "manifest.json", TAKEN[2]
 _BLOCK = 1 << 20
 
 
-def prepare(cfg: PrepareConfig) -> None:
-    """Choose, merge, split and write; raises InputError for what cannot be merged, chosen or split."""
+def prepare(cfg: PrepareConfig) -> list[str]:
+    """Choose, merge, split and write; return lines on what was taken and left out.
+
+    Raises InputError for what cannot be merged, chosen or split.
+    """
     out = Path(cfg.out)
     _refuse_other_work(out, cfg.evals)
     judged = {name: evaluated(name, one) for name, one in cfg.evals.items()}
@@ -65,7 +67,7 @@ def prepare(cfg: PrepareConfig) -> None:
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.rmtree(out / SCRATCH, ignore_errors=True)
-    _show(out, chosen, judged, splits, manifest)
+    return summary_lines(out, chosen, judged, splits, manifest)
 
 
 def _refuse_other_work(out: Path, evals: Iterable[str]) -> None:
@@ -181,13 +183,14 @@ def _digest(path: Path) -> str:
     return whole.hexdigest()
 
 
-def _show(
+def summary_lines(
     out: Path,
     chosen: Mapping[str, Chosen],
     judged: Mapping[str, Benchmark],
     splits: Mapping[str, Sequence[Example]],
     manifest: Mapping[str, Any],
-) -> None:
+) -> list[str]:
+    """Return lines on the questions of each source and split, the last one the manifest's path."""
     lines = []
     for name, one in chosen.items():
         lines += [f"{name}: {note}" for note in one.notes]
@@ -198,4 +201,4 @@ def _show(
         lines += [f"{name}: {line}" for line in (*found.notes, *skipped_lines(found.skipped))]
     for name, examples in splits.items():
         lines.append(f"{out / name}: {len(examples)} questions on {len({one.db_id for one in examples})} databases")
-    print_text("\n".join([*lines, str(out / MANIFEST)]))
+    return [*lines, str(out / MANIFEST)]

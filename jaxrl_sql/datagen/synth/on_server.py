@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxrl_sql.databases.copy.kinds import affinity_of
+from jaxrl_sql.databases.engines.kinds import affinity_of
 from jaxrl_sql.databases.sample.served import ServedDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor

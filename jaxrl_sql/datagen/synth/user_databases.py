@@ -9,17 +9,26 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, write_natural_names
+from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
+from jaxrl_sql.databases.sample.served import open_served
 from jaxrl_sql.datagen.reasoning import reason
-from jaxrl_sql.datagen.synth.on_server import Carry
+from jaxrl_sql.datagen.synth.dataset import check_spec
+from jaxrl_sql.datagen.synth.on_server import Carry, carry_to
 from jaxrl_sql.datagen.synth.questions import QuestionGenerator, ask_in_mysql, grade_quota
 from jaxrl_sql.datagen.synth.read_database import read_database
 from jaxrl_sql.datagen.synth.spec import Question, RunSql, SynthSpec
+from jaxrl_sql.text2sql.env.executor import Executor, Limits, make_executor
 from jaxrl_sql.types import InputError
+
+# Counting the rows of a large table takes longer than a gold may.
+_READ_MS = 60_000
+_STEPS = 300_000_000  # some 3 s: what a table of millions of rows takes
 
 
 class FileQuestions(NamedTuple):
@@ -75,6 +84,46 @@ def questions_of_file(path: Path, runners: Runners, count: int, spec: SynthSpec)
 
 def _top(reasons: Counter[str]) -> str:
     return "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+
+
+def generate_for_databases(
+    databases: Sequence[str],
+    out: Path,
+    count: int,
+    spec: SynthSpec,
+    leave_out: Sequence[str] = (),
+    is_linked: bool = False,
+    note: Callable[[str], object] = lambda _: None,
+) -> list[FileQuestions]:
+    """Generate up to `count` questions of each SQLite file or server URL, and write them as `generate_for_files` does.
+
+    `leave_out` names tables and columns of a server's database; `note` reports the sampling of a server.
+    """
+    check_spec(spec)
+    for db in databases:
+        if not is_served(db):
+            refuse_leave_out(leave_out, db)
+    served = [open_served(db, None, leave_out, note) if is_served(db) else None for db in databases]
+    paths = [database.shown_by if database else Path(db) for db, database in zip(databases, served, strict=True)]
+    with make_executor(ExecutorConfig(vm_steps=_STEPS)) as executor:
+        limits = Limits(timeout_ms=_READ_MS)
+        runners = {
+            path: Runners(
+                _run_on(executor, path, limits),
+                _run_on(executor, path),
+                carry_to(executor, database) if database else None,
+            )
+            for path, database in zip(paths, served, strict=True)
+        }
+        return generate_for_files(paths, out, runners, count, spec, is_linked)
+
+
+def _run_on(executor: Executor, path: Path, limits: Limits | None = None) -> RunSql:
+    def run(sql: str) -> Sequence[tuple[object, ...]] | None:
+        outcome = executor.execute(path, sql, limits=limits)
+        return outcome.rows if outcome.status == "ok" else None
+
+    return run
 
 
 def generate_for_files(

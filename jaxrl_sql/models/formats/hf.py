@@ -209,6 +209,16 @@ def _checked_dtype(dtype: str) -> Any:
     return jnp.dtype(dtype)
 
 
+def _layer(stacked: jax.Array | np.ndarray, number: int) -> jax.Array | np.ndarray:
+    """Return a layer of a stacked array: on a device by one program per shape, not one per layer."""
+    return _layer_on_device(stacked, number) if isinstance(stacked, jax.Array) else stacked[number]
+
+
+@jax.jit
+def _layer_on_device(stacked: jax.Array, number: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
+
+
 def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (name, tensor) in the file's layout, one tensor on the host at a time.
 
@@ -217,7 +227,7 @@ def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tupl
     for spec in param_specs(config):
         leaf = leaf_of(params, spec)
         for layer, name in enumerate(spec.hf_names()):
-            tensor = gathered(leaf[layer] if spec.is_stacked else leaf).astype(dtype, copy=False)
+            tensor = gathered(_layer(leaf, layer) if spec.is_stacked else leaf).astype(dtype, copy=False)
             refuse_broken_weights(f"export to {np.dtype(dtype)}", () if is_sound(tensor) else (name,))
             flat = spec.hf_shape[::-1] if spec.hf_transposed else spec.hf_shape
             tensor = tensor.reshape(flat)

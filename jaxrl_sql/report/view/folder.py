@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl_sql.config import ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.report.facts import Evaluations, what_was_evaluated
 from jaxrl_sql.report.folder import AnswersFolder, Row, row_of, used_tokens
 from jaxrl_sql.report.groups import (
@@ -22,12 +23,15 @@ from jaxrl_sql.report.groups import (
     add_advantages,
     chunks,
     last_evaluations,
+    open_result_folder,
     read_chunk,
     read_tokens,
 )
 from jaxrl_sql.report.html import run_data
 from jaxrl_sql.report.load import config_of, load_run, settings_of
 from jaxrl_sql.report.view.judging import Asked, Judge, asked_of
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.evals.differences import REASONS
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.render import ddl
@@ -56,6 +60,38 @@ class WrittenPart(NamedTuple):
     rows: list[Row]
 
 
+@contextmanager
+def open_view(
+    folders: Sequence[str], out: Path | None, most_judged: int, seconds: float, report: Callable[[str], None] | None
+) -> Iterator[View]:
+    """Open one or two runs or evaluations, and the executor that judges their answers; yield their view.
+
+    `out`: RUN/view where None; `most_judged`: distinct answers to judge by every rule, in calls of about `seconds`.
+    """
+    sources = [open_result_folder(folder) for folder in folders]
+    runs = [source for source in sources if source.kind == RUN]
+    with ExitStack() as opened:
+        judge = None
+        if most_judged > 0 and runs:
+            executor = opened.enter_context(make_executor(*executor_settings(runs)))
+            judge = Judge(executor, most_judged, seconds)
+        yield View(sources, out or sources[0].folder / "view", judge, report)
+
+
+def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
+    """Return the limits of the first run's executor, and the hidden columns of all.
+
+    Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
+    """
+    configs = []
+    for run in runs:
+        try:
+            configs.append(load_config(run.folder / CONFIG))
+        except InputError:
+            configs.append(TrainConfig())
+    return configs[0].executor, [name for config in configs for name in config.data.hide]
+
+
 class View:
     """Write the folder `out` of sources; `update` writes what is other than before and returns whether anything was.
 
@@ -68,7 +104,7 @@ class View:
         for source in sources:
             chunks(source)  # refused before anything is written
         self._sources, self._judge, self._tell = sources, judge, tell or (lambda _: None)
-        self._out = out
+        self.out = out
         self._scans: dict[Key, Scan] = {}
         self._parts: dict[Key, int] = {}
         self._written: dict[Key, WrittenPart] = {}
@@ -81,7 +117,7 @@ class View:
 
     @cached_property
     def _folder(self) -> AnswersFolder:
-        return AnswersFolder(self._out)
+        return AnswersFolder(self.out)
 
     def update(self, is_live: bool = False) -> bool:
         """Write what has changed in the sources, and last that it has."""

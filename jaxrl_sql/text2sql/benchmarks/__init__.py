@@ -10,10 +10,12 @@ from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark, skipped_lines
 from jaxrl_sql.text2sql.benchmarks.detect import FORMATS, located
 from jaxrl_sql.text2sql.benchmarks.folder import PLAIN, plain_record
 from jaxrl_sql.text2sql.benchmarks.gather import Format, gather, with_ids
+from jaxrl_sql.text2sql.benchmarks.memory import benchmark_of
 
 __all__ = [
     "FORMATS",
     "Benchmark",
+    "benchmark_of",
     "load_benchmark",
     "load_folder",
     "load_split",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside
 from jaxrl_sql.text2sql.benchmarks.files import Notes, compare_golds, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, on_server, said, uid_or
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, on_server, said, uid_or
+from jaxrl_sql.types import InputError
 
 _MINI_DEV = ("dev_databases", "mini_dev_databases", "databases")
 _DATABASES = {
@@ -76,9 +76,13 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
         raise no_split(folder, split, there)
     path = there[chosen]
     records = read_records(path, notes)
-    uids = [uid_or(record, f"bird_{chosen}_{i}", path, "question_id", "id") for i, record in enumerate(records)]
     more = on_server(chosen.removeprefix("mini_dev_"))
-    items = [_item(record, uid)._replace(more=more) for record, uid in zip(records, uids, strict=True)]
+    items = []
+    for number, record in enumerate(records):
+        uid = uid_or(record, f"bird_{chosen}_{number}", path, "question_id", "id")
+        sql = said(record, "SQL", "sql", "query")
+        item = item_of(record, uid, sql, evidence=("evidence", "hint"), difficulty=("difficulty",))
+        items.append(item._replace(more=more))
     for name in _GOLDS.get(chosen, ()):
         if (folder / name).is_file():
             golds = [(item.uid, item.sql, item.db_id) for item in items]
@@ -92,18 +96,6 @@ def read_bird(folder: Path, split: str, notes: Notes) -> Found:
         notes.append(f"{own[0]} is missing: databases are those of {databases.roots[0]}")
     _tell_descriptions(databases, {item.db_id for item in items}, notes)
     return Found(items, databases, f"{path} (databases are expected in {folder / names[0]})")
-
-
-def _item(record: Record, uid: str) -> Item:
-    return Item(
-        uid,
-        said(record, "db_id"),
-        said(record, "question"),
-        said(record, "SQL", "sql", "query"),
-        said(record, "evidence", "hint"),
-        said(record, "difficulty"),
-        fields=tuple(record),
-    )
 
 
 def _tell_tied(path: Path, items: list[Item], notes: Notes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jaxrl_sql.text2sql.benchmarks.benchmark import Skipped
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes
 from jaxrl_sql.text2sql.env.files import id_values, is_blank, uid_of
-from jaxrl_sql.types import UNPLACED, Example, InputError
+from jaxrl_sql.types import UNPLACED, Example, InputError, Record
 
 _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
@@ -147,6 +147,20 @@ def example_of(item: Item, databases: Databases) -> Example:
         suite=() if item.db_path or item.more.get("engine_url") else databases.suite(item.db_id),
         **item.more,
     )
+
+
+def item_of(
+    record: Record,
+    uid: str,
+    sql: str,
+    *,
+    question: Sequence[str] = ("question",),
+    evidence: Sequence[str] = ("evidence",),
+    difficulty: Sequence[str] = (),
+) -> Item:
+    """Make the question of a record; `question`, `evidence` and `difficulty` are the fields that may hold them."""
+    texts = said(record, *question), sql, said(record, *evidence), said(record, *difficulty)
+    return Item(uid, said(record, "db_id"), *texts, fields=tuple(record))
 
 
 def said(record: Mapping[str, Any], *names: str) -> str:

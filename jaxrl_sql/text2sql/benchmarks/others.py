@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, no_split, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, item_of, no_split, said, uid_or
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
@@ -19,8 +19,7 @@ def _item(record: dict[str, object], uid: str, path: Path, databases: Databases,
     """Make a question; of a database that is not there under its own name, `other` is looked for."""
     uid, db_id = uid_or(record, uid, path, "id", "question_id"), said(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
-    sql = said(record, "query", "sql", "SQL")
-    return Item(uid, db_id, said(record, "question"), sql, said(record, "evidence"), fields=tuple(record))
+    return item_of(record, uid, said(record, "query", "sql", "SQL"))._replace(db_id=db_id)
 
 
 def is_kaggle(folder: Path) -> bool:

@@ -8,9 +8,9 @@ questions alone, or with a few databases of their own: Spider's folder is looked
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import (
@@ -22,7 +22,7 @@ from jaxrl_sql.text2sql.benchmarks.files import (
     read_records,
     statements,
 )
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, no_split, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, said, uid_or
 from jaxrl_sql.types import Record
 
 _DATABASES = ("database", "databases")
@@ -106,58 +106,9 @@ def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes)
     return [sql for sql, _ in lines]
 
 
-def _item(record: Mapping[str, Any], uid: str, path: Path, sql: str, difficulty: str = "") -> Item:
-    question = said(record, "SpiderSynQuestion", "question")
-    uid = uid_or(record, uid, path, "id", "question_id", "uid")
-    evidence, fields = said(record, "evidence"), tuple(record)
-    return Item(uid, said(record, "db_id"), question, mended(sql), evidence, difficulty, fields=fields)
-
-
-def read_dk(folder: Path, split: str, notes: Notes) -> Found:
-    """Read Spider-DK; an example's difficulty is the kind of knowledge it needs, `T0` (none) to `T5`."""
-    if split not in ("", "dev", "test"):
-        raise no_split(folder, split, ["dev"])
-    records = read_records(folder / "Spider-DK.json", notes)
-    items = []
-    for number, record in enumerate(records):
-        kind = said(record, "type")
-        items.append(
-            _item(
-                record,
-                f"spider_dk_{number}",
-                folder / "Spider-DK.json",
-                said(record, "query"),
-                f"T{kind}" if kind else "",
-            )
-        )
-    return _on_spider(folder, items, "Spider-DK.json", notes)
-
-
-def read_realistic(folder: Path, split: str, notes: Notes) -> Found:
-    """Read Spider-Realistic."""
-    if split not in ("", "dev", "test"):
-        raise no_split(folder, split, ["dev"])
-    records = read_records(folder / "spider-realistic.json", notes)
-    items = [
-        _item(one, f"spider_realistic_{i}", folder / "spider-realistic.json", said(one, "query"))
-        for i, one in enumerate(records)
-    ]
-    return _on_spider(folder, items, "spider-realistic.json", notes)
-
-
-def read_syn(folder: Path, split: str, notes: Notes) -> Found:
-    """Read Spider-Syn: dev (the usual one) or train."""
-    files = {"dev": "dev.json", "train": "train_spider.json"}
-    there = [name for name, file in files.items() if (folder / file).is_file()]
-    chosen = split or next(iter(there), "")
-    if chosen not in there:
-        raise no_split(folder, split, there)
-    records = read_records(folder / files[chosen], notes)
-    items = [
-        _item(one, f"spider_syn_{chosen}_{i}", folder / files[chosen], said(one, "query"))
-        for i, one in enumerate(records)
-    ]
-    return _on_spider(folder, items, files[chosen], notes)
+def _item(record: Record, by_place: str, path: Path, sql: str) -> Item:
+    uid = uid_or(record, by_place, path, "id", "question_id", "uid")
+    return item_of(record, uid, mended(sql), question=("SpiderSynQuestion", "question"))
 
 
 def is_archer(folder: Path) -> bool:
@@ -165,29 +116,42 @@ def is_archer(folder: Path) -> bool:
     return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
 
 
-def read_archer(folder: Path, split: str, notes: Notes) -> Found:
-    """Read Archer: dev (the usual one) or train; what has to be known is the evidence.
+class _Set(NamedTuple):
+    """A set on Spider's databases: its files by split, the usual one first, and the fields of its records.
 
-    The difficulty is the kinds of reasoning, those of `+ - * / C H` that a question needs: arithmetic, commonsense (C)
-    and hypothetical (H).
+    `difficulty` reads a record's difficulty; `evidence` is the field of its evidence.
     """
-    files = {"dev": "dev.json", "train": "train.json"}
-    there = [name for name, file in files.items() if (folder / file).is_file()]
-    chosen = split or next(iter(there), "")
-    if chosen not in there:
-        raise no_split(folder, split, there)
-    items = []
-    for number, record in enumerate(read_records(folder / files[chosen], notes)):
-        kinds = said(record, "reasoning_type").split()
-        difficulty = " ".join(sorted(kinds, key=_kind))
-        path = folder / files[chosen]
-        item = _item(record, f"archer_{chosen}_{number}", path, said(record, "query"), difficulty)
-        items.append(item._replace(evidence=said(record, "commonsense_knowledge")))
-    return _on_spider(folder, items, files[chosen], notes)
+
+    name: str
+    files: Mapping[str, str]
+    difficulty: Callable[[Record], str] = lambda _: ""
+    evidence: str = "evidence"
+
+    def read(self, folder: Path, split: str, notes: Notes) -> Found:
+        """Read a split of the set; one that is a single file is its test split, too."""
+        there = [name for name, file in self.files.items() if (folder / file).is_file()]
+        is_single = len(self.files) == 1
+        chosen = next(iter(there), "") if not split or (is_single and split == "test") else split
+        if chosen not in there:
+            raise no_split(folder, split, there)
+        path, prefix = folder / self.files[chosen], self.name if is_single else f"{self.name}_{chosen}"
+        items = [
+            _item(record, f"{prefix}_{i}", path, said(record, "query"))._replace(
+                difficulty=self.difficulty(record), evidence=said(record, self.evidence)
+            )
+            for i, record in enumerate(read_records(path, notes))
+        ]
+        return _on_spider(folder, items, path.name, notes)
 
 
-def _kind(name: str) -> tuple[int, str]:
-    return "+-*/CH".find(name), name
+def _knowledge(record: Record) -> str:
+    """Return the kind of knowledge that a question of Spider-DK needs, `T0` (none) to `T5`."""
+    return f"T{kind}" if (kind := said(record, "type")) else ""
+
+
+def _reasoning(record: Record) -> str:
+    """Return the reasoning of a question of Archer: arithmetic (`+ - * /`), commonsense (C), hypothetical (H)."""
+    return " ".join(sorted(said(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
 
 def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
@@ -223,24 +187,30 @@ _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
 SPIDER = Format(
     "spider", "test_suite", "spider", f"dev.json, train_spider.json or test.json, {_TABLES}", is_spider, read_spider
 )
+_DK, _REALISTIC = "Spider-DK.json", "spider-realistic.json"
 SPIDER_DK = Format(
     "spider_dk",
     "test_suite",
     "spider",
-    "Spider-DK.json, beside Spider's folder",
-    lambda folder: (folder / "Spider-DK.json").is_file(),
-    read_dk,
+    f"{_DK}, next to Spider's folder",
+    lambda folder: (folder / _DK).is_file(),
+    _Set("spider_dk", {"dev": _DK}, _knowledge).read,
 )
 SPIDER_SYN = Format(
-    "spider_syn", "test_suite", "spider", "dev.json with SpiderSynQuestion, beside Spider's folder", is_syn, read_syn
+    "spider_syn",
+    "test_suite",
+    "spider",
+    "dev.json with SpiderSynQuestion, next to Spider's folder",
+    is_syn,
+    _Set("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
 SPIDER_REALISTIC = Format(
     "spider_realistic",
     "test_suite",
     "spider",
-    "spider-realistic.json, beside Spider's folder",
-    lambda folder: (folder / "spider-realistic.json").is_file(),
-    read_realistic,
+    f"{_REALISTIC}, next to Spider's folder",
+    lambda folder: (folder / _REALISTIC).is_file(),
+    _Set("spider_realistic", {"dev": _REALISTIC}).read,
 )
 ARCHER = Format(
     "archer",
@@ -248,5 +218,5 @@ ARCHER = Format(
     "spider",
     "dev.json or train.json with commonsense_knowledge; database/, in it or beside",
     is_archer,
-    read_archer,
+    _Set("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning, "commonsense_knowledge").read,
 )

@@ -5,24 +5,18 @@ A password that a URL does not hold is taken from where the engine's own program
 
 from __future__ import annotations
 
-import difflib
 import os
 import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
 from jaxrl_sql.types import UNPLACED, InputError
-
-ENGINES = {"postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
-"""The engine of each scheme of a server's URL."""
+from sqlexec_rs import join_url, split_url
 
 _FORMS = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@HOST:PORT or duckdb:FOLDER"
-_PORTS = {"postgresql": 5432, "mysql": 3306}
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_OPTIONS = ("sslmode", "sslrootcert", "roles", "allow")
-_MOST_ROLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +82,7 @@ class Address:
         """Return the URL of a database with user and password, as the executor takes it."""
         if self.folder:
             return self.named(database)
-        user = quote(self.user, safe="") + (f":{quote(self.password, safe='')}" if self.password else "")
-        tail = "&".join(f"{name}={quote(value, safe='/')}" for name, value in self.options)
-        host = quote(self.host, safe="") if self.host.startswith("/") else _host(self.host)
-        return f"{self.engine}://{user}@{host}:{self.port}/{quote(database, safe='')}{f'?{tail}' if tail else ''}"
+        return join_url(self.engine, self.host, self.port, self.user, self.password, database, self.options)
 
     def told(self, database: str) -> str:
         """Return the URL of a database with its user and without the password, to be written down."""
@@ -116,40 +107,14 @@ def parse_address(text: str) -> Address:
         if not rest or rest.startswith("//"):
             raise InputError(f"{_bare(text)}: DuckDB's files are in a folder: give duckdb:FOLDER")
         return Address("duckdb", folder=rest)
-    if scheme not in ENGINES or not rest.startswith("//"):
-        raise InputError(f"{_bare(text)}: no address of a database: give {_FORMS}")
     try:
-        parts = urlsplit(text)
-        port = parts.port
+        engine, host, port, user, password, database, options = split_url(text)
     except ValueError as error:
-        raise InputError(f"{_bare(text)}: not a URL ({_shortened(error)}): give {_FORMS}") from None
-    engine = ENGINES[scheme]
-    if not parts.hostname or not parts.username:
-        raise InputError(f"{_bare(text)}: no {'user' if parts.hostname else 'host'}: give {_FORMS}")
-    options = tuple(parse_qsl(parts.query, keep_blank_values=True))
-    strange = [name for name, _ in options if name not in _OPTIONS]
-    if strange:
-        near = difflib.get_close_matches(strange[0].lower(), _OPTIONS, n=1, cutoff=0.6)
-        hint = f". Did you mean {near[0]}?" if near else ""
-        known = ", ".join(_OPTIONS)
-        raise InputError(f"{_bare(text)}: no option {strange[0]!r} of a URL is known: there are {known}{hint}")
-    repeated = [name for name in dict(options) if [other for other, _ in options].count(name) > 1]
-    if repeated:
-        raise InputError(f"{_bare(text)}: the option {repeated[0]} occurs twice")
-    if parts.fragment:
+        raise InputError(f"{_bare(text)}: {error}: give {_FORMS}") from None
+    if "#" in text:
         raise InputError(f"{_bare(text)}: a URL of a database has no part behind #: write %23 in a password or name")
-    roles = dict(options).get("roles", "1")
-    if roles not in map(str, range(1, _MOST_ROLES + 1)):
-        raise InputError(f"{_bare(text)}: roles={roles} is no number from 1 to {_MOST_ROLES}")
-    return Address(
-        engine,
-        unquote(parts.hostname),
-        port or _PORTS[engine],
-        unquote(parts.username),
-        unquote(parts.password or "") or os.environ.get(_PASSWORDS[engine], ""),
-        unquote(parts.path.removeprefix("/")),
-        options,
-    )
+    password = password or os.environ.get(_PASSWORDS[engine], "")
+    return Address(engine, host, port, user, password, database, tuple(options))
 
 
 def open_url(text: str) -> str:
@@ -190,11 +155,6 @@ def _bare(text: str) -> str:
     head, slashes, rest = text.partition("://")
     before, at, behind = rest.rpartition("@")
     return f"{head}{slashes}{behind if at else before + behind.partition(':')[0]}"
-
-
-def _shortened(error: ValueError) -> str:
-    # urlsplit repeats the port, which is a part of the password where an `@` or `:` in it was not percent-encoded.
-    return "its port is no number: %-encode :, /, ? and @ in a password" if "ort" in str(error) else "it is malformed"
 
 
 def _host(name: str) -> str:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxrl_sql.text2sql.env import files
-from jaxrl_sql.text2sql.env.files import Paired, Predictions
-from jaxrl_sql.types import Example
+from jaxrl_sql.text2sql.env.files import Paired, Prediction, Predictions
+from jaxrl_sql.types import Example, InputError
 
 
 def read_predictions(path: str | Path, field: str = "") -> Predictions:
     """Read a file of predictions, its SQL from `field` where one is named; raises InputError."""
     with files.told_as_ours():
         return files.read_predictions(path, field)
+
+
+def predictions_of(sqls: Mapping[str, str | None], name: str) -> Predictions:
+    """Return predictions that are in memory, SQL by question id; errors and notes call them `name`.
+
+    A blank text counts as no SQL. Raises InputError for an empty mapping and for a value that is neither text nor None.
+    """
+    if not sqls:
+        raise InputError(f"{name}: no predictions in it")
+    for uid, sql in sqls.items():
+        if not (sql is None or isinstance(sql, str)):
+            raise InputError(f"{name}: {uid}: {sql!r} is neither SQL nor None")
+    texts = {uid: (sql or "").encode("utf-8", errors="replace").decode().strip() for uid, sql in sqls.items()}
+    found = tuple(Prediction(str(uid), text or None, "", name) for uid, text in texts.items())
+    return Predictions(Path(name), "SQL by question id", found, is_chosen=True)
 
 
 def pair(

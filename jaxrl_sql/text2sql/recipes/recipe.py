@@ -15,7 +15,7 @@ from jaxrl_sql.text2sql.env.turns import Action, Environment
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, ShowSchema, chat_style, compact_style, tagged_style
 from jaxrl_sql.text2sql.prompts.template import read_template
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read, read_plain, with_beginning
-from jaxrl_sql.text2sql.rewards.score import RewardRule, ScoredResponse, TextJob, collect, submit_texts
+from jaxrl_sql.text2sql.rewards.score import RewardFunction, RewardRule, ScoredResponse, TextJob, collect, submit_texts
 from jaxrl_sql.text2sql.schema.render import RENDERERS, SHOW_EXAMPLES
 from jaxrl_sql.types import Example, InputError, Response, Reward
 
@@ -36,7 +36,8 @@ class Recipe(NamedTuple):
     `rules` compare results, with `options`; `reward` pays. `stops` are the strings that end a turn; `turns(executor,
     example, budget)` makes the environment's side of a dialogue of so many turns, for systems that have several.
     `advantage` and `loss` replace those of the configuration. `eval_rule` judges its answers when they are evaluated in
-    training, by the system's paper; "" for the rule of the set that is evaluated on.
+    training, by the system's paper; "" for the rule of the set that is evaluated on. `reward_function` of a caller
+    reads the answer's text and question too, and replaces the total of `reward`.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Recipe(NamedTuple):
     thinking_instruction: str = ""
     template: str = "generic"
     eval_rule: str = ""
+    reward_function: RewardFunction | None = None
 
     def style(
         self,
@@ -207,7 +209,7 @@ class Recipe(NamedTuple):
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:
         """Wait for a submitted job; rewards, SQL and statuses in order."""
-        return collect(job, self.reward)
+        return collect(job, self.reward, self.reward_function)
 
     def score(
         self, executor: SqlExecutor, examples: Sequence[Example], responses: Sequence[Response], begun: str = ""

@@ -6,6 +6,7 @@ waits for the verdicts and turns them into rewards. A response without SQL is se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jaxrl_sql.text2sql.env.executor import score_rows
 from jaxrl_sql.text2sql.env.ports import NO_SQL, NOT_TRANSLATED, ScoreRow, SqlExecutor, SqlJob
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_trusted, is_verdict, stop_if_away
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, Read
-from jaxrl_sql.types import Example, Golds, Response, Reward
+from jaxrl_sql.types import Example, Golds, InputError, Response, Reward, whole_text
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
 
@@ -47,6 +48,24 @@ class ScoredResponse(NamedTuple):
         return self.gold_ok and is_trusted(self.status, self.stop)
 
 
+class Answer(NamedTuple):
+    """An answer as a caller's reward function reads it: its text, its SQL (None: it has none), and its question.
+
+    The text of a dialogue holds the observations too. `status` is how the SQL ended (`ok`, `no_sql`, `syntax_error`,
+    …), and `reward` the recipe's reward.
+    """
+
+    text: str
+    sql: str | None
+    example: Example
+    status: str
+    reward: Reward
+
+
+RewardFunction = Callable[[Answer], float | Reward]
+"""Returns the reward that replaces the recipe's; to add to that, it returns `answer.reward.total` plus its own part."""
+
+
 class _Request(NamedTuple):
     db_path: str | list[str]
     sql: str
@@ -54,12 +73,14 @@ class _Request(NamedTuple):
 
 
 class TextJob(NamedTuple):
-    """Responses on their way through the executor; `job` is None when there was nothing to run.
+    """Responses to `examples` on their way through the executor; `job` is None when there was nothing to run.
 
     `settled[i]` is the verdict of a response that needs no run, None of the others, whose `requests` stand in order.
     """
 
     executor: SqlExecutor
+    examples: tuple[Example, ...]
+    responses: tuple[Response, ...]
     readings: tuple[ParsedResponse, ...]
     settled: tuple[ScoreRow | None, ...]
     requests: tuple[_Request, ...]
@@ -106,7 +127,17 @@ def submit_texts(
     if requests:
         db_paths, pred_sqls, golds = zip(*requests, strict=True)
         job = executor.submit_score(db_paths, pred_sqls, golds, rules=tuple(rules), options=how)
-    return TextJob(executor, readings, tuple(settled), tuple(requests), tuple(rules), how, job)
+    return TextJob(
+        executor,
+        tuple(examples),
+        tuple(responses),
+        readings,
+        tuple(settled),
+        tuple(requests),
+        tuple(rules),
+        how,
+        job,
+    )
 
 
 def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
@@ -114,11 +145,14 @@ def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
     return [*example.suite] if example.suite and _SUITE_RULE in rules else example.database
 
 
-def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
+def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = None) -> list[ScoredResponse]:
     """Wait for a job and pay each response, in the order in which they were submitted.
 
+    A caller's reward `function` replaces the rewards of `reward`, which it reads.
+
     A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load. A
-    run without a verdict is retried, too, and never rewarded. Raises InputError if a server cannot be reached.
+    run without a verdict is retried, too, and never rewarded. Raises InputError if a server cannot be reached, and for
+    a function's reward that is no finite number.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
     _stop_if_away(job, rows)
@@ -126,15 +160,36 @@ def collect(job: TextJob, reward: RewardRule) -> list[ScoredResponse]:
     _stop_if_away(job, rows)
     ran = iter(rows)
     scored = []
-    for reading, verdict in zip(job.readings, job.settled, strict=True):
+    for i, (reading, verdict) in enumerate(zip(job.readings, job.settled, strict=True)):
         row = next(ran) if verdict is None else verdict
         paid = reward(reading, row)
+        if function is not None:
+            text = whole_text(job.responses[i])
+            paid = paid_by(function, Answer(text, reading.sql, job.examples[i], row.pred_status, paid))
         if not is_verdict(row.pred_status, row.stop):
             paid = Reward(0.0, dict.fromkeys(paid.parts, 0.0))
         scored.append(
             ScoredResponse(paid, reading.sql, row.pred_status, row.gold_status, row.stop, reading.well_formed)
         )
     return scored
+
+
+def paid_by(function: RewardFunction, answer: Answer) -> Reward:
+    """Return a function's reward for an answer; of a number the parts are the recipe's, and its total as `recipe`.
+
+    Raises InputError for a reward that is no finite number.
+    """
+    value = function(answer)
+    if not isinstance(value, Reward):
+        parts = {**answer.reward.parts, "recipe": answer.reward.total}
+        value = Reward(value, parts)
+    try:
+        total = float(value.total)
+    except (TypeError, ValueError):
+        total = math.nan
+    if not math.isfinite(total):
+        raise InputError(f"reward: {value.total!r} for an answer to {answer.example.uid} is no finite number")
+    return Reward(total, value.parts)
 
 
 def _stop_if_away(job: TextJob, rows: Sequence[ScoreRow]) -> None:

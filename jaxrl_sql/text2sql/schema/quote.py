@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # Words that SQLite does not take as a bare name everywhere (as a table, a column, after a dot). Most of its keywords
 # are free; the join words are not ambiguous to SQLite in all places, but are quoted for the reader's sake.
@@ -30,11 +31,16 @@ _KEYWORDS = frozenset(
 _BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
 
 
-def quote_name(name: str, *, always: bool = False) -> str:
-    """Return the name as SQL can use it: itself, or in double quotes (doubled inside) when it has to be."""
+def quote_name(name: str, *, always: bool = False, mark: str = '"') -> str:
+    """Return the name as SQL can use it: itself, or between marks (doubled inside) when it has to be."""
     if not always and _BARE.fullmatch(name) and name.lower() not in RESERVED:
         return name
-    return '"' + name.replace('"', '""') + '"'
+    return mark + name.replace(mark, 2 * mark) + mark
+
+
+def quote_names(names: Iterable[str], *, always: bool = False, mark: str = '"') -> str:
+    """Return names as SQL can use them, with commas."""
+    return ", ".join(quote_name(name, always=always, mark=mark) for name in names)
 
 
 def as_omnisql(name: str, mark: str = "`") -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.env.hiding import are_readable
 from jaxrl_sql.text2sql.schema.cache import Version, version_of
-from jaxrl_sql.text2sql.schema.quote import quote_name
+from jaxrl_sql.text2sql.schema.quote import quote_name, quote_names
 from jaxrl_sql.text2sql.schema.sqlite_file import is_of_one_part, read_file
 from jaxrl_sql.types import InputError
 
@@ -184,7 +184,7 @@ def _read_columns(
 
 def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
     """Return why no query can read and compare these columns, or "". The query is prepared, and not run."""
-    names = ", ".join(quote_name(column.name, always=True) for column in columns)
+    names = quote_names((column.name for column in columns), always=True)
     if not names:
         return ""
     try:

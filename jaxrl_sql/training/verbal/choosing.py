@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from jaxrl_sql.config import DataConfig, TrainConfig, changed
 from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
-from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.fingerprint import digests, fingerprint, keys_of
 from jaxrl_sql.inference.policy_client import open_policy_client
-from jaxrl_sql.inference.training_set import split_questions
+from jaxrl_sql.inference.training_set import make_synthetic, split_questions
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
@@ -26,12 +25,11 @@ from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.endpoint import budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import asked_otherwise, find_asked, with_date
-from jaxrl_sql.runtime.tables import show_table
-from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.benchmarks import Benchmark, skipped_lines
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.choices import Chosen, compare_choices, table
 from jaxrl_sql.text2sql.evals.endings import cut_at, ending_metrics, finish_reasons, incomplete_warning
+from jaxrl_sql.text2sql.evals.tables import Table
 from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.prompts.chat import THINKING, chat_messages, render_chat
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, make_prompts, message_texts, shown_schema
@@ -93,8 +91,23 @@ class Work:
             self.display.update(done, spent.shown())
 
 
-def verbal(config: TrainConfig) -> int:
-    """Choose an answer to every question, and report the accuracy of the choice; return the exit code."""
+class VerbalResult(NamedTuple):
+    """The accuracy of the choice as a table, lines on costs and incomplete work, and the file with the numbers.
+
+    `unanswered`: a line on attempts without an answer; `has_failed`: there were no others; `stopped`: the error that
+    stopped the run before all questions were asked.
+    """
+
+    table: Table
+    notes: tuple[str, ...]
+    unanswered: str
+    stopped: JaxrlSqlError | None
+    path: Path
+    has_failed: bool
+
+
+def verbal(config: TrainConfig) -> VerbalResult:
+    """Choose an answer to every question, write the files, and compare the choice with other ways to choose."""
     cfg, out = config.verbal, Path(config.verbal.out)
     trained = None
     if not cfg.base_url:
@@ -122,16 +135,20 @@ def verbal(config: TrainConfig) -> int:
                     stopped = choose(work, model)
         work.budget.spent = memory.total
         numbers = write(out, work, loaded)
-    shown = table(numbers, loaded.rule)
-    show_table(sys.stdout, shown.title, shown.columns, shown.rows)
-    print_text(work.budget.words())
-    _warn_of_cut(cfg, work.finished.values())
+    unanswered = ""
     if numbers["unanswered"]:
         why = next((f": {one['error']}" for one in reversed(journal.records) if one.get("error")), "")
-        unanswered = f"{numbers['unanswered']:,.0f} attempts were not answered"
-        print_text(f"{unanswered}; {out / 'records.jsonl'} names them{why}", sys.stderr)
-    code = report_unfinished(work, stopped, out)
-    return code or int(0 < numbers["attempts"] == numbers["unanswered"])
+        attempts = f"{numbers['unanswered']:,.0f} attempts were not answered"
+        unanswered = f"{attempts}; {out / 'records.jsonl'} names them{why}"
+    is_spent = isinstance(stopped, BudgetSpentError)
+    return VerbalResult(
+        table=table(numbers, loaded.rule),
+        notes=(work.budget.words(), *_cut_lines(cfg, work.finished.values()), *_unfinished_lines(work, is_spent)),
+        unanswered=unanswered,
+        stopped=None if is_spent else stopped,
+        path=out / "metrics.json",
+        has_failed=0 < numbers["attempts"] == numbers["unanswered"],
+    )
 
 
 def load_questions(config: TrainConfig) -> Benchmark:
@@ -139,8 +156,7 @@ def load_questions(config: TrainConfig) -> Benchmark:
     data = config.data
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
-    if data.source == "synth":
-        generate(Path(data.dir), SynthSpec(seed=data.seed))
+    make_synthetic(data)
     if not config.verbal.include_ids:
         return split_questions(data, data.evals[0], data.limit_eval, config.executor.databases)
     found = split_questions(data, data.evals[0], 0, config.executor.databases)
@@ -315,8 +331,8 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     return numbers
 
 
-def _warn_of_cut(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> None:
-    """Print the shares of answers and of replies that are cut, with the settings to raise."""
+def _cut_lines(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the shares of answers and of replies that are cut, with the settings to raise."""
     stages = (
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
         (JUDGE, "judge's replies", f"verbal.judge_max_tokens={cfg.judge_max_tokens}"),
@@ -324,7 +340,7 @@ def _warn_of_cut(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> N
     for stage, what, setting in stages:
         reasons = _finish_reasons(records, stage)
         if count := reasons["length"]:
-            print_text(incomplete_warning(count, reasons.total(), cut_at(setting), what))
+            yield incomplete_warning(count, reasons.total(), cut_at(setting), what)
 
 
 def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
@@ -333,14 +349,10 @@ def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter
     return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)
 
 
-def report_unfinished(work: Work, stopped: JaxrlSqlError | None, out: Path) -> int:
-    """Print what is unfinished and how to resume; return the exit code, or raise the error that stopped the run."""
+def _unfinished_lines(work: Work, is_spent: bool) -> Iterator[str]:
+    """Yield a line on unfinished questions, and one on how to resume where the budget is spent."""
     if work.left:
         names = ", ".join(example.uid for example in work.left[:_NAMED])
-        print_text(f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}")
-    if isinstance(stopped, BudgetSpentError):
-        print_text(f"verbal.{work.budget.limit} is reached; a larger number continues")
-    elif stopped is not None:
-        raise stopped
-    print_text(str(out / "metrics.json"))
-    return 0
+        yield f"{len(work.left)} of {len(work.examples)} questions are not finished, such as {names}"
+    if is_spent:
+        yield f"verbal.{work.budget.limit} is reached; a larger number continues"

@@ -30,7 +30,7 @@ struct Settings {
 
 /// What one thread keeps from repeat to repeat.
 #[derive(Default)]
-struct Kept<'a> {
+struct ThreadState<'a> {
     connections: HashMap<&'a str, Connection>,
     /// When the query at hand must end, in nanoseconds since the start of the program.
     ends_at: Arc<AtomicU64>,
@@ -67,9 +67,9 @@ fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings:
                 let (start, started) = channel::<Arc<AtomicUsize>>();
                 let answer = answer.clone();
                 scope.spawn(move || {
-                    let mut kept = Kept::default();
+                    let mut state = ThreadState::default();
                     for next in started {
-                        if answer.send(run_share(queries, &next, &mut kept, settings)).is_err() {
+                        if answer.send(run_share(queries, &next, &mut state, settings)).is_err() {
                             return;
                         }
                     }
@@ -100,17 +100,17 @@ fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings:
 fn run_share<'a>(
     queries: &[(&'a str, &'a str)],
     next: &AtomicUsize,
-    kept: &mut Kept<'a>,
+    state: &mut ThreadState<'a>,
     settings: &Settings,
 ) -> Result<Counts, Problem> {
     let mut counts = Counts::default();
     while let Some((path, sql)) = queries.get(next.fetch_add(1, Ordering::Relaxed)) {
-        if !kept.connections.contains_key(path) {
-            kept.connections.insert(path, open(path, &kept.ends_at, settings)?);
+        if !state.connections.contains_key(path) {
+            state.connections.insert(path, open(path, &state.ends_at, settings)?);
         }
-        let connection = kept.connections.get(path).ok_or("the connection is gone")?;
+        let connection = state.connections.get(path).ok_or("the connection is gone")?;
         let ends = settings.started.elapsed() + settings.deadline;
-        kept.ends_at.store(ends.as_nanos() as u64, Ordering::Relaxed);
+        state.ends_at.store(ends.as_nanos() as u64, Ordering::Relaxed);
         counts[match fetch(connection, sql) {
             Ok(()) => 0,
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => 2,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sqlexec_core::{Config, Limits, Pool, Status, WorkerConfig};
 
-#[path = "../tests/adversarial/cases.rs"]
+#[path = "../tests/suite/adversarial/cases.rs"]
 mod cases;
 
 /// The deadline, and how often each list is run.
@@ -48,17 +48,17 @@ fn main() {
     let everything: Vec<String> = listed.chain(cases::slow_to_prepare()).collect();
     let threads = Config { threads: Some(1), cache_bytes: 0, ..Config::default() };
     let processes = Config { worker: Some(WorkerConfig::new(worker)), ..threads.clone() };
-    tell("threads", measure(&threads, &shop, &endless, ROUNDS_IN_THREADS));
-    tell("processes", measure(&processes, &shop, &everything, ROUNDS_IN_PROCESSES));
+    report("threads", measure(&threads, &shop, &endless, ROUNDS_IN_THREADS));
+    report("processes", measure(&processes, &shop, &everything, ROUNDS_IN_PROCESSES));
 }
 
 /// What came of the runs: how long each took beyond the deadline, with the number of its text, and how many met it.
-struct Measured {
+struct Overshoots {
     beyond: Vec<(Duration, usize)>,
     n_late: usize,
 }
 
-fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) -> Measured {
+fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) -> Overshoots {
     let pool = Pool::new(config).unwrap();
     let run = |sql: String, timeout: Duration| {
         let limits = Arc::new(Limits { timeout: Some(timeout), ..Limits::default() });
@@ -67,7 +67,7 @@ fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) ->
         assert!(job.wait(PATIENCE).unwrap());
         (begun.elapsed(), job.outcomes().unwrap()[0].status)
     };
-    let mut measured = Measured { beyond: Vec::new(), n_late: 0 };
+    let mut measured = Overshoots { beyond: Vec::new(), n_late: 0 };
     for round in 0..rounds {
         for (number, sql) in sqls.iter().enumerate() {
             // Opening, and starting the worker where the last run killed one, is not the run's own.
@@ -85,7 +85,7 @@ fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) ->
     measured
 }
 
-fn tell(name: &str, Measured { beyond, n_late }: Measured) {
+fn report(name: &str, Overshoots { beyond, n_late }: Overshoots) {
     let at = |share: f64| beyond[((beyond.len() - 1) as f64 * share).round() as usize].0.as_secs_f64() * 1e3;
     println!("{name} {} {n_late} {:.3} {:.3} {:.3}", beyond.len(), at(0.5), at(0.99), at(1.0));
 }

@@ -23,7 +23,7 @@ const BYTES_PER_STEP: usize = 64;
 
 /// The bounds of a comparison.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ComparisonBounds {
     /// Cells that may be hashed, compared or moved.
     pub(crate) steps: u64,
     pub(crate) deadline: Option<Instant>,
@@ -43,7 +43,7 @@ pub(crate) enum Overrun {
 
 thread_local! {
     /// The bounds of the comparison under way, if it has any.
-    static BOUNDS: RefCell<Option<Bounds>> = const { RefCell::new(None) };
+    static BOUNDS: RefCell<Option<ComparisonBounds>> = const { RefCell::new(None) };
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     static UNTIL_LOOK: Cell<u64> = const { Cell::new(u64::MAX) };
     /// The next look is the first: most comparisons take no other, and little memory.
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 /// Runs a comparison under bounds, or says which was met.
-pub(crate) fn within<T>(bounds: &Bounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
+pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
     BOUNDS.set(Some(bounds.clone()));
     LEFT.set(bounds.steps);
     UNTIL_LOOK.set(0); // the first step looks
@@ -183,8 +183,8 @@ mod tests {
 
     use super::*;
 
-    fn bounds() -> Bounds {
-        Bounds { steps: 1_000_000, deadline: None, cancels: Default::default() }
+    fn bounds() -> ComparisonBounds {
+        ComparisonBounds { steps: 1_000_000, deadline: None, cancels: Default::default() }
     }
 
     #[test]
@@ -207,9 +207,9 @@ mod tests {
         let forever = || loop {
             spend(1);
         };
-        let unbounded = Bounds { steps: u64::MAX, ..bounds() };
+        let unbounded = ComparisonBounds { steps: u64::MAX, ..bounds() };
         let deadline = Some(Instant::now() + Duration::from_millis(20));
-        assert_eq!(within(&Bounds { deadline, ..unbounded.clone() }, forever), Err::<(), _>(Overrun::Wall));
+        assert_eq!(within(&ComparisonBounds { deadline, ..unbounded.clone() }, forever), Err::<(), _>(Overrun::Wall));
         std::thread::scope(|scope| {
             scope.spawn(|| unbounded.cancels[1].store(true, Atomic::Relaxed));
             assert_eq!(within(&unbounded, forever), Err::<(), _>(Overrun::Cancelled));

@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::locks::lock;
 use crate::outcome::{Outcome, Status};
 
 /// The most sessions of a server that were given up and have not ended, with which it gets a new run.
@@ -24,18 +25,18 @@ const PERIOD: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The remains of a session that was given up.
-pub(crate) trait Remains: Send {
+pub(crate) trait AbandonedSession: Send {
     /// Returns whether the session has ended on the server, without waiting for it.
     fn has_ended(&mut self) -> bool;
 }
 
 /// A server, and the remains of a session there, which a thread looks at without the lock of all.
-type Session = (String, Arc<Mutex<Box<dyn Remains>>>);
+type ServerSession = (String, Arc<Mutex<Box<dyn AbandonedSession>>>);
 
 /// The sessions of a pool that were given up and have not ended on their servers.
 #[derive(Default)]
 pub(crate) struct GivenUp {
-    sessions: Mutex<Vec<Session>>,
+    sessions: Mutex<Vec<ServerSession>>,
     /// When a thread has last looked at them; the lock of the thread that looks.
     looked_at: Mutex<Option<Instant>>,
     /// Their number, which a run reads without the lock.
@@ -44,7 +45,7 @@ pub(crate) struct GivenUp {
 
 impl GivenUp {
     /// Keeps a session until it has ended.
-    pub(crate) fn add(&self, server: String, remains: Box<dyn Remains>) {
+    pub(crate) fn add(&self, server: String, remains: Box<dyn AbandonedSession>) {
         let mut sessions = lock(&self.sessions);
         sessions.push((server, Arc::new(Mutex::new(remains))));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
@@ -109,10 +110,6 @@ impl fmt::Debug for GivenUp {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Barrier};
@@ -122,7 +119,7 @@ mod tests {
     /// A session whose end the test decides.
     struct Controlled(Arc<AtomicBool>);
 
-    impl Remains for Controlled {
+    impl AbandonedSession for Controlled {
         fn has_ended(&mut self) -> bool {
             self.0.load(Ordering::Relaxed)
         }
@@ -131,7 +128,7 @@ mod tests {
     /// A session at which a look begins and ends when the test does so.
     struct Slow(Arc<Barrier>);
 
-    impl Remains for Slow {
+    impl AbandonedSession for Slow {
         fn has_ended(&mut self) -> bool {
             self.0.wait();
             self.0.wait();

@@ -65,8 +65,10 @@ compile_error!(
 mod budget;
 pub mod compare;
 mod error;
+mod excess;
 mod given_up;
 mod hint;
+mod locks;
 mod memory;
 mod outcome;
 mod pool;
@@ -91,12 +93,13 @@ pub use pool::{Config, Job, Observer, Pool};
 pub use process::{
     ForeignEngine, Rows, WorkerConfig, outcome_from_bytes, outcome_to_bytes, serve_foreign, worker_main,
 };
-pub use request::{Bound, Caps, Limits, Parameters, Query, Wanted};
+pub use request::{Bound, Caps, Limits, OutputKind, Parameters, Query};
 pub use result::arrow::to_arrow;
 pub use result::hashed_str;
 pub use result::table::{CELL_BYTES, Table};
 pub use result::value::Value;
 pub use scan::HALF_PAIR;
+pub use server::Url;
 pub use sqlite::deadline;
 pub use sqlite::hidden::HiddenColumn;
 pub use sqlite::hooks::options::{check_options, compile_options};

@@ -59,7 +59,7 @@ pub struct Query {
 
 /// What is wanted of a statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum OutputKind {
     /// Its result.
     #[default]
     Rows,
@@ -177,14 +177,14 @@ impl Limits {
         }
         let usual = Self::default();
         let caps = |caps: &Caps| Caps { max_sql_length: 0, ..*caps };
-        let asked = [
+        let bounds = [
             ("cpu_ms", self.cpu.is_some()),
             ("vm_steps", self.vm_steps.is_some()),
             ("heap_bytes", self.heap_bytes != usual.heap_bytes),
             ("temp_bytes", self.temp_bytes != usual.temp_bytes),
             ("SQLite's own limits", caps(&self.caps) != caps(&usual.caps)),
         ];
-        asked.iter().filter(|(_, is_asked)| *is_asked).map(|(name, _)| *name).collect()
+        bounds.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect()
     }
 }
 
@@ -206,21 +206,30 @@ impl Default for Limits {
     }
 }
 
+/// A statement to run on an open database, and the bounds of the run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExecRequest<'a> {
+    pub(crate) sql: &'a str,
+    pub(crate) parameters: Option<&'a Parameters>,
+    pub(crate) wanted: OutputKind,
+    pub(crate) limits: &'a Limits,
+}
+
 /// What an outcome depends on, with identity and limits as numbers of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct RunKey {
     pub(crate) db: u32,
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
     pub(crate) parameters: Option<Arc<Parameters>>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: OutputKind,
 }
 
-impl Hash for Key {
+impl Hash for RunKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.db, self.limits, &self.sql).hash(state);
         // Hardly any is of a plan, or has parameters.
-        if self.wanted != Wanted::Rows {
+        if self.wanted != OutputKind::Rows {
             self.wanted.hash(state);
         }
         if let Some(parameters) = &self.parameters {
@@ -232,7 +241,7 @@ impl Hash for Key {
 /// A run that is queued or under way.
 #[derive(Debug)]
 pub(crate) struct InFlightQuery {
-    pub(crate) key: Key,
+    pub(crate) key: RunKey,
     pub(crate) engine: Engine,
     pub(crate) path: Arc<Path>,
     pub(crate) limits: Arc<Limits>,
@@ -251,8 +260,22 @@ impl InFlightQuery {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Makes a query on a state of SQLite's database `/a`.
+    pub(crate) fn query(sql: &str, db: u32) -> InFlightQuery {
+        let sql = Hashed::new(sql.into());
+        InFlightQuery {
+            key: RunKey { db, limits: 0, sql, parameters: None, wanted: OutputKind::Rows },
+            engine: Engine::Sqlite,
+            path: Path::new("/a").into(),
+            limits: Arc::default(),
+            cancel: Arc::default(),
+            is_for_cache: false,
+            is_gold: false,
+        }
+    }
 
     #[test]
     fn limits_that_no_server_honours_are_named() {

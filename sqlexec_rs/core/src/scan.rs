@@ -108,7 +108,7 @@ pub fn find_excess(sql: &str) -> Option<String> {
 
 /// Tells whether a word stands behind a list of terms, and commas behind it are of something else.
 fn ends_sort_terms(word: &[u8]) -> bool {
-    ["having", "limit", "select", "values", "window"].iter().any(|end| word.eq_ignore_ascii_case(end.as_bytes()))
+    is_among(word, &["having", "limit", "select", "values", "window"])
 }
 
 /// Counts the places in which JSON functions of a SQL text may look for something: each goes through the whole document.
@@ -188,11 +188,14 @@ fn is_short_literal(bytes: &[u8], at: usize) -> bool {
     let next = skip_blank(bytes, end);
     match bytes.get(next) {
         None | Some(b')' | b',') => true,
-        Some(byte) if is_word(*byte) => !["escape", "collate"]
-            .iter()
-            .any(|word| word.as_bytes().eq_ignore_ascii_case(&bytes[next..word_end(bytes, next)])),
+        Some(byte) if is_word(*byte) => !is_among(&bytes[next..word_end(bytes, next)], &["escape", "collate"]),
         Some(_) => false,
     }
+}
+
+/// Returns whether a word is in a list, in any case.
+pub(crate) fn is_among<T: AsRef<[u8]>>(word: &[u8], list: &[T]) -> bool {
+    list.iter().any(|other| other.as_ref().eq_ignore_ascii_case(word))
 }
 
 pub(crate) fn is_word(byte: u8) -> bool {
@@ -248,11 +251,11 @@ pub(crate) fn token_end(bytes: &[u8], at: usize) -> usize {
 
 /// Returns the position after a quoted token; a doubled quote reads as the start of a second token, which ends alike.
 fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
-    (find(bytes, at + 1, quote) + 1).min(bytes.len())
+    (position_of(bytes, at + 1, quote) + 1).min(bytes.len())
 }
 
 fn line_comment_end(bytes: &[u8], at: usize) -> usize {
-    find(bytes, at, b'\n')
+    position_of(bytes, at, b'\n')
 }
 
 fn block_comment_end(bytes: &[u8], at: usize) -> usize {
@@ -266,7 +269,7 @@ fn block_comment_end(bytes: &[u8], at: usize) -> usize {
     bytes.len()
 }
 
-fn find(bytes: &[u8], from: usize, wanted: u8) -> usize {
+fn position_of(bytes: &[u8], from: usize, wanted: u8) -> usize {
     let tail = bytes.get(from..).unwrap_or_default();
     tail.iter().position(|b| *b == wanted).map_or(bytes.len(), |i| from + i)
 }

@@ -14,19 +14,20 @@ const EXIT_WAIT: Duration = Duration::from_secs(2);
 
 /// Threads that are in Python or about to be. A thread that asks for the interpreter while it ends is killed by it in the
 /// middle of our code, so from `atexit` on none may ask, and those under way are waited for.
-struct Gate {
-    state: Mutex<State>,
+struct InterpreterGate {
+    state: Mutex<InterpreterUse>,
     has_left: Condvar,
 }
 
-struct State {
+struct InterpreterUse {
     n_inside: usize,
     is_shut: bool,
 }
 
-static GATE: Gate = Gate { state: Mutex::new(State { n_inside: 0, is_shut: false }), has_left: Condvar::new() };
+static GATE: InterpreterGate =
+    InterpreterGate { state: Mutex::new(InterpreterUse { n_inside: 0, is_shut: false }), has_left: Condvar::new() };
 
-impl Gate {
+impl InterpreterGate {
     fn enter(&self) -> bool {
         let mut state = self.lock();
         if !state.is_shut {
@@ -46,7 +47,7 @@ impl Gate {
         let _ = self.has_left.wait_timeout_while(state, EXIT_WAIT, |state| state.n_inside > 0);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InterpreterUse> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,21 +14,21 @@ use crate::raise_out_of_memory;
 /// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
 /// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
 pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table, rows: Range<usize>) -> PyResult<Bound<'py, PyList>> {
-    let (mut texts, mut room) = (Texts::new(), Room::new(rows.len().saturating_mul(size_of::<usize>()))?);
+    let (mut texts, mut room) = (Texts::new(), MemoryCheck::new(rows.len().saturating_mul(size_of::<usize>()))?);
     let rows = rows.map(|row| {
         if let Err(error) = room.take(table.width().saturating_mul(size_of::<usize>())) {
-            return Made(Err(error));
+            return PyObjectResult(Err(error));
         }
-        let cells = table.row(row).map(|value| Made(value_to_python(py, value, &mut texts, &mut room)));
-        Made(PyTuple::new(py, cells).map(Bound::into_any))
+        let cells = table.row(row).map(|value| PyObjectResult(value_to_python(py, value, &mut texts, &mut room)));
+        PyObjectResult(PyTuple::new(py, cells).map(Bound::into_any))
     });
     PyList::new(py, rows)
 }
 
 /// An object on its way into a list or a tuple, or why there is none.
-struct Made<'py>(PyResult<Bound<'py, PyAny>>);
+struct PyObjectResult<'py>(PyResult<Bound<'py, PyAny>>);
 
-impl<'py> IntoPyObject<'py> for Made<'py> {
+impl<'py> IntoPyObject<'py> for PyObjectResult<'py> {
     type Target = PyAny;
     type Output = Bound<'py, PyAny>;
     type Error = PyErr;
@@ -42,7 +42,7 @@ fn value_to_python<'a, 'py>(
     py: Python<'py>,
     value: Value<'a>,
     texts: &mut Texts<'a, 'py>,
-    room: &mut Room,
+    room: &mut MemoryCheck,
 ) -> PyResult<Bound<'py, PyAny>> {
     let n_bytes = if let Value::Text(bytes) | Value::Blob(bytes) = value { bytes.len() } else { 0 };
     room.take(n_bytes)?;
@@ -59,9 +59,9 @@ fn value_to_python<'a, 'py>(
 pub(crate) const OBJECT_BYTES: usize = 64;
 
 /// Python's small objects are made without an answer that there is no memory; so it is looked at in time whether there is.
-struct Room(usize);
+struct MemoryCheck(usize);
 
-impl Room {
+impl MemoryCheck {
     /// Bytes of objects between two looks.
     const PERIOD: usize = 8 << 20;
 

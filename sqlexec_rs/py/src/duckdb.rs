@@ -8,7 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use sqlexec_core::{
-    Bound as BoundValue, ForeignEngine, Outcome, Parameters, Rows, Status, Value, Wanted, WorkerConfig,
+    Bound as BoundValue, ForeignEngine, Outcome, OutputKind, Parameters, Rows, Status, Value, WorkerConfig,
 };
 
 /// The program, beside the module's own file.
@@ -104,14 +104,14 @@ impl ForeignEngine for Duckdb {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: Wanted,
+        wanted: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>> {
         let run = self.attach(|py, engine| {
             let parameters = parameters.map(|parameters| parameters_to_python(py, parameters)).transpose()?;
             let seconds = time.map(|time| time.as_secs_f64());
-            let is_plan = wanted == Wanted::Plan;
+            let is_plan = wanted == OutputKind::Plan;
             let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds, is_plan))?;
             let (names, types) = header.extract()?;
             rows.begin(names, types);
@@ -160,13 +160,13 @@ fn push(engine: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, rows: &mut Rows<'_>
 }
 
 /// A value that is read from what Python's `str` makes of an object.
-enum OfText {
+enum FromText {
     Integer(i64),
     Real(f64),
     Text(String),
 }
 
-impl OfText {
+impl FromText {
     fn push(&self, rows: &mut Rows<'_>) {
         rows.push(match self {
             Self::Integer(i) => Value::Integer(*i),
@@ -177,7 +177,7 @@ impl OfText {
 }
 
 /// Reads the types of columns that are frequent, for which a call of Python's a value would take most of a run.
-fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<OfText>> {
+fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<FromText>> {
     let kind = value.get_type().name()?;
     let kind = kind.to_str()?;
     if !matches!(kind, "Decimal" | "date" | "datetime" | "time" | "timedelta" | "UUID") {
@@ -185,13 +185,13 @@ fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<OfText>> {
     }
     let text = value.str()?.to_str()?.to_owned();
     if kind != "Decimal" {
-        return Ok(Some(OfText::Text(text)));
+        return Ok(Some(FromText::Text(text)));
     }
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let integer = if fraction.bytes().all(|digit| digit == b'0') { whole.parse().ok() } else { None };
     // What has an exponent is for Python to read.
     let real = if text.contains(['E', 'e']) { None } else { text.parse().ok() };
-    Ok(integer.map(OfText::Integer).or(real.map(OfText::Real)))
+    Ok(integer.map(FromText::Integer).or(real.map(FromText::Real)))
 }
 
 fn parameters_to_python<'py>(py: Python<'py>, parameters: &Parameters) -> PyResult<Bound<'py, PyAny>> {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use sqlexec_core::{Access, Config, Fault, HiddenColumn, Pool, Query, Rule, Wanted, WorkerConfig, setting_query};
+use pyo3::types::{PyDict, PyTuple};
+use sqlexec_core::{Access, Config, Fault, HiddenColumn, OutputKind, Pool, Query, WorkerConfig, setting_query};
 
 use crate::callbacks::observer;
-use crate::convert::{parameters_from_python, score_to_python, scores_to_arrays};
+use crate::convert::parameters_from_python;
 use crate::duckdb;
-use crate::inputs::{Batch, Inputs, items, rules_of, text};
-use crate::job::{Job, outcomes, wait_or_cancel};
+use crate::inputs::{Batch, Inputs, items, rules_of, sql_text};
+use crate::job::Job;
 use crate::limits::Limits;
 use crate::{ExecutorError, raise};
 
@@ -151,8 +151,7 @@ impl Executor {
         parameters: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let query = take_query(&mut Inputs::default(), db_path, sql, parameters)?;
-        self.ask(py, query, Wanted::Rows, limits.as_ref())
+        self.run_query(py, take_query(&mut Inputs::default(), db_path, sql, parameters)?, OutputKind::Rows, limits)
     }
 
     /// Returns the engine's plan for a SQL text, which is not run.
@@ -165,8 +164,7 @@ impl Executor {
         parameters: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let query = take_query(&mut Inputs::default(), db_path, sql, parameters)?;
-        self.ask(py, query, Wanted::Plan, limits.as_ref())
+        self.run_query(py, take_query(&mut Inputs::default(), db_path, sql, parameters)?, OutputKind::Plan, limits)
     }
 
     /// Returns a setting of a database's engine.
@@ -182,7 +180,7 @@ impl Executor {
         let sql = setting_query(&database, name).ok_or_else(|| {
             PyValueError::new_err(format!("a setting has a plain name, such as server_version, not {name:?}"))
         })?;
-        self.ask(py, Query { database, sql: sql.into(), parameters: None }, Wanted::Rows, limits.as_ref())
+        self.run_query(py, Query { database, sql: sql.into(), parameters: None }, OutputKind::Rows, limits)
     }
 
     /// Runs (database, SQL) pairs and returns their outcomes in order.
@@ -192,10 +190,8 @@ impl Executor {
         py: Python<'py>,
         pairs: &Bound<'py, PyAny>,
         limits: Option<Limits>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let job = self.start(py, &take_queries(pairs)?, Wanted::Rows, limits.as_ref())?;
-        wait_or_cancel(py, &job)?;
-        outcomes(py, &job)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.submit(py, pairs, limits)?.wait_for_all(py)
     }
 
     /// Scores one prediction against its gold.
@@ -207,15 +203,11 @@ impl Executor {
         pred_sql: &Bound<'py, PyAny>,
         gold: &Bound<'py, PyAny>,
         rules: Vec<String>,
-        options: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let batch = Inputs::default().score_item(db_path, pred_sql, gold, options)?;
-        let rules = rules_of(&rules)?;
-        let job = self.start_score(py, &batch, &rules, limits.as_ref())?;
-        wait_or_cancel(py, &job)?;
-        let scores = job.scores().map_err(|fault| raise(&fault))?;
-        score_to_python(py, scores[0], &names(&rules))
+        self.start_score(py, batch, &rules, limits)?.wait_for_first(py)
     }
 
     /// Scores predictions against their golds and returns arrays.
@@ -227,41 +219,31 @@ impl Executor {
         pred_sqls: &Bound<'py, PyAny>,
         golds: &Bound<'py, PyAny>,
         rules: Vec<String>,
-        options: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
-        let rules = rules_of(&rules)?;
-        let job = self.start_score(py, &batch, &rules, limits.as_ref())?;
-        drop(batch); // while the threads work: freeing so much takes its time
-        wait_or_cancel(py, &job)?;
-        let scores = job.scores().map_err(|fault| raise(&fault))?;
-        scores_to_arrays(py, &scores, &names(&rules))
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.submit_score(py, db_paths, pred_sqls, golds, rules, options, limits)?.wait_for_all(py)
     }
 
     /// Queues (database, SQL) pairs and returns at once.
     #[pyo3(signature = (pairs, *, limits=None))]
     fn submit(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>, limits: Option<Limits>) -> PyResult<Job> {
-        let inner = self.start(py, &take_queries(pairs)?, Wanted::Rows, limits.as_ref())?;
-        Ok(Job { inner, rules: None })
+        self.start(py, &take_queries(pairs)?, OutputKind::Rows, limits)
     }
 
     /// Queues predictions to score and returns at once.
     #[pyo3(signature = (db_paths, pred_sqls, golds, rules=vec!["bird".to_owned()], *, options=None, limits=None))]
-    fn submit_score(
+    fn submit_score<'py>(
         &self,
-        py: Python<'_>,
-        db_paths: &Bound<'_, PyAny>,
-        pred_sqls: &Bound<'_, PyAny>,
-        golds: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        db_paths: &Bound<'py, PyAny>,
+        pred_sqls: &Bound<'py, PyAny>,
+        golds: &Bound<'py, PyAny>,
         rules: Vec<String>,
-        options: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'py, PyAny>>,
         limits: Option<Limits>,
     ) -> PyResult<Job> {
-        let batch = Inputs::default().score_items(db_paths, pred_sqls, golds, options)?;
-        let rules = rules_of(&rules)?;
-        let inner = self.start_score(py, &batch, &rules, limits.as_ref())?;
-        Ok(Job { inner, rules: Some(names(&rules).into()) })
+        self.start_score(py, Inputs::default().score_items(db_paths, pred_sqls, golds, options)?, &rules, limits)
     }
 
     /// Returns counts since the executor began.
@@ -297,55 +279,45 @@ impl Executor {
 }
 
 impl Executor {
-    fn limits_of(&self, limits: Option<&Limits>) -> Arc<sqlexec_core::Limits> {
+    fn core_limits(&self, limits: Option<Limits>) -> Arc<sqlexec_core::Limits> {
         limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
     }
 
-    fn start(
-        &self,
-        py: Python<'_>,
-        queries: &[Query],
-        wanted: Wanted,
-        limits: Option<&Limits>,
-    ) -> PyResult<sqlexec_core::Job> {
-        let limits = self.limits_of(limits);
-        interruptibly(py, |keep_waiting| self.pool.submit_while(queries, wanted, &limits, keep_waiting))
-    }
-
-    /// Waits for the outcome of one query.
-    fn ask<'py>(
+    /// Runs one query and returns its outcome.
+    fn run_query<'py>(
         &self,
         py: Python<'py>,
         query: Query,
-        wanted: Wanted,
-        limits: Option<&Limits>,
+        wanted: OutputKind,
+        limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let job = self.start(py, &[query], wanted, limits)?;
-        wait_or_cancel(py, &job)?;
-        outcomes(py, &job)?.get_item(0)
+        self.start(py, &[query], wanted, limits)?.wait_for_first(py)
     }
 
-    /// Starts a batch; an exception in between (Ctrl-C) cancels what has been started.
-    fn start_score(
-        &self,
-        py: Python<'_>,
-        batch: &Batch<'_>,
-        rules: &[Rule],
-        limits: Option<&Limits>,
-    ) -> PyResult<sqlexec_core::Job> {
-        let limits = self.limits_of(limits);
+    fn start(&self, py: Python<'_>, queries: &[Query], wanted: OutputKind, limits: Option<Limits>) -> PyResult<Job> {
+        let limits = self.core_limits(limits);
+        let inner = interruptibly(py, |keep_waiting| self.pool.submit_while(queries, wanted, &limits, keep_waiting))?;
+        Ok(Job { inner, rules: None })
+    }
+
+    /// Starts a batch; an exception meanwhile (Ctrl-C) cancels the runs that were started. The batch is freed while the threads
+    /// work, as that takes its time.
+    fn start_score(&self, py: Python<'_>, batch: Batch<'_>, rules: &[String], limits: Option<Limits>) -> PyResult<Job> {
+        let rules = rules_of(rules)?;
+        let limits = self.core_limits(limits);
         if limits.cuts || limits.other_engines.as_ref().is_some_and(|theirs| theirs.cuts) {
             return Err(PyValueError::new_err(
                 "a result that may be cut cannot be scored: on_excess must be \"refuse\"",
             ));
         }
-        let builder = self.pool.score_builder(batch.len(), batch.n_pairs(), rules, &limits);
+        let builder = self.pool.score_builder(batch.len(), batch.n_pairs(), &rules, &limits);
         let mut builder = builder.map_err(|fault| raise(&fault))?;
         for numbers in batch.batches().iter() {
             let items = batch.take(numbers)?;
             interruptibly(py, |keep_waiting| builder.add(items, keep_waiting))?;
         }
-        py.detach(|| builder.finish()).map_err(|fault| raise(&fault))
+        let inner = py.detach(|| builder.finish()).map_err(|fault| raise(&fault))?;
+        Ok(Job { inner, rules: Some(rules.iter().map(|rule| rule.name()).collect()) })
     }
 }
 
@@ -405,10 +377,6 @@ fn worker_program(py: Python<'_>) -> PyResult<PathBuf> {
     Err(ExecutorError::new_err(message))
 }
 
-fn names(rules: &[Rule]) -> Vec<&'static str> {
-    rules.iter().map(|rule| rule.name()).collect()
-}
-
 fn take_queries(argument: &Bound<'_, PyAny>) -> PyResult<Vec<Query>> {
     let mut inputs = Inputs::default();
     let take = |item: &Bound<'_, PyAny>| {
@@ -429,5 +397,5 @@ fn take_query(
 ) -> PyResult<Query> {
     let parameters = parameters.filter(|parameters| !parameters.is_none());
     let parameters = parameters.map(parameters_from_python).transpose()?.map(Arc::new);
-    Ok(Query { database: inputs.path(path)?, sql: text(sql)?, parameters })
+    Ok(Query { database: inputs.path(path)?, sql: sql_text(sql)?, parameters })
 }

@@ -67,7 +67,7 @@ fn check_text(argument: &Bound<'_, PyAny>) -> PyResult<()> {
 }
 
 /// Takes a SQL text. `None` is a completion that holds no SQL; a text with half a surrogate pair becomes one that no engine runs.
-pub(crate) fn text(argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
+pub(crate) fn sql_text(argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
     if argument.is_none() {
         return Ok("".into());
     }
@@ -307,7 +307,7 @@ impl Batch<'_> {
             let at = *number as usize;
             let item = ScoreItem {
                 databases: Arc::clone(&self.databases[at]),
-                predicted: text(&self.predicted[at])?,
+                predicted: sql_text(&self.predicted[at])?,
                 golds: golds_of(&self.golds[at])?,
                 options: Arc::clone(&self.options[at.min(self.options.len() - 1)]),
             };
@@ -320,7 +320,7 @@ impl Batch<'_> {
 /// Takes one accepted answer: SQL or a table.
 fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
     if argument.is_instance_of::<PyString>() {
-        return Ok(GoldSource::Sql(text(argument)?));
+        return Ok(GoldSource::Sql(sql_text(argument)?));
     }
     if let Ok(outcome) = argument.cast::<Outcome>() {
         let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;

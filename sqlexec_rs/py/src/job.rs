@@ -35,19 +35,13 @@ impl Job {
     /// Waits until every item is done, at most `timeout` seconds; true when they are.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        wait(py, &self.inner, seconds(timeout))
+        self.wait_until_done(py, seconds(timeout))
     }
 
     /// Waits and returns the outcomes in order, or the arrays of a score job.
-    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        wait(py, &self.inner, None)?;
-        match &self.rules {
-            None => Ok(outcomes(py, &self.inner)?.into_any().unbind()),
-            Some(rules) => {
-                let scores = self.inner.scores().map_err(|fault| raise(&fault))?;
-                Ok(scores_to_arrays(py, &scores, rules)?.into_any().unbind())
-            }
-        }
+    fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.wait_until_done(py, None)?;
+        self.all_items(py)
     }
 
     /// Cancels what has not ended; those items have the status `cancelled`.
@@ -90,6 +84,65 @@ impl Job {
     }
 }
 
+impl Job {
+    /// Waits until every item is done, detached from the interpreter, letting signals in; false when `timeout` passed first.
+    fn wait_until_done(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if py.detach(|| self.inner.wait(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if left.is_zero() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits for a job that no caller holds a handle of: an exception in between (Ctrl-C) cancels it.
+    fn wait_or_cancel(&self, py: Python<'_>) -> PyResult<()> {
+        let result = self.wait_until_done(py, None);
+        if result.is_err() {
+            self.cancel(py)?;
+        }
+        result.map(|_| ())
+    }
+
+    /// Returns what `result` does, for a call that keeps the job to itself.
+    pub(crate) fn wait_for_all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.wait_or_cancel(py)?;
+        self.all_items(py)
+    }
+
+    /// Returns the result of the only item, for a call that keeps the job to itself.
+    pub(crate) fn wait_for_first<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.wait_or_cancel(py)?;
+        self.item(py, 0)
+    }
+
+    /// Returns the outcomes or scores of a finished job.
+    fn all_items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(rules) = &self.rules {
+            let scores = self.inner.scores().map_err(|fault| raise(&fault))?;
+            return Ok(scores_to_arrays(py, &scores, rules)?.into_any());
+        }
+        let outcomes = self.inner.outcomes().map_err(|fault| raise(&fault))?;
+        let objects = outcomes.into_iter().map(|outcome| Bound::new(py, Outcome::new(outcome)));
+        Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any())
+    }
+
+    /// Returns the outcome or score of an item that has ended.
+    fn item<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(rules) = &self.rules {
+            let score = self.inner.score(number).map_err(|fault| raise(&fault))?;
+            return Ok(score_to_python(py, score, rules)?.into_any());
+        }
+        let outcome = self.inner.outcome(number).map_err(|fault| raise(&fault))?;
+        Ok(Bound::new(py, Outcome::new(outcome))?.into_any())
+    }
+}
+
 /// The items of a job as they end.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct JobItems {
@@ -116,7 +169,7 @@ impl JobItems {
     /// Returns the next item that has ended as `(index, result)`, `False` when none has, `None` behind the last.
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.advance(py, Duration::ZERO)? {
-            NextItem::Item(number) => (number, self.result(py, number)?).into_bound_py_any(py),
+            NextItem::Item(number) => (number, self.job.get().item(py, number)?).into_bound_py_any(py),
             NextItem::End => Ok(py.None().into_bound(py)),
             NextItem::TimedOut if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => Err(late()),
             NextItem::TimedOut => false.into_bound_py_any(py),
@@ -129,12 +182,12 @@ impl JobItems {
         py.detach(|| self.lock().wait(timeout)).map_err(|fault| raise(&fault))
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<(usize, Py<PyAny>)>> {
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(usize, Bound<'py, PyAny>)>> {
         loop {
             let left =
                 self.deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
             match self.advance(py, left.min(SIGNAL_PERIOD))? {
-                NextItem::Item(number) => return Ok(Some((number, self.result(py, number)?))),
+                NextItem::Item(number) => return Ok(Some((number, self.job.get().item(py, number)?))),
                 NextItem::End => return Ok(None),
                 NextItem::TimedOut => {}
             }
@@ -154,20 +207,6 @@ impl JobItems {
     fn lock(&self) -> MutexGuard<'_, Items> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn result(&self, py: Python<'_>, number: usize) -> PyResult<Py<PyAny>> {
-        let Job { inner: job, rules } = self.job.get();
-        match rules {
-            None => {
-                let outcome = job.outcome(number).map_err(|fault| raise(&fault))?;
-                Ok(Bound::new(py, Outcome::new(outcome))?.into_any().unbind())
-            }
-            Some(rules) => {
-                let score = job.score(number).map_err(|fault| raise(&fault))?;
-                Ok(score_to_python(py, score, rules)?.into_any().unbind())
-            }
-        }
-    }
 }
 
 fn late() -> PyErr {
@@ -177,37 +216,4 @@ fn late() -> PyErr {
 /// Takes a number of seconds; negative is none at all, and what is too long is for ever.
 fn seconds(timeout: Option<f64>) -> Option<Duration> {
     timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
-}
-
-/// Waits for a job, detached from the interpreter, letting signals in; false when `timeout` passed first.
-pub(crate) fn wait(py: Python<'_>, job: &sqlexec_core::Job, timeout: Option<Duration>) -> PyResult<bool> {
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    loop {
-        let left = deadline.map_or(SIGNAL_PERIOD, |deadline| deadline.saturating_duration_since(Instant::now()));
-        if py.detach(|| job.wait(left.min(SIGNAL_PERIOD))).map_err(|fault| raise(&fault))? {
-            return Ok(true);
-        }
-        py.check_signals()?;
-        if left.is_zero() {
-            return Ok(false);
-        }
-    }
-}
-
-/// Waits for a job that no caller holds a handle of: an exception in between (Ctrl-C) cancels it.
-pub(crate) fn wait_or_cancel(py: Python<'_>, job: &sqlexec_core::Job) -> PyResult<()> {
-    match wait(py, job, None) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            py.detach(|| job.cancel()).map_err(|fault| raise(&fault))?;
-            Err(error)
-        }
-    }
-}
-
-/// Returns the outcomes of a finished execute job.
-pub(crate) fn outcomes<'py>(py: Python<'py>, job: &sqlexec_core::Job) -> PyResult<Bound<'py, PyList>> {
-    let outcomes = job.outcomes().map_err(|fault| raise(&fault))?;
-    let objects = outcomes.into_iter().map(|outcome| Bound::new(py, Outcome::new(outcome)));
-    PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)
 }

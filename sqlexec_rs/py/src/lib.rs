@@ -13,6 +13,7 @@ mod inputs;
 mod job;
 mod limits;
 mod outcome;
+mod urls;
 
 use pyo3::exceptions::{PyException, PyImportError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -80,6 +81,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<limits::Limits>()?;
     module.add_class::<outcome::Outcome>()?;
     module.add_function(wrap_pyfunction!(duckdb::_serve_duckdb, module)?)?;
+    module.add_function(wrap_pyfunction!(urls::split_url, module)?)?;
+    module.add_function(wrap_pyfunction!(urls::join_url, module)?)?;
     module.add_function(wrap_pyfunction!(sqlite_version, module)?)?;
     module.add_function(wrap_pyfunction!(compile_options, module)?)
 }

@@ -22,7 +22,7 @@ impl Limits {
     #[pyo3(
         signature = (
             timeout_ms=Some(30_000), cpu_ms=None, vm_steps=None, max_rows=1_000_000, max_bytes=268_435_456, *,
-            heap_bytes=268_435_456, temp_bytes=1_073_741_824, compare_steps=2_000_000_000, on_excess=Excess(false), max_length=4_194_304, max_sql_length=1_048_576,
+            heap_bytes=268_435_456, temp_bytes=1_073_741_824, compare_steps=2_000_000_000, on_excess=OnExcess(false), max_length=4_194_304, max_sql_length=1_048_576,
             max_like_pattern=1_000, max_expr_depth=500, max_compound=200, max_vdbe_ops=1_000_000, max_columns=2_000,
             other_engines=None
         ),
@@ -39,7 +39,7 @@ impl Limits {
         heap_bytes: u64,
         temp_bytes: u64,
         compare_steps: u64,
-        on_excess: Excess,
+        on_excess: OnExcess,
         max_length: u32,
         max_sql_length: u32,
         max_like_pattern: u32,
@@ -255,9 +255,9 @@ impl Limits {
 }
 
 /// Tells whether a result over a cap is cut, by the name that users give.
-pub(crate) struct Excess(bool);
+pub(crate) struct OnExcess(bool);
 
-impl FromPyObject<'_, '_> for Excess {
+impl FromPyObject<'_, '_> for OnExcess {
     type Error = PyErr;
 
     fn extract(name: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {

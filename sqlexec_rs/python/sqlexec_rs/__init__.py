@@ -15,6 +15,8 @@ from sqlexec_rs._native import (
     Limits,
     Outcome,
     compile_options,
+    join_url,
+    split_url,
     sqlite_version,
 )
 from sqlexec_rs.waiting import as_completed
@@ -31,5 +33,7 @@ __all__ = [
     "Outcome",
     "as_completed",
     "compile_options",
+    "join_url",
+    "split_url",
     "sqlite_version",
 ]

@@ -32,6 +32,8 @@ __all__ = [
     "Limits",
     "Outcome",
     "compile_options",
+    "join_url",
+    "split_url",
     "sqlite_version",
 ]
 
@@ -47,6 +49,27 @@ def sqlite_version() -> str:
 
 def compile_options() -> list[str]:
     """Return the options that the bundled SQLite was compiled with."""
+
+def split_url(url: str) -> tuple[str, str, int, str, str, str, list[tuple[str, str]]]:
+    """Return the engine, host, port, user, password, database and options of a server's URL.
+
+    A part that the URL lacks is empty, and the port then is the engine's own. The engine is `postgresql` or `mysql`.
+
+    Raises:
+        ValueError: It is no URL of a server. The message does not show the password.
+
+    """
+
+def join_url(
+    engine: str,
+    host: str,
+    port: int | None,
+    user: str,
+    password: str,
+    database: str,
+    options: Sequence[tuple[str, str]],
+) -> str:
+    """Return the URL with these parts, as `split_url` reads it; an empty password and no port are left out."""
 
 class ExecutorError(Exception):
     """A fault of the executor itself. Bad SQL never raises: it has a status."""

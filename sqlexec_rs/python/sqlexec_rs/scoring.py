@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
 
-from sqlexec_rs._native import STATUS_NAMES
+from sqlexec_rs._native import STATUS_NAMES, join_url, split_url
 from sqlexec_rs.files import Gold, InputError, read_golds
 from sqlexec_rs.pairing import pair
 from sqlexec_rs.predictions import read_predictions
@@ -69,8 +68,11 @@ def find_databases(root: str, golds: Iterable[Gold]) -> dict[str, list[str]]:
 def _places(root: str, gold: Gold) -> list[str]:
     db_id = gold.db_id
     if _SCHEME.match(root):
-        parts = urlsplit(root)
-        return [root if parts.path.strip("/") else urlunsplit(parts._replace(path=f"/{quote(db_id, safe='')}"))]
+        try:
+            engine, host, port, user, password, database, options = split_url(root)
+        except ValueError as error:
+            raise InputError(f"--db-root: {error}") from None
+        return [root if database else join_url(engine, host, port, user, password, db_id, options)]
     duckdb = root.removeprefix(_DUCKDB)
     if duckdb != root:
         places = [Path(duckdb, f"{db_id}.duckdb")]

@@ -37,9 +37,9 @@ def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch
     b, g = np.shape(lengths)
     per_token = np.zeros((b, g, width), np.float32)
     batch = GroupBatch(
-        shared=(Segment(np.zeros((b, 4), np.int32), np.full((b,), 4)),),
+        shared=(Segment(np.zeros((b, 4), np.int32), np.full((b,), 4, np.int32)),),
         completion=np.zeros((b, g, width), np.int32),
-        completion_len=np.array(lengths),
+        completion_len=np.array(lengths, np.int32),
         loss_mask=np.ones((b, g, width), bool),
         behavior_logprobs=per_token,
         rollout_logprobs=per_token,

@@ -167,10 +167,11 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
     }[kind]  # fmt: skip
     cfg = dataclasses.replace(PLAIN, kl_coef=0.5, kl_in="reward", kl_kind=kind, advantage="none")
     batch = make_batch(
-        completion=jnp.zeros((1, 2, 2), jnp.int32), completion_len=jnp.array([[2, 2]]),
-        loss_mask=jnp.array([[[True, True], [True, False]]]), reward=jnp.array([[1.0, 0.0]]),
-        weight=jnp.ones((1, 2)), truncated=jnp.zeros((1, 2), bool),
-        reference_logprobs=jnp.full((1, 2, 2), -1.0), old_logprobs=jnp.array([[[-0.8, -0.8], [-1.3, -0.8]]]),
+        completion=np.zeros((1, 2, 2), np.int32), completion_len=np.array([[2, 2]], np.int32),
+        loss_mask=np.array([[[True, True], [True, False]]]), reward=np.array([[1.0, 0.0]], np.float32),
+        weight=np.ones((1, 2), np.float32), truncated=np.zeros((1, 2), bool),
+        reference_logprobs=np.full((1, 2, 2), -1.0, np.float32),
+        old_logprobs=np.array([[[-0.8, -0.8], [-1.3, -0.8]]], np.float32),
     )  # fmt: skip
     found, metrics = compare_answers(batch, cfg, partial(advantages, kind="none"))
     half = (1 - 0.5 * (sums[0] - sums[1])) / 2
@@ -197,7 +198,7 @@ def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
 def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: str, kl_in: str) -> None:
     cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in=kl_in, algorithm=algorithm, advantage="batch")
     weight = jnp.ones((B, G)).at[1, 2].set(0.0)
-    start = {**make_theta(1), "value": jnp.linspace(0.0, 0.5, T)}
+    start = {**make_theta(1), "value": np.linspace(0.0, 0.5, T, dtype=np.float32)}
     start = start if algorithm == "ppo" else make_theta(1)
     results = []
     for reward, token in ((0.0, 0), (math.nan, 5)):
@@ -228,11 +229,11 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
         {"loss_agg_mode": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "dual_clip": 2.0},
     ],
 )
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_accumulation_changes_no_option(changes: dict[str, Any], parts: int) -> None:
     """Parts hold very unequal numbers of tokens and of truncated answers; statistics are the whole batch's."""
     cfg = dataclasses.replace(GrpoConfig(), **changes)
-    start = make_theta(1) | ({"value": jnp.linspace(0.0, 0.5, T)} if cfg.algorithm == "ppo" else {})
+    start = make_theta(1) | ({"value": np.linspace(0.0, 0.5, T, dtype=np.float32)} if cfg.algorithm == "ppo" else {})
     batch = make_batch(truncated=jnp.zeros((B, G), bool).at[0].set(True).at[2, 1].set(True))
     whole, expected = learn(cfg, batch, start, make_theta(2))
     got, metrics = learn(dataclasses.replace(cfg, gradient_accumulation_steps=parts), batch, start, make_theta(2))
@@ -267,9 +268,10 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
     the values leave over is 0.2725, so they explain -9 %.
     """
     batch = make_batch(
-        completion=jnp.zeros((2, 1, 2), jnp.int32), completion_len=jnp.full((2, 1), 2),
-        loss_mask=jnp.ones((2, 1, 2), bool), reward=jnp.array([[1.0], [0.0]]), weight=jnp.ones((2, 1)),
-        truncated=jnp.zeros((2, 1), bool), old_values=jnp.array([[[0.5, 0.2]], [[0.5, 0.2]]]),
+        completion=np.zeros((2, 1, 2), np.int32), completion_len=np.full((2, 1), 2, np.int32),
+        loss_mask=np.ones((2, 1, 2), bool), reward=np.array([[1.0], [0.0]], np.float32),
+        weight=np.ones((2, 1), np.float32),
+        truncated=np.zeros((2, 1), bool), old_values=np.array([[[0.5, 0.2]], [[0.5, 0.2]]], np.float32),
     )  # fmt: skip
     found, metrics = compare_answers(batch, PPO, partial(advantages, kind="group"))
     std = math.sqrt(0.2725)
@@ -290,8 +292,8 @@ def test_ppo_learns_values_and_the_better_token() -> None:
     for seed in range(8):
         tokens = r.integers(0, V, (B, G, T))
         batch = make_batch(
-            seed, completion=jnp.asarray(tokens), completion_len=jnp.full((B, G), T),
-            loss_mask=jnp.ones((B, G, T), bool), reward=jnp.asarray(2.0 + (tokens[..., 0] == 3), jnp.float32),
+            seed, completion=jnp.asarray(tokens), completion_len=np.full((B, G), T, np.int32),
+            loss_mask=np.ones((B, G, T), bool), reward=jnp.asarray(2.0 + (tokens[..., 0] == 3), jnp.float32),
         )  # fmt: skip
         state, metrics = updates(state, batch)
         explained.append(float(metrics["value/loss"][0]))

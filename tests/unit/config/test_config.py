@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,9 +109,63 @@ def test_a_number_without_a_value_is_refused() -> None:
     assert refusal(None, "run.resume= ") == "command line: run.resume must be true or false, not ''"
 
 
+def test_an_empty_mapping_is_an_empty_section_and_no_value(tmp_path: Path) -> None:
+    assert refusal(None, "grpo.steps={}") == "command line: grpo.steps must be a whole number, not {}"
+    (tmp_path / "a.yaml").write_text("grpo: {}\nseed: 3\n")
+    assert load_config(tmp_path / "a.yaml").seed == 3
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"grpo": {"optim": {"lr": 2e-6}, "steps": 3}, "data": {"evals": ["a", "b"], "dir": "d"}},
+        {"grpo.optim.lr": 2e-6, "grpo.steps": 3, "data.evals": ("a", "b"), "data.dir": Path("d")},
+        {"grpo.optim": {"lr": 2e-6}, "grpo": {"steps": 3}, "data": {"evals": (Path("a"), "b")}, "data.dir": "d"},
+    ],
+    ids=["nested", "dotted", "mixed"],
+)
+def test_an_override_may_be_a_mapping(override: dict[str, Any]) -> None:
+    words = ["grpo.optim.lr=2.0e-6", "grpo.steps=3", "data.evals=[a,b]", "data.dir=d"]
+    assert load_config(None, [override]) == load_config(None, words)
+
+
+def test_overrides_of_both_kinds_lie_over_one_another_in_order() -> None:
+    assert load_config(None, ["seed=1", {"seed": 2}, "grpo.steps=3", {"grpo": {"steps": 4}}]) == load_config(
+        None, ["seed=2", "grpo.steps=4"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ({"grpo": {"step": 3}}, "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ({"grpo.step": 3}, "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ("grpo.step=3", "overrides: unknown key grpo.step; the nearest is grpo.steps"),
+        ({"grpo": 3}, "overrides: grpo is a section and needs keys below it, not 3"),
+        ({"grpo": 3, "grpo.steps": 4}, "overrides: grpo is a section and needs keys below it, not 3"),
+        ({"grpo.steps": "3"}, "overrides: grpo.steps must be a whole number, not '3'"),
+        ({"grpo.steps": None}, "overrides: grpo.steps must be a whole number, not None"),
+        ("seed", "overrides: 'seed' is no key.sub=value"),
+        (["seed=3"], "overrides: ['seed=3'] is neither a mapping nor a text of the form key.sub=value"),
+    ],
+)
+def test_a_wrong_override_is_named_as_one_where_the_caller_is_python(override: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_config(None, [override], origin="overrides")
+    assert str(caught.value) == message
+
+
 def test_a_value_may_refer_to_another() -> None:
     assert load_config(None, ["seed=5", "data.seed=${seed}"]).data.seed == 5
     assert "nothing" in refusal(None, "data.seed=${nothing}")
+
+
+@pytest.mark.parametrize(
+    "override", ["grpo.optim.lr=1", "run.project=12", "run.project=1e5", "data.evals=[a, b]", "run.resume=true"]
+)
+def test_a_reference_changes_no_type_of_another_value(override: str) -> None:
+    """OmegaConf converts the values where one refers to another; else the defaults give their types."""
+    assert repr(load_config(None, [override, "data.seed=${seed}"])) == repr(load_config(None, [override]))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +188,12 @@ def test_unknown_key_names_the_file_it_stands_in(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", "grpo: {num_generation: 4}\n")
     path = write(tmp_path, "run.yaml", "base: base.yaml\n")
     assert refusal(path) == f"{base}: unknown key grpo.num_generation; the nearest is grpo.num_generations"
+
+
+def test_a_dotted_key_of_a_file_is_refused_with_its_file(tmp_path: Path) -> None:
+    base = write(tmp_path, "base.yaml", '"grpo.steps": 3\n')
+    path = write(tmp_path, "run.yaml", "base: base.yaml\nseed: 1\n")
+    assert refusal(path) == f"{base}: Key 'grpo.steps' not in 'TrainConfig'"
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from jaxrl_sql.commands.ask import database_of
 from jaxrl_sql.commands.ask import main as ask
+from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.copy import main as copy
-from jaxrl_sql.commands.mcp import Database as McpDatabase
 from jaxrl_sql.commands.mcp import main as mcp
 from jaxrl_sql.commands.synth import main as synth
-from jaxrl_sql.databases.sample import postgresql as postgresql_module
-from jaxrl_sql.databases.sample.mysql import MysqlSource
-from jaxrl_sql.databases.sample.postgresql import PostgresqlSource
+from jaxrl_sql.databases.engines import postgresql as postgresql_module
+from jaxrl_sql.databases.engines.registry import SERVERS
 from jaxrl_sql.databases.sample.sample import SampleReport, sample
 from jaxrl_sql.databases.sample.served import open_served
+from jaxrl_sql.inference.ask import database_of
+from jaxrl_sql.serving.mcp import Database as McpDatabase
 from jaxrl_sql.text2sql.env.address import parse_address
 from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.schema.read import Column, read_schema
@@ -165,7 +165,7 @@ class TestViews:
         assert tables_of(report)["item_names"] == [("nail",), ("saw",)]
         assert report.rows.keys() == {"item_names", "old"} if engine == "postgresql" else {"item_names"}
         assert any(".wrong is left out: " in note for note in report.notes)
-        example = database_of(database.reader, leave_out=names)
+        example = database_of(database.reader, leave_out=names, report=to_stderr)
         assert ".wrong is left out: " in capsys.readouterr().err
         assert "item_names" in [table.name for table in read_schema(example.db_path).tables]
         command = ["--db", database.reader, "--out", str(tmp_path / "out"), "--n", "30", "--leave-out", *names]
@@ -187,14 +187,12 @@ class TestViews:
 class TestLocks:
     def test_sessions_only_read_and_bound_locks_and_time(self, shop: Database) -> None:
         address = parse_address(shop.owner)
-        source: Any
+        source = SERVERS[address.engine](address).reader()
         if shop.engine == "postgresql":
-            source = PostgresqlSource(address)
             names = ("lock_timeout", "statement_timeout", "default_transaction_read_only")
             settings = [source.run("", f"SHOW {name}")[0][0] for name in names]
             assert settings == ["1s", "5s", "on"]
         else:
-            source = MysqlSource(address)
             (settings,) = source.run("", "SELECT @@lock_wait_timeout, @@max_statement_time, @@tx_read_only")
             assert settings == ("1", "5.000000", "1")
         with closing(source), pytest.raises(InputError, match=r"(?i)read.only transaction"):
@@ -270,7 +268,7 @@ class TestRefusals:
     def test_a_missing_driver_is_named(self, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg2", None)
         monkeypatch.setitem(sys.modules, "pymysql", None)
-        with pytest.raises(InputError, match=r"pip install (psycopg2-binary|pymysql)"):
+        with pytest.raises(InputError, match=r"pip install 'jaxrl-sql\[(postgresql|mysql)\]'"):
             sample(shop.reader, tmp_path, 10)
 
 

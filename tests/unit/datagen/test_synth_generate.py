@@ -54,6 +54,7 @@ def dumps(out: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_data_in_another_process(tmp_path: Path) -> None:
     """The digests of `test_generated_bytes_of_a_spec_do_not_change` are those of many processes."""
     here, there = tmp_path / "here", tmp_path / "there"

@@ -23,7 +23,11 @@ START = Path(__file__).parents[3] / "configs" / "quickstart_start"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mebibytes", "budget", "refused"),
-    [(400, (1192, 12, 400), []), (8, (16, 12, 8), [2000]), (0.1, (0, 0, 0), [100, 2000])],
+    [
+        pytest.param(400, (1192, 12, 400), [], marks=pytest.mark.nightly),
+        (8, (16, 12, 8), [2000]),
+        (0.1, (0, 0, 0), [100, 2000]),
+    ],
 )
 def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
     mebibytes: float, budget: tuple[int, ...], refused: list[int], monkeypatch: pytest.MonkeyPatch
@@ -49,8 +53,8 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
     ("dtype", "compute", "kept"),
     [
         pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
-        pytest.param("float32", "same", "float32", marks=pytest.mark.slow),
-        pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("float32", "same", "float32", marks=pytest.mark.nightly),
+        pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.nightly),
     ],
 )
 def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:

@@ -15,10 +15,11 @@ import pytest
 from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.filtering import ask, filter_data
-from jaxrl_sql.inference.questions import load_questions
+from jaxrl_sql.inference.questions import PassedQuestions, load_questions
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.metrics import best_by
+from jaxrl_sql.text2sql.benchmarks import benchmark_of, load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -82,6 +83,31 @@ def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataC
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config, executor, make_display("none", 0, ""))
     assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
+
+
+def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfig, tmp_path: Path) -> None:
+    """Ids, limits, dialects and hidden columns hold for lists, and only the sets that are not passed are read."""
+    examples = load_benchmark(tmp_path / "train").examples
+    (tmp_path / "ids").write_text("q1\nq2\nq5\nq6\n")
+    chosen = dataclasses.replace(data, include_ids=str(tmp_path / "ids"), limit_train=3, limit_eval=2)
+    config = TrainConfig(data=chosen, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
+    passed = PassedQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
+    nowhere = dataclasses.replace(config, data=dataclasses.replace(chosen, dir=str(tmp_path / "nowhere")))
+    with make_executor(config.executor) as executor:
+        display = make_display("none", 0, "")
+        train, evals = load_questions(nowhere, executor, display, passed)
+        folder = load_questions(config, executor, display)[0]
+        mixed = load_questions(config, executor, display, passed._replace(train=None))
+    assert [*train] == [*folder] == [*mixed[0]]
+    assert [one.uid for one in train] == ["q1", "q2", "q5"]
+    assert [one.uid for one in evals["mine"].examples] == ["q4", "q5"]
+    assert mixed[1].keys() == {"mine"}
+    hidden = dataclasses.replace(nowhere, data=dataclasses.replace(nowhere.data, hide=["t.x"]))
+    with (
+        make_executor(config.executor) as executor,
+        pytest.raises(InputError, match=r"data\.hide=\[t\.x\]: no question"),
+    ):
+        load_questions(hidden, executor, display, passed)
 
 
 @pytest.mark.parametrize("of", ["train", "dev", "streamed", "filter", "evaluate"])

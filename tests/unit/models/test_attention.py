@@ -214,7 +214,7 @@ def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[...
 def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt(
     here: dict[str, Callable[..., Any]],
 ) -> None:
-    levels = make_levels(*MIXED)
+    levels = make_levels(*TREES["three-levels"])
     full = value_and_gradient(xla.attend_tree, levels)
     expected = value_and_gradient(xla.attend_tree, levels, size=3)
     assert_same(value_and_gradient(here["cudnn"], levels, size=3), expected)
@@ -223,7 +223,7 @@ def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt(
 
 
 def test_what_stands_beyond_a_length_is_never_read(here: dict[str, Callable[..., Any]]) -> None:
-    levels = make_levels(*MIXED)
+    levels = make_levels(*TREES["three-levels"])
     beyond = tuple(
         level._replace(**{n: jnp.where(jnp.swapaxes(inside(level), 2, 3), getattr(level, n), 7.0) for n in "kv"})
         for level in levels

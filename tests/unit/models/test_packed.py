@@ -126,17 +126,24 @@ def conditionals(jaxpr: Any) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_rows", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
-    """Of three parts one needs two rows and the others three: the same sums as in one piece of rows of their own."""
-    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
-    packed, rate = with_packed_rows(batch), optax.sgd(1.0)
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_part_has_a_way_for_each_number_of_rows(by_rows: bool) -> None:
+    """Of three parts one needs two rows and the others three."""
+    params, packed, rate = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch()), optax.sgd(1.0)
     assert packed.packed_length is not None
     assert (np.asarray(packed.packed_length) > 0).sum(axis=1).tolist() == [3, 2, 3]
+    step = make_step(POLICY, OBJECTIVE, rate, 3, by_rows)
+    assert conditionals(jax.make_jaxpr(step)(init_state(params, rate), packed).jaxpr) == ([2] if by_rows else [])
+
+
+@pytest.mark.nightly  # tests/multidevice/test_packed_meshes.py compares parts on a mesh
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
+    """The same sums as in one piece of rows of their own."""
+    params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
+    packed, rate = with_packed_rows(batch), optax.sgd(1.0)
     step, before = make_step(POLICY, OBJECTIVE, rate, 3, by_rows), jax.tree.map(np.array, params)
-    state = init_state(params, rate)
-    assert conditionals(jax.make_jaxpr(step)(state, packed).jaxpr) == ([2] if by_rows else [])
-    got, metrics = step(state, packed)
+    got, metrics = step(init_state(params, rate), packed)
     want, wanted, alone = whole()
     assert_sums(got.trainable, want, before)
     for name, (total, weight) in wanted.items():
@@ -171,18 +178,8 @@ BUDGETS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("two-rows", marks=pytest.mark.slow),
-        pytest.param("four-answers", marks=pytest.mark.nightly),
-        *(
-            pytest.param(name, marks=pytest.mark.nightly)
-            for name in BUDGETS
-            if name not in {"two-rows", "four-answers"}
-        ),
-    ],
-)
+@pytest.mark.nightly  # tests/multidevice/test_packed_meshes.py compares such budgets on a mesh
+@pytest.mark.parametrize("name", BUDGETS)
 def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     is_packed, tokens = BUDGETS[name]

@@ -127,11 +127,16 @@ def test_what_attention_read_is_kept_where_remat_names_it() -> None:
 @pytest.mark.slow
 @CHIP
 def test_decoding_copies_no_weights_and_sorts_no_vocabulary(chip: str) -> None:
-    """Stacked weights are sliced in each step, which shows that copies are seen where there are any."""
-    split, stacked = run(chip, "decode", "split"), run(chip, "decode", "stacked")
-    assert split["copies"] == []
-    assert len(stacked["copies"]) >= 6
-    assert split["sorts"] == []
+    found = run(chip, "decode", "split")
+    assert found["copies"] == []
+    assert found["sorts"] == []
+
+
+@pytest.mark.nightly
+@CHIP
+def test_copies_of_stacked_weights_are_seen(chip: str) -> None:
+    """Stacked weights are sliced in each step: the test above would see copies of weights."""
+    assert len(run(chip, "decode", "stacked")["copies"]) >= 6
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_twelve_lengths_of_stop_strings_share_a_program() -> None:
     assert count_programs(engine, ({"stop": ("x" * length,)} for length in range(1, 13))) == 0
 
 
-@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("n", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_rounded_group_samples_the_same_to_the_last_bit(n: int) -> None:
     usual = samples_of(make_engine(rounds_groups=False), n=n, seed=5)
     assert samples_of(make_engine(), n=n, seed=5) == usual

@@ -16,6 +16,8 @@ from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.types import InputError
 
 SMALLEST = float(np.finfo(np.float32).tiny)
+# One program for all parameters: operation by operation each would be a program of its own.
+sample_compiled = jax.jit(sample_tokens, static_argnames="truncates")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,11 @@ def test_what_the_device_cannot_hold_is_refused(name: str, value: float, says: s
 def test_at_the_bounds_a_token_has_a_probability(temperature: float, penalty: float, rest: dict[str, Any]) -> None:
     """All tokens were seen, so that the penalty is on each logit of both signs."""
     sampling = SamplingParams(temperature=temperature, repetition_penalty=penalty, **rest)
-    kinds = {name: jnp.int32 if name == "top_k" else jnp.float32 for name in SamplingMetadata._fields}
-    on_device = SamplingMetadata(**{name: jnp.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
-    logits = jnp.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]])
+    kinds = {name: np.int32 if name == "top_k" else np.float32 for name in SamplingMetadata._fields}
+    on_device = SamplingMetadata(**{name: np.full(2, getattr(sampling, name), kind) for name, kind in kinds.items()})
+    logits = np.array([[-900.0, -50.0, 0.0, 1000.0], [-900.0, -1000.0, -2.0, -1.0]], np.float32)
     keys = jax.random.split(jax.random.key(0), 2)
-    found = sample_tokens(keys, logits, on_device, jnp.ones(logits.shape, bool))
+    found = sample_compiled(keys, logits, on_device, np.ones(logits.shape, bool))
     assert np.isfinite(found.behavior_logprob).all()
     assert (np.asarray(found.behavior_logprob) <= 0).all()
 

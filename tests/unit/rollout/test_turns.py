@@ -321,11 +321,11 @@ def test_a_policy_explores_a_database_in_several_turns(shop: str) -> None:
             heard.append(text)
             return super().encode(text)
 
-    sampling = SamplingParams(n=4, temperature=1.5, max_new_tokens=6, max_total_tokens=64, stop=SQL_STOPS)
+    sampling = SamplingParams(n=3, temperature=1.5, max_new_tokens=6, max_total_tokens=LONGEST, stop=SQL_STOPS)
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
-        engine = Engine(CONFIG, PARAMS, Listening(), EngineConfig(4))
+        engine = Engine(CONFIG, PARAMS, Listening(), EngineConfig(4, **SIZES))
         samples = list(engine.generate(prompts, sampling, turns=lambda *_: SqlTurns(executor, shop, 4)))
-    assert len(samples) == 24
+    assert len(samples) == 18
     counts = [sum(turn.role == "assistant" for turn in sample.turns) for sample in samples]
     assert max(counts) <= 4
     assert len(set(counts)) > 1

@@ -73,13 +73,13 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
     (tmp_path / "config.yaml").write_text(to_yaml(kept))
     assert with_found_numbers(began) == began, "a run without a checkpoint finds them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    again = with_found_numbers(load_config(None, command))
+    again = with_found_numbers(began)
     assert again.rollout == kept.rollout
     open_folder(again, is_first=False)
     for name in filter(None, names):
         other = "2x2" if name == "mesh" else 48
         with pytest.raises(InputError, match=rf"did not begin with rollout\.{name} \([^()]*\); a run"):
-            open_folder(with_found_numbers(changed(load_config(None, command), {f"rollout.{name}": other})), False)
+            open_folder(with_found_numbers(changed(began, {f"rollout.{name}": other})), False)
 
 
 def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -34,14 +35,44 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rescore(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--data", str(folder), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+class Done(NamedTuple):
+    """The exit code of the script, and its output."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_files_stand_side_by_side(folder: Path) -> None:
+Rescore = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def main() -> Callable[[list[str]], int]:
+    """Return the script's main function."""
+    spec = importlib.util.spec_from_file_location("rescore", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    main: Callable[[list[str]], int] = module.main
+    return main
+
+
+@pytest.fixture
+def rescore(
+    folder: Path,
+    main: Callable[[list[str]], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Rescore:
+    """Return a function (arguments…) that runs the script in the folder of the set."""
+    monkeypatch.chdir(folder)
+    return lambda *arguments: Done(main(["--data", str(folder), *arguments]), *capsys.readouterr())
+
+
+def test_files_stand_side_by_side(folder: Path, rescore: Rescore) -> None:
     out = folder / "differences.jsonl"
-    done = rescore(folder, "first.jsonl", "second.jsonl", "--rules", "bird", "spider2", "--differences", str(out))
+    done = rescore("first.jsonl", "second.jsonl", "--rules", "bird", "spider2", "--differences", str(out))
     assert (done.returncode, done.stderr) == (0, "")
     assert "8 questions" in done.stdout
     cells = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if "|" in line]
@@ -58,7 +89,7 @@ def test_files_stand_side_by_side(folder: Path) -> None:
     assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)
 
 
-def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path) -> None:
+def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path, rescore: Rescore) -> None:
     (folder / "questions.jsonl").unlink()
     (folder / "tables.json").write_text("[]")
     asked = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
@@ -66,18 +97,18 @@ def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path) -> None
     (folder / "spaced.sql").write_text(
         "SELECT a, b FROM t WHERE a + 1 > = 2\nSELECT a, b FROM t WHERE a > 1; SELECT 1\n"
     )
-    done = rescore(folder, "spaced.sql", "--rules", "bird")
+    done = rescore("spaced.sql", "--rules", "bird")
     assert (done.returncode, done.stderr) == (0, "")
     assert "| spaced | 100.0 " in done.stdout
 
 
 @pytest.mark.slow
-def test_files_that_do_not_fit_are_one_line(folder: Path) -> None:
+def test_files_that_do_not_fit_are_one_line(folder: Path, rescore: Rescore) -> None:
     (folder / "short.jsonl").write_text('{"id": "q0", "pred_sql": "SELECT 1"}', encoding="utf-8")
-    done = rescore(folder, "first.jsonl", "short.jsonl")
+    done = rescore("first.jsonl", "short.jsonl")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "short.jsonl" in done.stderr
-    assert rescore(folder, "first.jsonl", "short.jsonl", "--allow-missing", "--rules", "bird").returncode == 0
-    lost = rescore(folder, "first.jsonl", "--rules", "bird", "--differences", "nowhere/x")
+    assert rescore("first.jsonl", "short.jsonl", "--allow-missing", "--rules", "bird").returncode == 0
+    lost = rescore("first.jsonl", "--rules", "bird", "--differences", "nowhere/x")
     assert (lost.returncode, lost.stderr.count("\n"), "nowhere/x" in lost.stderr) == (2, 1, True)

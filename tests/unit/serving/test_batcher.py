@@ -93,8 +93,8 @@ def test_logprobs_that_json_lacks_are_null() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param({}, marks=pytest.mark.slow),
-        pytest.param({"logprobs": 0}, marks=pytest.mark.slow),
+        pytest.param({}, marks=pytest.mark.nightly),
+        pytest.param({"logprobs": 0}, marks=pytest.mark.nightly),
         {"logprobs": 0, "stream": True},
     ],
 )

@@ -22,7 +22,7 @@ const LONGEST_ESCAPE: usize = 4;
 
 /// A value of a data frame.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cell {
+pub(super) enum FrameValue {
     Missing,
     Truth(bool),
     Integer(i128),
@@ -40,7 +40,7 @@ enum Field {
 }
 
 #[derive(PartialEq)]
-enum Kind {
+enum FrameType {
     Truth,
     Integer,
     Real,
@@ -48,15 +48,15 @@ enum Kind {
 }
 
 /// Returns a column as it is read back.
-pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<Cell> {
+pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<FrameValue> {
     let fields: Vec<Field> = collect(table.column(number).map(field));
-    let kind = kind_of(&fields);
+    let kind = type_of(&fields);
     let cell = |(field, value): (Field, Value<'_>)| match (field, &kind) {
-        (Field::Missing, _) => Cell::Missing,
-        (Field::Truth(truth), Kind::Truth) => Cell::Truth(truth),
-        (Field::Integer(i), Kind::Integer) => Cell::Integer(i),
-        (_, Kind::Real) => as_real(value).map_or(Cell::Missing, Cell::Real),
-        _ => Cell::Text(as_text(value)),
+        (Field::Missing, _) => FrameValue::Missing,
+        (Field::Truth(truth), FrameType::Truth) => FrameValue::Truth(truth),
+        (Field::Integer(i), FrameType::Integer) => FrameValue::Integer(i),
+        (_, FrameType::Real) => as_real(value).map_or(FrameValue::Missing, FrameValue::Real),
+        _ => FrameValue::Text(text_in_csv(value)),
     };
     collect(fields.into_iter().zip(table.column(number)).map(cell))
 }
@@ -74,7 +74,7 @@ fn field(value: Value<'_>) -> Field {
         Value::Text(text) if MISSING.iter().any(|missing| missing.as_bytes() == text) => Field::Missing,
         Value::Text(text) if text.eq_ignore_ascii_case(b"true") => Field::Truth(true),
         Value::Text(text) if text.eq_ignore_ascii_case(b"false") => Field::Truth(false),
-        Value::Text(text) => match (integer(text), real(text)) {
+        Value::Text(text) => match (read_integer(text), read_real(text)) {
             (Some(i), _) => Field::Integer(i),
             (None, Some(_)) => Field::Real,
             (None, None) => Field::Text,
@@ -83,7 +83,7 @@ fn field(value: Value<'_>) -> Field {
 }
 
 /// Reads digits with at most a sign; what is beyond 128 bits is the largest or the smallest of them.
-fn integer(text: &[u8]) -> Option<i128> {
+fn read_integer(text: &[u8]) -> Option<i128> {
     let text = text.trim_ascii();
     let digits = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -93,16 +93,16 @@ fn integer(text: &[u8]) -> Option<i128> {
     Some(std::str::from_utf8(text).ok()?.parse().unwrap_or(bound))
 }
 
-fn real(text: &[u8]) -> Option<f64> {
+fn read_real(text: &[u8]) -> Option<f64> {
     let size = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
     if size.eq_ignore_ascii_case(b"inf") || size.eq_ignore_ascii_case(b"infinity") {
         return Some(if text.starts_with(b"-") { f64::NEG_INFINITY } else { f64::INFINITY });
     }
-    number::parse(text).filter(|number| number.is_finite())
+    number::parse_number(text).filter(|number| number.is_finite())
 }
 
 /// Returns the type that all fields allow. Integers of more than 64 bits stay text, unless a fraction came before them.
-fn kind_of(fields: &[Field]) -> Kind {
+fn type_of(fields: &[Field]) -> FrameType {
     let is_missing = |field: &Field| matches!(field, Field::Missing);
     let some = || fields.iter().filter(|field| !is_missing(field));
     if some().all(|field| matches!(field, Field::Integer(_) | Field::Real)) {
@@ -111,8 +111,8 @@ fn kind_of(fields: &[Field]) -> Kind {
             _ => true,
         };
         match some().find(is_fraction_or_huge) {
-            Some(Field::Integer(_)) => return Kind::Text,
-            Some(_) => return Kind::Real,
+            Some(Field::Integer(_)) => return FrameType::Text,
+            Some(_) => return FrameType::Real,
             None => {}
         }
         let fits = |range: std::ops::RangeInclusive<i128>| {
@@ -120,25 +120,25 @@ fn kind_of(fields: &[Field]) -> Kind {
         };
         let is_whole = !fields.iter().any(is_missing);
         return match (fits(i64::MIN.into()..=i64::MAX.into()), is_whole) {
-            (true, true) => Kind::Integer,
-            (true, false) => Kind::Real,
-            (false, true) if fits(0..=u64::MAX.into()) => Kind::Integer,
-            (false, _) => Kind::Text,
+            (true, true) => FrameType::Integer,
+            (true, false) => FrameType::Real,
+            (false, true) if fits(0..=u64::MAX.into()) => FrameType::Integer,
+            (false, _) => FrameType::Text,
         };
     }
-    if some().all(|field| matches!(field, Field::Truth(_))) { Kind::Truth } else { Kind::Text }
+    if some().all(|field| matches!(field, Field::Truth(_))) { FrameType::Truth } else { FrameType::Text }
 }
 
 fn as_real(value: Value<'_>) -> Option<f64> {
     match value {
         Value::Integer(i) => Some(i as f64),
         Value::Real(r) => Some(r),
-        Value::Text(text) => real(text),
+        Value::Text(text) => read_real(text),
         Value::Null | Value::Blob(_) => None,
     }
 }
 
-fn as_text(value: Value<'_>) -> Vec<u8> {
+fn text_in_csv(value: Value<'_>) -> Vec<u8> {
     pace(4);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
@@ -155,21 +155,21 @@ fn as_text(value: Value<'_>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::Cell::{self, Integer, Missing, Real, Text, Truth};
+    use super::FrameValue::{self, Integer, Missing, Real, Text, Truth};
     use super::column_through_csv;
     use crate::result::table::tests::table;
     use crate::result::value::Value;
 
-    fn read(values: &[Value<'_>]) -> Vec<Cell> {
+    fn read(values: &[Value<'_>]) -> Vec<FrameValue> {
         let rows: Vec<&[Value<'_>]> = values.iter().map(std::slice::from_ref).collect();
         column_through_csv(&table(1, &rows), 0)
     }
 
-    fn read_texts(texts: &[&str]) -> Vec<Cell> {
+    fn read_texts(texts: &[&str]) -> Vec<FrameValue> {
         read(&texts.iter().map(|text| Value::Text(text.as_bytes())).collect::<Vec<_>>())
     }
 
-    fn texts(texts: &[&str]) -> Vec<Cell> {
+    fn texts(texts: &[&str]) -> Vec<FrameValue> {
         texts.iter().map(|text| Text(text.as_bytes().to_vec())).collect()
     }
 

@@ -10,8 +10,9 @@ use std::cmp::Ordering;
 
 use hashbrown::HashTable;
 
-use super::Side;
 use super::multiset::{equal, equal_cells, table_for};
+use super::number::is_close;
+use super::options::Side;
 use super::refined::order;
 use crate::budget::{self, pace, spend};
 use crate::memory::{collect, grow, or_end};
@@ -26,11 +27,11 @@ const SHARE: f64 = 1e-5;
 const NULL: Value<'_> = Value::Integer(-99_999);
 
 /// pandas would raise.
-struct Raises;
+struct PandasError;
 
 /// Tells whether the scorer calls a prediction correct; `asks_for_order` is what it reads from the question.
 pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bool) -> bool {
-    let rows = |sql| if asks_for_order { Rows::By(order_by(sql)) } else { Rows::Sorted };
+    let rows = |sql| if asks_for_order { RowOrder::By(order_by(sql)) } else { RowOrder::Sorted };
     let by_name = || equal_by_name((gold.table, rows(gold.sql)), (predicted.table, rows(predicted.sql)));
     let has_columns = || has_columns(predicted.table, gold.table, asks_for_order);
     equal_when_repeated(gold.table, predicted.table)
@@ -67,14 +68,15 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
 /// Tells which columns have numbers, and nothing else but NULL.
 fn are_numeric(table: &Table) -> Vec<bool> {
     let is_numeric = |column| {
-        let mut kinds = table.column(column).inspect(|_| pace(1)).map(kind).filter(|kind| *kind != NULLS).peekable();
+        let mut kinds =
+            table.column(column).inspect(|_| pace(1)).map(kind_number).filter(|kind| *kind != NULLS).peekable();
         kinds.peek().is_some() && kinds.all(|kind| kind == NUMBERS)
     };
     (0..table.width()).map(is_numeric).collect()
 }
 
 /// How the rows of a frame are put in order.
-enum Rows {
+enum RowOrder {
     /// By all columns.
     Sorted,
     /// As the clause of the SQL says (its first key, then all other columns), or as they came where it has none.
@@ -120,18 +122,18 @@ struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// Drops duplicate rows, puts columns in the order of their names, and rows in theirs.
-    fn normalised(table: &'a Table, named: &[(&str, usize)], order: &Rows) -> Result<Self, Raises> {
+    fn normalised(table: &'a Table, named: &[(&str, usize)], order: &RowOrder) -> Result<Self, PandasError> {
         let numbers: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
         let mut named = named.to_vec();
         let is_sorted = named.is_sorted_by_key(|(name, _)| *name);
         named.sort_by_key(|(name, _)| *name);
         let is_unique = named.windows(2).all(|pair| pair[0].0 != pair[1].0);
         let mut columns: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
-        let mut rows = distinct_rows(table, &numbers);
+        let mut rows = drop_duplicates(table, &numbers);
         let sort: Option<(Vec<usize>, bool)> = match order {
-            Rows::Sorted => Some((columns.clone(), true)),
-            Rows::By(None) => None,
-            Rows::By(Some(clause)) => {
+            RowOrder::Sorted => Some((columns.clone(), true)),
+            RowOrder::By(None) => None,
+            RowOrder::By(Some(clause)) => {
                 let number = |word: &String| named.iter().find(|(name, _)| name == word).map(|(_, number)| *number);
                 let keys: Vec<usize> = clause.words.iter().filter_map(number).collect();
                 let others: Vec<usize> = columns.iter().copied().filter(|column| !keys.contains(column)).collect();
@@ -140,7 +142,7 @@ impl<'a> Frame<'a> {
             }
         };
         if !is_unique && (sort.is_some() || !is_sorted) {
-            return Err(Raises);
+            return Err(PandasError);
         }
         if let Some((by, is_ascending)) = sort {
             sort_rows(table, &mut rows, &by, is_ascending)?;
@@ -154,8 +156,8 @@ impl<'a> Frame<'a> {
 }
 
 /// Compares two frames exactly.
-fn equal_by_name(gold: (&Table, Rows), predicted: (&Table, Rows)) -> Result<bool, Raises> {
-    let frame = |(table, rows): (_, Rows)| Frame::normalised(table, &named(table), &rows);
+fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Result<bool, PandasError> {
+    let frame = |(table, rows): (_, RowOrder)| Frame::normalised(table, &named(table), &rows);
     let (gold, predicted) = (frame(gold)?, frame(predicted)?);
     if (gold.rows.len(), gold.columns.len()) != (predicted.rows.len(), predicted.columns.len()) {
         return Ok(false);
@@ -173,7 +175,7 @@ fn equal_by_name(gold: (&Table, Rows), predicted: (&Table, Rows)) -> Result<bool
 }
 
 /// Tells whether each gold column, sorted, is a predicted one, and whether these columns make the gold's rows.
-fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<bool, Raises> {
+fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<bool, PandasError> {
     if gold.is_empty() || gold.width() == 0 {
         return Ok(false);
     }
@@ -201,12 +203,12 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
     // Of names that come twice it makes others, which the predicted table then does not have.
     let names = predicted.columns();
     if matched.iter().any(|number| names.iter().filter(|name| **name == names[*number]).count() > 1) {
-        return Err(Raises);
+        return Err(PandasError);
     }
     let unique = unique_names(gold.columns());
     let of_gold: Vec<(&str, usize)> = unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
     let of_predicted: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
-    let rows = if asks_for_order { Rows::By(None) } else { Rows::Sorted };
+    let rows = if asks_for_order { RowOrder::By(None) } else { RowOrder::Sorted };
     let left = Frame::normalised(gold, &of_gold, &rows)?;
     let right = Frame::normalised(predicted, &of_predicted, &rows)?;
     let is_same = |place| same_series(&left.column(place), &right.column(place));
@@ -222,18 +224,13 @@ fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
     }
     spend(left.len());
     let is_exact = is_integer(left) || is_integer(right);
-    left.iter().zip(right).all(|(a, b)| match (number(*a), number(*b)) {
-        (Some(a), Some(b)) if !is_exact => is_close(a, b),
+    left.iter().zip(right).all(|(a, b)| match (as_float(*a), as_float(*b)) {
+        (Some(a), Some(b)) if !is_exact => is_close(a, b, TOLERANCE, SHARE),
         _ => equal(*a, *b),
     })
 }
 
-fn is_close(a: f64, b: f64) -> bool {
-    let difference = (a - b).abs();
-    a == b || (difference.is_finite() && difference <= TOLERANCE.max(SHARE * a.abs().max(b.abs())))
-}
-
-fn number(value: Value<'_>) -> Option<f64> {
+fn as_float(value: Value<'_>) -> Option<f64> {
     match value {
         Value::Integer(i) => Some(i as f64),
         Value::Real(r) => Some(r),
@@ -242,7 +239,7 @@ fn number(value: Value<'_>) -> Option<f64> {
 }
 
 /// Sorts a column by itself, NULL last; raises where it has values of two kinds.
-fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, Raises> {
+fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, PandasError> {
     let mut rows: Vec<usize> = collect(0..table.n_rows());
     sort_rows(table, &mut rows, &[column], true)?;
     Ok(collect(rows.into_iter().inspect(|_| pace(1)).map(|row| table.value(row, column))))
@@ -250,23 +247,23 @@ fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, Raises>
 
 /// Sorts rows by some columns, NULL last either way. By one column alone values must be of one kind; among several columns
 /// texts follow what is none, and bytes cannot be compared with numbers.
-fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), Raises> {
+fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), PandasError> {
     for column in by {
         let mut has = [false; 4];
         for row in rows.iter() {
             pace(1);
-            has[kind(table.value(*row, *column))] = true;
+            has[kind_number(table.value(*row, *column))] = true;
         }
         let (has_numbers, has_bytes, has_texts) = (has[NUMBERS], has[BYTES], has[TEXTS]);
         if has_numbers && has_bytes || by.len() == 1 && has_texts && (has_numbers || has_bytes) {
-            return Err(Raises);
+            return Err(PandasError);
         }
     }
     budget::spend_on_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
     budget::sort_by(rows, |a, b| {
         let of = |column: &usize| {
             let (a, b) = (table.value(*a, *column), table.value(*b, *column));
-            let by_kind = kind(a).cmp(&kind(b));
+            let by_kind = kind_number(a).cmp(&kind_number(b));
             let found = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
             let has_null = matches!(a, Value::Null) || matches!(b, Value::Null);
             if is_ascending || has_null { found } else { found.reverse() }
@@ -282,7 +279,7 @@ const BYTES: usize = 1;
 const TEXTS: usize = 2;
 const NULLS: usize = 3;
 
-fn kind(value: Value<'_>) -> usize {
+fn kind_number(value: Value<'_>) -> usize {
     match value {
         Value::Integer(_) | Value::Real(_) => NUMBERS,
         Value::Blob(_) => BYTES,
@@ -292,7 +289,7 @@ fn kind(value: Value<'_>) -> usize {
 }
 
 /// Returns the first of each set of rows that are equal in some columns.
-fn distinct_rows(table: &Table, columns: &[usize]) -> Vec<usize> {
+fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     let width = columns.len();
     let mut cells: Vec<Value<'_>> = Vec::new();
     or_end(grow(&mut cells, table.n_rows() * width));

@@ -56,7 +56,7 @@ fn written_alike(left: Value<'_>, right: Value<'_>) -> bool {
 fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
     let mut first = BinaryHeap::with_capacity(N_ROWS + 1);
     for number in 0..table.n_rows() {
-        let row: Vec<Vec<u8>> = table.row(number).map(as_text).collect();
+        let row: Vec<Vec<u8>> = table.row(number).map(sorted_text).collect();
         if first.len() == N_ROWS {
             let Some(mut last) = first.peek_mut() else { break };
             spend(1);
@@ -71,7 +71,7 @@ fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// Returns the text of a value: that of a float rounded to three digits wherever Python's `float` takes it, else its own.
-fn as_text(value: Value<'_>) -> Vec<u8> {
+fn sorted_text(value: Value<'_>) -> Vec<u8> {
     spend(TEXT_STEPS);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(PASSES * bytes.len());
@@ -85,7 +85,7 @@ fn as_text(value: Value<'_>) -> Vec<u8> {
         Value::Blob(bytes) => parse_float(bytes),
     };
     match (number, value) {
-        (Some(number), _) => repr_float(round_to_3(number)).into_bytes(),
+        (Some(number), _) => repr_float(round_as_python(number)).into_bytes(),
         (None, Value::Text(text)) => drop_undecodable(text).into_owned().into_bytes(),
         (None, Value::Blob(bytes)) => repr_bytes(bytes).into_bytes(),
         (None, _) => b"None".to_vec(),
@@ -93,13 +93,13 @@ fn as_text(value: Value<'_>) -> Vec<u8> {
 }
 
 /// Rounds as Python does, by the exact value and to the even digit.
-fn round_to_3(number: f64) -> f64 {
+fn round_as_python(number: f64) -> f64 {
     if number.abs() < WHOLE { format!("{number:.3}").parse().unwrap_or(number) } else { number }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{as_text, equal_as_text, equal_as_written};
+    use super::{equal_as_text, equal_as_written, sorted_text};
     use crate::result::table::tests::table;
     use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
@@ -124,7 +124,7 @@ mod tests {
             (Blob(b"a"), "b'a'"),
         ];
         for (value, text) in cases {
-            assert_eq!(as_text(value), text.as_bytes(), "{value:?}");
+            assert_eq!(sorted_text(value), text.as_bytes(), "{value:?}");
         }
     }
 

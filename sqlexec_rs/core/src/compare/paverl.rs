@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::Options;
-use super::number::{parse, parse_integer};
+use super::number::{parse_integer, parse_number};
+use super::options::Options;
 use super::pytext::repr_float;
 use crate::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
 use crate::memory::{check_room_for, collect, or_end};
@@ -23,7 +23,7 @@ const TOLERANCE: f64 = 0.005;
 
 /// A normalised column; texts stay where the table has them.
 #[derive(Clone, Debug, PartialEq)]
-enum Column<'a> {
+enum NormalColumn<'a> {
     Text(Vec<Cow<'a, [u8]>>),
     Real(Vec<f64>),
     Integer(Vec<i64>),
@@ -65,12 +65,12 @@ fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize)
     (n_rows * n_columns.min(gold.width()), n_gold * gold.width())
 }
 
-fn normalise(table: &Table) -> Vec<Column<'_>> {
+fn normalise(table: &Table) -> Vec<NormalColumn<'_>> {
     (0..table.width()).map(|number| normalise_column(table, number)).collect()
 }
 
 /// A column of numbers, of text that is wholly numbers, or of NULLs is numeric; any other is text.
-fn normalise_column(table: &Table, number: usize) -> Column<'_> {
+fn normalise_column(table: &Table, number: usize) -> NormalColumn<'_> {
     spend(table.n_rows());
     let values = || {
         (0..table.n_rows()).map(|row| {
@@ -83,11 +83,11 @@ fn normalise_column(table: &Table, number: usize) -> Column<'_> {
     let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
     let is_number = |value: Value<'_>| match value {
         Value::Integer(_) | Value::Real(_) => true,
-        Value::Text(text) => parse(text).is_some(),
+        Value::Text(text) => parse_number(text).is_some(),
         _ => is_null(value),
     };
     if !values().all(|value| is_null(value) || is_number(value)) {
-        return Column::Text(collect(values().map(as_text)));
+        return NormalColumn::Text(collect(values().map(normal_text)));
     }
     let is_integer = |value: Value<'_>| match value {
         Value::Integer(_) => true,
@@ -100,9 +100,9 @@ fn normalise_column(table: &Table, number: usize) -> Column<'_> {
         _ => 0,
     };
     if !table.is_empty() && values().all(is_integer) {
-        return Column::Integer(collect(values().map(integer)));
+        return NormalColumn::Integer(collect(values().map(integer)));
     }
-    Column::Real(collect(values().map(as_number)))
+    NormalColumn::Real(collect(values().map(normal_number)))
 }
 
 /// Takes the steps of reading a long value.
@@ -113,16 +113,16 @@ fn go_through(value: Value<'_>) -> Value<'_> {
     value
 }
 
-fn as_number(value: Value<'_>) -> f64 {
+fn normal_number(value: Value<'_>) -> f64 {
     match value {
         Value::Integer(i) => i as f64,
         Value::Real(r) => r,
-        Value::Text(text) => parse(text).unwrap_or(NULL_NUMBER),
+        Value::Text(text) => parse_number(text).unwrap_or(NULL_NUMBER),
         Value::Null | Value::Blob(_) => NULL_NUMBER,
     }
 }
 
-fn as_text(value: Value<'_>) -> Cow<'_, [u8]> {
+fn normal_text(value: Value<'_>) -> Cow<'_, [u8]> {
     match value {
         Value::Null => Cow::Borrowed(NULL_TEXT),
         Value::Integer(i) => Cow::Owned(i.to_string().into_bytes()),
@@ -136,16 +136,20 @@ fn as_text(value: Value<'_>) -> Cow<'_, [u8]> {
 }
 
 /// Returns the first text column, else the first of floats, else the first of integers.
-fn key<'c, 'a>(columns: &'c [Column<'a>]) -> Option<&'c Column<'a>> {
-    let first = |is_kind: fn(&Column<'_>) -> bool| columns.iter().find(|column| is_kind(column));
-    first(|column| matches!(column, Column::Text(_)))
-        .or_else(|| first(|column| matches!(column, Column::Real(_))))
-        .or_else(|| first(|column| matches!(column, Column::Integer(_))))
+fn key<'c, 'a>(columns: &'c [NormalColumn<'a>]) -> Option<&'c NormalColumn<'a>> {
+    let first = |is_kind: fn(&NormalColumn<'_>) -> bool| columns.iter().find(|column| is_kind(column));
+    first(|column| matches!(column, NormalColumn::Text(_)))
+        .or_else(|| first(|column| matches!(column, NormalColumn::Real(_))))
+        .or_else(|| first(|column| matches!(column, NormalColumn::Integer(_))))
 }
 
 /// Keeps the rows of the larger table that the smaller one's key column asks for; `None` when their number is not right.
 /// Where there are too many, those that come again may be dropped first.
-fn filter_by_key<'a>(smaller: &[Column<'_>], larger: &[Column<'a>], drop_duplicates: bool) -> Option<Vec<Column<'a>>> {
+fn filter_by_key<'a>(
+    smaller: &[NormalColumn<'_>],
+    larger: &[NormalColumn<'a>],
+    drop_duplicates: bool,
+) -> Option<Vec<NormalColumn<'a>>> {
     let key = key(smaller)?;
     let count = |rows: &[bool]| rows.iter().filter(|is_kept| **is_kept).count();
     let is_key = |rows: &Vec<bool>| count(rows) >= key.n_distinct();
@@ -157,7 +161,7 @@ fn filter_by_key<'a>(smaller: &[Column<'_>], larger: &[Column<'a>], drop_duplica
 }
 
 /// Of the rows that are kept and equal, keeps the first.
-fn keep_first_of_equal(columns: &[Column<'_>], rows: &mut [bool]) {
+fn keep_first_of_equal(columns: &[NormalColumn<'_>], rows: &mut [bool]) {
     spend(rows.len() * columns.len());
     let mut seen = HashSet::new();
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
@@ -170,16 +174,16 @@ fn keep_first_of_equal(columns: &[Column<'_>], rows: &mut [bool]) {
 }
 
 /// Tells whether each value of `part` is in `whole` as often, floats within the tolerance.
-fn is_sub_multiset(part: &Column<'_>, whole: &Column<'_>) -> bool {
+fn is_sub_multiset(part: &NormalColumn<'_>, whole: &NormalColumn<'_>) -> bool {
     match (part, whole) {
-        (Column::Text(part), Column::Text(whole)) => {
+        (NormalColumn::Text(part), NormalColumn::Text(whole)) => {
             is_sublist(&sorted(part), &sorted(whole), |a, b| a == b, |a, b| a > b)
         }
-        (Column::Integer(part), Column::Integer(whole)) => {
+        (NormalColumn::Integer(part), NormalColumn::Integer(whole)) => {
             is_sublist(&sorted(part), &sorted(whole), |a, b| a == b, |a, b| a > b)
         }
-        (Column::Real(part), Column::Real(whole)) => {
-            is_sublist(&sorted_reals(part), &sorted_reals(whole), |a, b| is_close(*a, *b), |a, b| a > b)
+        (NormalColumn::Real(part), NormalColumn::Real(whole)) => {
+            is_sublist(&sorted_reals(part), &sorted_reals(whole), |a, b| is_near(*a, *b), |a, b| a > b)
         }
         _ => false,
     }
@@ -194,10 +198,10 @@ fn is_sublist<T>(part: &[T], whole: &[T], same: impl Fn(&T, &T) -> bool, is_afte
 }
 
 /// Counts the reference columns that find an unused column with the same sorted values.
-fn n_matched(reference: &[Column<'_>], others: &[Column<'_>]) -> usize {
-    let mut unused: Vec<Column<'_>> = others.iter().map(Column::sorted).collect();
+fn n_matched(reference: &[NormalColumn<'_>], others: &[NormalColumn<'_>]) -> usize {
+    let mut unused: Vec<NormalColumn<'_>> = others.iter().map(NormalColumn::sorted).collect();
     let mut n = 0;
-    for column in reference.iter().map(Column::sorted) {
+    for column in reference.iter().map(NormalColumn::sorted) {
         if let Some(place) = unused.iter().position(|other| column.matches(other)) {
             unused.remove(place);
             n += 1;
@@ -206,78 +210,82 @@ fn n_matched(reference: &[Column<'_>], others: &[Column<'_>]) -> usize {
     n
 }
 
-impl<'a> Column<'a> {
+impl<'a> NormalColumn<'a> {
     /// Returns the values in order, floats rounded to three digits.
     fn sorted(&self) -> Self {
         match self {
-            Column::Text(values) => Column::Text(sorted(values)),
-            Column::Integer(values) => Column::Integer(sorted(values)),
-            Column::Real(values) => {
-                Column::Real(sorted_reals(&collect(values.iter().inspect(|_| pace(1)).map(|v| round_to_3(*v)))))
-            }
+            NormalColumn::Text(values) => NormalColumn::Text(sorted(values)),
+            NormalColumn::Integer(values) => NormalColumn::Integer(sorted(values)),
+            NormalColumn::Real(values) => NormalColumn::Real(sorted_reals(&collect(
+                values.iter().inspect(|_| pace(1)).map(|v| round_as_numpy(*v)),
+            ))),
         }
     }
 
     /// Tells whether two sorted columns hold the same values.
-    fn matches(&self, other: &Column<'_>) -> bool {
+    fn matches(&self, other: &NormalColumn<'_>) -> bool {
         spend(self.len());
-        let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_close(*a, *b));
+        let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_near(*a, *b));
         // A count is right or wrong: integers have no tolerance, also against floats.
         let same = |a: &[i64], b: &[f64]| {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Value::Integer(*a).equals(Value::Real(*b)))
         };
         match (self, other) {
-            (Column::Text(a), Column::Text(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal_bytes(a, b)),
-            (Column::Integer(a), Column::Integer(b)) => a == b,
-            (Column::Real(a), Column::Real(b)) => close(a, b),
-            (Column::Integer(a), Column::Real(b)) | (Column::Real(b), Column::Integer(a)) => same(a, b),
-            (Column::Text(a), b) | (b, Column::Text(a)) => a.is_empty() && b.len() == 0,
+            (NormalColumn::Text(a), NormalColumn::Text(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal_bytes(a, b))
+            }
+            (NormalColumn::Integer(a), NormalColumn::Integer(b)) => a == b,
+            (NormalColumn::Real(a), NormalColumn::Real(b)) => close(a, b),
+            (NormalColumn::Integer(a), NormalColumn::Real(b)) | (NormalColumn::Real(b), NormalColumn::Integer(a)) => {
+                same(a, b)
+            }
+            (NormalColumn::Text(a), b) | (b, NormalColumn::Text(a)) => a.is_empty() && b.len() == 0,
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Column::Text(values) => values.len(),
-            Column::Real(values) => values.len(),
-            Column::Integer(values) => values.len(),
+            NormalColumn::Text(values) => values.len(),
+            NormalColumn::Real(values) => values.len(),
+            NormalColumn::Integer(values) => values.len(),
         }
     }
 
     /// Returns a value as bytes, the same for equal ones.
     fn value(&self, row: usize) -> Cow<'_, [u8]> {
         match self {
-            Column::Text(values) => Cow::Borrowed(&values[row]),
-            Column::Real(values) => Cow::Owned((values[row] + 0.0).to_bits().to_le_bytes().to_vec()),
-            Column::Integer(values) => Cow::Owned(values[row].to_le_bytes().to_vec()),
+            NormalColumn::Text(values) => Cow::Borrowed(&values[row]),
+            NormalColumn::Real(values) => Cow::Owned((values[row] + 0.0).to_bits().to_le_bytes().to_vec()),
+            NormalColumn::Integer(values) => Cow::Owned(values[row].to_le_bytes().to_vec()),
         }
     }
 
     fn n_distinct(&self) -> usize {
         match self {
-            Column::Text(values) => n_distinct(&sorted(values)),
-            Column::Integer(values) => n_distinct(&sorted(values)),
-            Column::Real(values) => n_distinct(&sorted_reals(values)),
+            NormalColumn::Text(values) => n_distinct(&sorted(values)),
+            NormalColumn::Integer(values) => n_distinct(&sorted(values)),
+            NormalColumn::Real(values) => n_distinct(&sorted_reals(values)),
         }
     }
 
     /// Tells of each row whether its value is among the key's; `None` when the types differ.
-    fn rows_in(&self, key: &Column<'_>) -> Option<Vec<bool>> {
+    fn rows_in(&self, key: &NormalColumn<'_>) -> Option<Vec<bool>> {
         spend_on_sort(self.len()); // a search in the key for each
         match (self, key) {
-            (Column::Text(values), Column::Text(key)) => {
+            (NormalColumn::Text(values), NormalColumn::Text(key)) => {
                 let key = sorted(key);
                 Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
             }
-            (Column::Integer(values), Column::Integer(key)) => {
+            (NormalColumn::Integer(values), NormalColumn::Integer(key)) => {
                 let key = sorted(key);
                 Some(collect(values.iter().inspect(|_| pace(4)).map(|value| key.binary_search(value).is_ok())))
             }
-            (Column::Real(values), Column::Real(key)) => {
+            (NormalColumn::Real(values), NormalColumn::Real(key)) => {
                 let key = sorted_reals(key);
                 // Nothing is closer than the last value below and the first that is not.
                 let is_in = |value: &f64| {
                     let above = key.partition_point(|other| other.total_cmp(value).is_lt());
-                    key[above.saturating_sub(1)..].iter().take(2).any(|other| is_close(*value, *other))
+                    key[above.saturating_sub(1)..].iter().take(2).any(|other| is_near(*value, *other))
                 };
                 Some(collect(values.iter().inspect(|_| pace(4)).map(is_in)))
             }
@@ -285,11 +293,11 @@ impl<'a> Column<'a> {
         }
     }
 
-    fn keep(&self, rows: &[bool]) -> Column<'a> {
+    fn keep(&self, rows: &[bool]) -> NormalColumn<'a> {
         match self {
-            Column::Text(values) => Column::Text(kept(values, rows)),
-            Column::Real(values) => Column::Real(kept(values, rows)),
-            Column::Integer(values) => Column::Integer(kept(values, rows)),
+            NormalColumn::Text(values) => NormalColumn::Text(kept(values, rows)),
+            NormalColumn::Real(values) => NormalColumn::Real(kept(values, rows)),
+            NormalColumn::Integer(values) => NormalColumn::Integer(kept(values, rows)),
         }
     }
 }
@@ -331,18 +339,18 @@ fn n_distinct<T: PartialEq>(sorted: &[T]) -> usize {
     sorted.iter().zip(sorted.iter().skip(1)).filter(|(a, b)| a != b).count() + usize::from(!sorted.is_empty())
 }
 
-fn is_close(a: f64, b: f64) -> bool {
+fn is_near(a: f64, b: f64) -> bool {
     a == b || (a - b).abs() <= TOLERANCE
 }
 
-fn round_to_3(value: f64) -> f64 {
+fn round_as_numpy(value: f64) -> f64 {
     let rounded = (value * 1e3).round_ties_even() / 1e3;
     if rounded.is_finite() { rounded } else { value }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Column, Options, TOLERANCE, Table, accuracy, is_close, is_whole};
+    use super::{NormalColumn, Options, TOLERANCE, Table, accuracy, is_near, is_whole};
     use crate::result::table::tests::table;
     use crate::result::value::Value::{Integer, Null, Real, Text};
 
@@ -360,8 +368,8 @@ mod tests {
         let mut values: Vec<f64> = (-40..40).map(|n| f64::from(n * n * n) * step / 3.0).collect();
         values.extend([f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e300, -1e300, TOLERANCE]);
         for key in [&values[..], &values[30..50], &values[80..], &values[..1], &[]] {
-            let walked: Vec<bool> = values.iter().map(|value| key.iter().any(|k| is_close(*value, *k))).collect();
-            assert_eq!(Column::Real(values.clone()).rows_in(&Column::Real(key.to_vec())), Some(walked));
+            let walked: Vec<bool> = values.iter().map(|value| key.iter().any(|k| is_near(*value, *k))).collect();
+            assert_eq!(NormalColumn::Real(values.clone()).rows_in(&NormalColumn::Real(key.to_vec())), Some(walked));
         }
     }
 

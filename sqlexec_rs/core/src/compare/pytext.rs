@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::result::value::Value;
 
 /// Returns the bytes that Python's text of a value, followed by its type, has in UTF-8 (whose order is that of the text).
-pub(super) fn sort_key(value: Value<'_>) -> Vec<u8> {
+pub(super) fn python_sort_key(value: Value<'_>) -> Vec<u8> {
     let (mut text, kind) = match value {
         Value::Null => (b"None".to_vec(), "NoneType"),
         Value::Integer(i) => (i.to_string().into_bytes(), "int"),
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(repr_bytes(b"a\x00\xff\n\\"), "b'a\\x00\\xff\\n\\\\'");
         assert_eq!(repr_bytes(b"it's"), "b\"it's\"");
         assert_eq!(repr_bytes(b"'\""), "b'\\'\"'");
-        assert_eq!(sort_key(Value::Integer(10)), b"10<class 'int'>");
-        assert_eq!(sort_key(Value::Null), b"None<class 'NoneType'>");
+        assert_eq!(python_sort_key(Value::Integer(10)), b"10<class 'int'>");
+        assert_eq!(python_sort_key(Value::Null), b"None<class 'NoneType'>");
     }
 }

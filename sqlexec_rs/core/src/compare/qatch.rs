@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 
 use super::multiset::{equal, table_for};
+use super::number::ratio;
 use crate::budget::{self, spend, spend_on_bytes};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
@@ -21,6 +22,7 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     };
     let n_shared = of_predicted.iter().filter(is_in_gold).count();
     let (fewer, more) = (predicted.n_rows().min(gold.n_rows()), predicted.n_rows().max(gold.n_rows()));
+    let share = |part: usize, whole: usize| ratio(part as f64, whole as f64); // a table may have no columns
     (share(n_shared, of_predicted.len()) + share(n_shared, of_gold.len()) + share(fewer, more)) / 3.0
 }
 
@@ -50,11 +52,6 @@ fn cell(table: &Table, number: u32) -> Value<'_> {
 fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
     spend(1);
     equal(a, b)
-}
-
-/// A share of nothing (tables without columns) is none.
-fn share(part: usize, whole: usize) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 #[cfg(test)]

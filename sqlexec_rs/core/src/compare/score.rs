@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::budget::{self, Bounds, Overrun};
+use crate::budget::{self, ComparisonBounds, Overrun};
 use crate::compare::{Options, Rule, Side, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::result::table::Table;
@@ -91,7 +91,7 @@ pub(crate) fn score<'a>(
     golds: &(impl Iterator<Item = ReadyGold<'a>> + Clone),
     rules: &[Rule],
     options: &Options,
-    bounds: &Bounds,
+    bounds: &ComparisonBounds,
 ) -> Score {
     let mut pred_status = first_failure(predicted);
     let mut pred_stop = predicted.iter().find_map(|outcome| outcome.stopped_by);

@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 
 use super::multiset::{equal, table_for};
+use super::number::ratio;
 use crate::budget::{pace, spend};
 use crate::memory::{grow, or_end};
 use crate::result::table::Table;
@@ -30,12 +31,8 @@ pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
     }
     only_predicted += (left.len() - n_paired) as f64;
     only_gold += (right.len() - n_paired) as f64;
-    let (precision, recall) = (share(both, both + only_predicted), share(both, both + only_gold));
-    share(2.0 * precision * recall, precision + recall)
-}
-
-fn share(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
+    let (precision, recall) = (ratio(both, both + only_predicted), ratio(both, both + only_gold));
+    ratio(2.0 * precision * recall, precision + recall)
 }
 
 /// Returns the first of each group of equal rows, in order.

@@ -1,6 +1,7 @@
 //! `spider2`: every gold column that counts matches some predicted column (Spider 2.0).
 
-use super::csv::{Cell, column_through_csv};
+use super::csv::{FrameValue, column_through_csv};
+use super::number::is_close;
 use super::pytext::repr_float;
 use crate::budget::{self, equal_bytes, pace, spend};
 use crate::memory::{check_room_for, or_end};
@@ -29,17 +30,17 @@ pub(super) fn columns_found(predicted: &Table, gold: &Table, condition_cols: &[u
 }
 
 /// Returns some columns of a table as they come out of CSV, each sorted by itself as text when order is ignored.
-fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell>> {
-    let mut columns: Vec<Vec<Cell>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
+fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<FrameValue>> {
+    let mut columns: Vec<Vec<FrameValue>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
     if ignore_order {
         // Columns are taken out of a table together: where all are numbers and one has a point, integers have one too.
-        let has = |is_kind: fn(&Cell) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
-        let are_widened = has(|cell| matches!(cell, Cell::Real(_) | Cell::Missing))
-            && !has(|cell| matches!(cell, Cell::Text(_) | Cell::Truth(_)));
+        let has = |is_kind: fn(&FrameValue) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
+        let are_widened = has(|cell| matches!(cell, FrameValue::Real(_) | FrameValue::Missing))
+            && !has(|cell| matches!(cell, FrameValue::Text(_) | FrameValue::Truth(_)));
         for column in &mut columns {
             budget::sort_by_cached_key(column, |cell| {
                 pace(TEXT_STEPS);
-                sort_key(cell, are_widened)
+                frame_sort_key(cell, are_widened)
             });
         }
     }
@@ -47,45 +48,39 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Cell
 }
 
 /// Returns Python's text of a value, and whether it is a number; what is missing has become the integer 0.
-fn sort_key(cell: &Cell, is_widened: bool) -> (Vec<u8>, bool) {
+fn frame_sort_key(cell: &FrameValue, is_widened: bool) -> (Vec<u8>, bool) {
     let text = match cell {
-        Cell::Text(text) => {
+        FrameValue::Text(text) => {
             or_end(check_room_for(text.len()));
             return (text.clone(), false);
         }
-        Cell::Missing => "0".to_owned(),
-        Cell::Truth(truth) => if *truth { "True" } else { "False" }.to_owned(),
-        Cell::Integer(i) if is_widened => repr_float(*i as f64),
-        Cell::Integer(i) => i.to_string(),
-        Cell::Real(r) => repr_float(*r),
+        FrameValue::Missing => "0".to_owned(),
+        FrameValue::Truth(truth) => if *truth { "True" } else { "False" }.to_owned(),
+        FrameValue::Integer(i) if is_widened => repr_float(*i as f64),
+        FrameValue::Integer(i) => i.to_string(),
+        FrameValue::Real(r) => repr_float(*r),
     };
     (text.into_bytes(), true)
 }
 
-fn same(left: &[Cell], right: &[Cell]) -> bool {
+fn same(left: &[FrameValue], right: &[FrameValue]) -> bool {
     left.iter().zip(right).inspect(|_| spend(1)).all(|(a, b)| match (number(a), number(b)) {
-        (Some(a), Some(b)) => is_close(a, b),
+        (Some(a), Some(b)) => is_close(a, b, TOLERANCE, SHARE),
         _ => match (a, b) {
-            (Cell::Text(a), Cell::Text(b)) => equal_bytes(a, b),
+            (FrameValue::Text(a), FrameValue::Text(b)) => equal_bytes(a, b),
             _ => a == b,
         },
     })
 }
 
-fn number(cell: &Cell) -> Option<f64> {
+fn number(cell: &FrameValue) -> Option<f64> {
     match cell {
-        Cell::Missing => Some(0.0),
-        Cell::Truth(truth) => Some(f64::from(*truth)),
-        Cell::Integer(i) => Some(*i as f64),
-        Cell::Real(r) => Some(*r),
-        Cell::Text(_) => None,
+        FrameValue::Missing => Some(0.0),
+        FrameValue::Truth(truth) => Some(f64::from(*truth)),
+        FrameValue::Integer(i) => Some(*i as f64),
+        FrameValue::Real(r) => Some(*r),
+        FrameValue::Text(_) => None,
     }
-}
-
-/// Compares as Python's `math.isclose` does.
-fn is_close(a: f64, b: f64) -> bool {
-    let difference = (a - b).abs();
-    a == b || (difference.is_finite() && difference <= TOLERANCE.max(SHARE * a.abs().max(b.abs())))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
-use super::pytext::{drop_undecodable, sort_key};
+use super::pytext::{drop_undecodable, python_sort_key};
 use crate::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
 use crate::memory::{check_room_for, collect, or_end};
 use crate::result::row_hash::hash_one;
@@ -63,7 +63,7 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
                 spend_on_bytes(bytes.len());
                 or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
             }
-            sort_key(*value)
+            python_sort_key(*value)
         });
         cells
     };

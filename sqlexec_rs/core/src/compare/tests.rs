@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::budget::{Bounds, Overrun, within};
+use crate::budget::{ComparisonBounds, Overrun, within};
 use crate::result::value::Value;
 
 /// Rows of numbers that no row of another `salt` shares.
@@ -24,7 +24,7 @@ fn side(table: &Table) -> Side<'_> {
 #[test]
 fn every_rule_keeps_to_its_budget() {
     let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
-    let bounds = |steps| Bounds { steps, deadline: None, cancels: Default::default() };
+    let bounds = |steps| ComparisonBounds { steps, deadline: None, cancels: Default::default() };
     let options = Options::default();
     for rule in Rule::ALL.iter().copied() {
         let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
@@ -37,7 +37,7 @@ fn every_rule_keeps_to_its_budget() {
 #[test]
 fn many_rows_are_no_square_of_work() {
     let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
-    let bounds = Bounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
+    let bounds = ComparisonBounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
     for rule in Rule::ALL.iter().copied() {
         let run = || compare(rule, side(&predicted), side(&gold), &Options::default());
         assert!(within(&bounds, run).is_ok(), "{}", rule.name());
@@ -72,7 +72,7 @@ fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: 
 }
 
 /// Runs a comparison and returns how it ended, and after how long.
-fn timed(rule: Rule, tables: (&Table, &Table), bounds: &Bounds) -> (Result<f64, Overrun>, Duration) {
+fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Result<f64, Overrun>, Duration) {
     let begun = Instant::now();
     let result = within(bounds, || compare(rule, side(tables.0), side(tables.1), &Options::default()));
     (result, begun.elapsed())
@@ -81,7 +81,7 @@ fn timed(rule: Rule, tables: (&Table, &Table), bounds: &Bounds) -> (Result<f64, 
 #[test]
 fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
     const TIME: Duration = Duration::from_millis(10);
-    let unbounded = || Bounds { steps: u64::MAX, deadline: None, cancels: Default::default() };
+    let unbounded = || ComparisonBounds { steps: u64::MAX, deadline: None, cancels: Default::default() };
     for shape in SHAPES {
         let n_cells = 2 * shape.1 as u64 * shape.2 as u64;
         for rule in Rule::ALL.iter().copied() {
@@ -89,7 +89,7 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
             let (predicted, gold) = (shaped(shape, 1), shaped(shape, 0));
             let case = format!("{} on {}", rule.name(), shape.0);
 
-            let bounds = Bounds { deadline: Some(Instant::now() + TIME), ..unbounded() };
+            let bounds = ComparisonBounds { deadline: Some(Instant::now() + TIME), ..unbounded() };
             let (result, elapsed) = timed(rule, (&predicted, &gold), &bounds);
             assert!(matches!(result, Ok(_) | Err(Overrun::Wall)), "{case}: {result:?}");
             assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a deadline");
@@ -105,7 +105,8 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
             assert!(matches!(result, Ok(_) | Err(Overrun::Cancelled)), "{case}: {result:?}");
             assert!(elapsed < TIME + SLACK, "{case}: {elapsed:?} under a cancellation");
 
-            let (result, elapsed) = timed(rule, (&predicted, &gold), &Bounds { steps: n_cells / 2, ..unbounded() });
+            let (result, elapsed) =
+                timed(rule, (&predicted, &gold), &ComparisonBounds { steps: n_cells / 2, ..unbounded() });
             assert_eq!(result, Err(Overrun::Steps), "{case}");
             assert!(elapsed < SLACK, "{case}: {elapsed:?} beyond the budget");
         }
@@ -116,7 +117,7 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
 #[test]
 fn ehrsql_takes_steps_for_its_texts() {
     let table = numbers(10_000, 2, 0.5);
-    let bounds = Bounds { steps: 100_000, deadline: None, cancels: Default::default() };
+    let bounds = ComparisonBounds { steps: 100_000, deadline: None, cancels: Default::default() };
     assert_eq!(timed(Rule::Ehrsql, (&table, &table), &bounds).0, Err(Overrun::Steps));
     assert!(timed(Rule::Bird, (&table, &table), &bounds).0.is_ok());
 }

@@ -9,11 +9,11 @@ mod words;
 
 use rusqlite::Connection;
 
-use names::{Names, quoted};
+use names::{Names, quote_name};
 use nearest::Nearest;
 use words::{Mention, mentions};
 
-pub(crate) use names::Kept;
+pub(crate) use names::NameCache;
 
 /// Instructions that reading the schema may take: far above what thousands of columns need.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
@@ -22,13 +22,13 @@ pub(crate) const MAX_STEPS: u64 = 2_000_000;
 /// [`MAX_STEPS`].
 pub(crate) fn hint(
     connection: &Connection,
-    kept: &Kept,
+    cache: &NameCache,
     statement: &str,
     message: &str,
     is_hidden: &dyn Fn(&str, &str) -> bool,
 ) -> Option<String> {
     let missing = Missing::of(message)?;
-    let names = kept.get(connection, is_hidden)?;
+    let names = cache.get(connection, is_hidden)?;
     match missing {
         Missing::Table(name) => near_table(&names, name),
         Missing::Column(qualifier, name) => near_column(&names, &mentions(statement, &names), qualifier, name),
@@ -62,7 +62,7 @@ impl<'a> Missing<'a> {
 fn near_table(names: &Names, wanted: &str) -> Option<String> {
     let mut nearest = Nearest::new(wanted);
     names.tables().for_each(|(number, table)| nearest.offer(table, 0, number));
-    nearest.best().map(|number| format!("Did you mean {}?", quoted(names.table(number))))
+    nearest.best().map(|number| format!("Did you mean {}?", quote_name(names.table(number))))
 }
 
 fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>, wanted: &str) -> Option<String> {
@@ -77,7 +77,7 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
         && let Some(table) = names.find_table(qualifier)
         && names.has_column(table, wanted)
     {
-        return Some(format!("{} is not in the FROM clause.", quoted(names.table(table))));
+        return Some(format!("{} is not in the FROM clause.", quote_name(names.table(table))));
     }
     // Columns of the table that was named come first, then of the others in the statement, then of the whole schema.
     let mut nearest = Nearest::new(wanted);
@@ -95,14 +95,14 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
         Some(mention) => mention.shown,
         None => names.table(table),
     };
-    Some(format!("Did you mean {}.{}?", quoted(shown), quoted(column)))
+    Some(format!("Did you mean {}.{}?", quote_name(shown), quote_name(column)))
 }
 
 fn choices(names: &Names, mentioned: &[Mention<'_>], wanted: &str) -> Option<String> {
     let holders: Vec<String> = mentioned
         .iter()
         .filter(|mention| names.has_column(mention.table, wanted))
-        .map(|mention| format!("{}.{}", quoted(mention.shown), quoted(wanted)))
+        .map(|mention| format!("{}.{}", quote_name(mention.shown), quote_name(wanted)))
         .take(4)
         .collect();
     (holders.len() > 1).then(|| format!("Did you mean {}?", holders.join(" or ")))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::nearest::Key;
+use super::nearest::NameKey;
 
 /// Tables and views whose names are read.
 const MAX_TABLES: usize = 1_000;
@@ -23,15 +23,15 @@ const COLUMNS: &str = "SELECT s.name, c.name FROM sqlite_schema AS s JOIN pragma
 /// The names of tables and columns, in the order of the schema.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    tables: Vec<(String, Key)>,
-    columns: Vec<Column>,
+    tables: Vec<(String, NameKey)>,
+    columns: Vec<NamedColumn>,
 }
 
 #[derive(Debug)]
-struct Column {
+struct NamedColumn {
     table: usize,
     name: String,
-    key: Key,
+    key: NameKey,
 }
 
 impl Names {
@@ -51,7 +51,7 @@ impl Names {
                 && let Some(number) = numbers.get(table)
                 && !is_hidden(table, column)
             {
-                names.columns.push(Column::new(*number, column));
+                names.columns.push(NamedColumn::new(*number, column));
             }
         }
         Ok(names)
@@ -63,12 +63,12 @@ impl Names {
     }
 
     /// Iterates over the keys of the tables and their numbers.
-    pub(super) fn tables(&self) -> impl Iterator<Item = (usize, &Key)> {
+    pub(super) fn tables(&self) -> impl Iterator<Item = (usize, &NameKey)> {
         self.tables.iter().map(|(_, key)| key).enumerate()
     }
 
     /// Iterates over the columns: the place, the number of the table and the key.
-    pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &Key))> {
+    pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &NameKey))> {
         self.columns.iter().map(|column| (column.table, &column.key)).enumerate()
     }
 
@@ -94,21 +94,21 @@ impl Names {
     }
 }
 
-impl Column {
+impl NamedColumn {
     fn new(table: usize, name: &str) -> Self {
-        Self { table, name: name.to_owned(), key: Key::of(name) }
+        Self { table, name: name.to_owned(), key: NameKey::of(name) }
     }
 }
 
-fn with_key(name: &str) -> (String, Key) {
-    (name.to_owned(), Key::of(name))
+fn with_key(name: &str) -> (String, NameKey) {
+    (name.to_owned(), NameKey::of(name))
 }
 
 /// The names that a connection has read, with the version of the schema they are of.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(RefCell<Option<(i64, Arc<Names>)>>);
+pub(crate) struct NameCache(RefCell<Option<(i64, Arc<Names>)>>);
 
-impl Kept {
+impl NameCache {
     /// Returns the names of the schema as it is now, hidden columns left out, or nothing when they cannot be read.
     pub(super) fn get(&self, connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
@@ -124,7 +124,7 @@ impl Kept {
 }
 
 /// Returns a name as it stands in SQL: in quotes when it is no plain word.
-pub(super) fn quoted(name: &str) -> String {
+pub(super) fn quote_name(name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80);
     if is_plain && !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() {
         name.to_owned()

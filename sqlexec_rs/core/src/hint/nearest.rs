@@ -10,12 +10,12 @@ const SEPARATORS: [char; 4] = ['_', ' ', '-', '.'];
 
 /// A name ready to be compared: in lower case, with the letters that it holds as a set of bits.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct NameKey {
     name: String,
     letters: u64,
 }
 
-impl Key {
+impl NameKey {
     /// Makes the key of a name.
     pub(super) fn of(name: &str) -> Self {
         let name = name.to_ascii_lowercase();
@@ -31,18 +31,18 @@ impl Key {
 
 /// The nearest of the names offered so far.
 pub(super) struct Nearest {
-    wanted: Key,
+    wanted: NameKey,
     best: Option<((u32, u32), usize)>,
 }
 
 impl Nearest {
     /// Starts without an offer.
     pub(super) fn new(wanted: &str) -> Self {
-        Self { wanted: Key::of(wanted), best: None }
+        Self { wanted: NameKey::of(wanted), best: None }
     }
 
     /// Offers a name: its distance counts first, its rank breaks near-ties (a rank is worth half an edit).
-    pub(super) fn offer(&mut self, name: &Key, rank: u32, number: usize) {
+    pub(super) fn offer(&mut self, name: &NameKey, rank: u32, number: usize) {
         let Some(distance) = distance(&self.wanted, name) else { return };
         let key = (2 * distance + rank, rank);
         if self.best.is_none_or(|(best, _)| key < best) {
@@ -65,7 +65,7 @@ fn max_edits(n_bytes: usize) -> u32 {
 ///
 /// 0 the same but for case; 1 the same but for separators; then the number of edits; last, a name whose words hold all
 /// words of the other (`name` and `stadium_name`). Most names of a schema are ruled out by their letters alone.
-fn distance(wanted: &Key, name: &Key) -> Option<u32> {
+fn distance(wanted: &NameKey, name: &NameKey) -> Option<u32> {
     let (a, b) = (wanted.name.as_str(), name.name.as_str());
     if a.is_empty() || a.len() > MAX_BYTES || b.is_empty() || b.len() > MAX_BYTES {
         return None;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn near_is_near() {
-        let near = |wanted: &str, name: &str| distance(&Key::of(wanted), &Key::of(name));
+        let near = |wanted: &str, name: &str| distance(&NameKey::of(wanted), &NameKey::of(name));
         assert_eq!(near("name", "NAME"), Some(0));
         assert_eq!(near("singerid", "Singer_ID"), Some(1));
         assert_eq!(near("nmae", "name"), Some(1));
@@ -124,10 +124,10 @@ mod tests {
     fn an_exact_name_elsewhere_beats_a_near_one_here() {
         let mut nearest = Nearest::new("capacity");
         assert_eq!(nearest.best(), None);
-        nearest.offer(&Key::of("capacite"), 1, 0);
+        nearest.offer(&NameKey::of("capacite"), 1, 0);
         assert_eq!(nearest.best(), Some(0));
-        nearest.offer(&Key::of("capacity"), 2, 1);
-        nearest.offer(&Key::of("CAPACITY"), 2, 2);
+        nearest.offer(&NameKey::of("capacity"), 2, 1);
+        nearest.offer(&NameKey::of("CAPACITY"), 2, 2);
         assert_eq!(nearest.best(), Some(1));
     }
 }

@@ -1,7 +1,7 @@
 //! The tables that a statement names, and what it calls them.
 
 use super::names::Names;
-use crate::scan::{is_word, token_end};
+use crate::scan::{is_word, token_end, word_end};
 
 /// Tables of a statement that are looked at.
 const MAX_MENTIONS: usize = 64;
@@ -96,11 +96,8 @@ impl<'a> Iterator for Words<'a> {
                 quote @ (b'"' | b'`') => Some(quote),
                 _ => None,
             };
-            self.at = if is_word(bytes[start]) {
-                (start..bytes.len()).find(|i| !is_word(bytes[*i])).unwrap_or(bytes.len())
-            } else {
-                token_end(bytes, start).min(bytes.len())
-            };
+            self.at =
+                if is_word(bytes[start]) { word_end(bytes, start) } else { token_end(bytes, start).min(bytes.len()) };
             if close.is_some() && self.at >= start + 2 && close == Some(bytes[self.at - 1]) {
                 let text = &self.text[start + 1..self.at - 1];
                 return Some(Word { text, is_next, is_before_point: bytes.get(self.at) == Some(&b'.') });

@@ -13,13 +13,13 @@ use hashbrown::hash_map::{Entry as Place, EntryRef};
 
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
-use crate::request::{InFlightQuery, Key, Limits};
+use crate::request::{InFlightQuery, Limits, RunKey};
 use crate::sqlite::dbfile::FileIdentity;
 use crate::sqlite::inode::Inode;
 
 /// For the table, which asks for a key of its own only where it keeps one.
-impl From<&Key> for Key {
-    fn from(key: &Key) -> Self {
+impl From<&RunKey> for RunKey {
+    fn from(key: &RunKey) -> Self {
         key.clone()
     }
 }
@@ -27,19 +27,19 @@ impl From<&Key> for Key {
 /// Who waits for a query: a slot of a job.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) job: Arc<Handle>,
+    pub(crate) job: Arc<JobHandle>,
     pub(crate) slot: u32,
 }
 
 /// A job, as some of its waiters share it: threads that all counted their references to the job itself would hold each
 /// other up.
 #[derive(Debug)]
-pub(crate) struct Handle(pub(crate) Arc<JobState>);
+pub(crate) struct JobHandle(pub(crate) Arc<JobState>);
 
 /// The answer to a request.
 pub(crate) enum Lookup {
     /// An outcome from before; true when it was asked for as a gold.
-    Kept(Arc<Outcome>),
+    Cached(Arc<Outcome>),
     /// A query in flight, which the waiter has joined.
     Joined(Arc<InFlightQuery>),
     /// A new query, to be queued.
@@ -60,7 +60,7 @@ pub(crate) struct Waiters {
 
 /// The table; its owner locks it.
 pub(crate) struct Cache {
-    entries: hashbrown::HashMap<Key, Entry, foldhash::fast::RandomState>,
+    entries: hashbrown::HashMap<RunKey, Entry, foldhash::fast::RandomState>,
     /// The present state of each file, and its number.
     databases: HashMap<Inode, (FileIdentity, u32)>,
     /// Numbers of servers' databases that are said not to change.
@@ -179,7 +179,7 @@ impl Cache {
     }
 
     /// Drops such outcomes, and returns the keys of such queries in flight.
-    fn drop_done(&mut self, is_such: impl Fn(&Key) -> bool) -> Vec<Key> {
+    fn drop_done(&mut self, is_such: impl Fn(&RunKey) -> bool) -> Vec<RunKey> {
         let (mut freed, mut freed_of_golds) = (0, 0);
         let mut in_flight = Vec::new();
         self.entries.retain(|key, entry| match entry {
@@ -225,10 +225,10 @@ impl Cache {
     /// Finds the outcome of `key`, joins its query, or starts one with `make_query`.
     pub(crate) fn request(
         &mut self,
-        key: Key,
+        key: RunKey,
         is_gold: bool,
         waiter: Waiter,
-        make_query: impl FnOnce(Key) -> InFlightQuery,
+        make_query: impl FnOnce(RunKey) -> InFlightQuery,
     ) -> Lookup {
         self.clock += 1;
         let mut place = match self.entries.entry(key) {
@@ -243,7 +243,7 @@ impl Cache {
         let (found, was_gold) = match place.get_mut() {
             Entry::Done { outcome, is_gold, last_used } => {
                 *last_used = self.clock;
-                (Lookup::Kept(Arc::clone(outcome)), *is_gold)
+                (Lookup::Cached(Arc::clone(outcome)), *is_gold)
             }
             Entry::InFlight { query, waiters, is_gold } => {
                 waiters.push(waiter);
@@ -258,7 +258,7 @@ impl Cache {
     }
 
     /// Has an outcome kept for good, if it is kept or in flight.
-    pub(crate) fn mark_gold(&mut self, key: &Key) {
+    pub(crate) fn mark_gold(&mut self, key: &RunKey) {
         match self.entries.get_mut(key) {
             Some(Entry::Done { outcome, is_gold, .. }) if !*is_gold => {
                 *is_gold = true;
@@ -362,7 +362,7 @@ impl Cache {
         self.bytes -= freed;
     }
 
-    fn candidates(&self) -> impl Iterator<Item = (&Key, &Outcome, u64)> {
+    fn candidates(&self) -> impl Iterator<Item = (&RunKey, &Outcome, u64)> {
         self.entries.iter().filter_map(|(key, entry)| match entry {
             Entry::Done { outcome, is_gold: false, last_used } => Some((key, outcome.as_ref(), *last_used)),
             _ => None,
@@ -370,6 +370,6 @@ impl Cache {
     }
 }
 
-fn entry_bytes(key: &Key, outcome: &Outcome) -> usize {
+fn entry_bytes(key: &RunKey, outcome: &Outcome) -> usize {
     ENTRY_BYTES + key.sql.text.len() + outcome.table.as_ref().map_or(0, |table| table.bytes())
 }

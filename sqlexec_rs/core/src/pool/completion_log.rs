@@ -5,12 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::locks::lock;
+
 /// What is called once, when the last unit has ended.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 
 /// What has ended after the units that a reader has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextUnit {
     /// This unit.
     Unit(u32),
     /// Nothing yet.
@@ -21,12 +23,12 @@ pub(crate) enum Next {
 
 /// The completions of one job.
 pub(crate) struct CompletionLog {
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     one_more: Condvar,
     all_here: Condvar,
 }
 
-struct State {
+struct LogState {
     order: Vec<u32>,
     /// `None` until it is known.
     n_units: Option<usize>,
@@ -38,7 +40,7 @@ struct State {
 impl CompletionLog {
     /// Starts with no unit here.
     pub(crate) fn new() -> Self {
-        let state = State { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
+        let state = LogState { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
         Self { state: Mutex::new(state), one_more: Condvar::new(), all_here: Condvar::new() }
     }
 
@@ -90,19 +92,19 @@ impl CompletionLog {
     }
 
     /// Waits for the unit after the first `n_seen`, at most `timeout`.
-    pub(crate) fn wait_for_next(&self, n_seen: usize, timeout: Duration) -> Next {
+    pub(crate) fn wait_for_next(&self, n_seen: usize, timeout: Duration) -> NextUnit {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
             if let Some(unit) = state.order.get(n_seen) {
-                return Next::Unit(*unit);
+                return NextUnit::Unit(*unit);
             }
             if state.n_units.is_some_and(|n_units| n_seen >= n_units) {
-                return Next::End;
+                return NextUnit::End;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Next::Nothing;
+                return NextUnit::Nothing;
             }
             state.n_listening += 1;
             state = self.one_more.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -110,12 +112,12 @@ impl CompletionLog {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        lock(&self.state)
     }
 }
 
-impl State {
+impl LogState {
     fn is_complete(&self) -> bool {
         self.n_units.is_some_and(|n_units| self.order.len() >= n_units)
     }
@@ -147,14 +149,17 @@ mod tests {
     fn readers_see_the_order_and_the_end() {
         let completions = CompletionLog::new();
         completions.expect(3);
-        assert_eq!(completions.wait_for_next(0, Duration::ZERO), Next::Nothing);
+        assert_eq!(completions.wait_for_next(0, Duration::ZERO), NextUnit::Nothing);
         thread::scope(|scope| {
             let reader = scope.spawn(|| (0..4).map(|seen| completions.wait_for_next(seen, LONG)).collect::<Vec<_>>());
             assert!(!completions.wait_for_all(Duration::ZERO));
             for unit in [2, 0, 1] {
                 completions.complete(unit);
             }
-            assert_eq!(reader.join().unwrap(), [Next::Unit(2), Next::Unit(0), Next::Unit(1), Next::End]);
+            assert_eq!(
+                reader.join().unwrap(),
+                [NextUnit::Unit(2), NextUnit::Unit(0), NextUnit::Unit(1), NextUnit::End]
+            );
         });
         assert!(completions.wait_for_all(Duration::ZERO));
         assert_eq!(completions.progress(), (3, 3));

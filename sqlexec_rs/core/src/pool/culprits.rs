@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::locks::lock;
 use crate::outcome::{Outcome, Status};
-use crate::request::{InFlightQuery, Key};
+use crate::request::{InFlightQuery, RunKey};
 
 /// How often a text may end what runs it.
 const MOST_COSTS: u8 = 2;
@@ -19,7 +20,7 @@ const MEMORY: Duration = Duration::from_secs(600);
 const MOST_TEXTS: usize = 4_096;
 
 /// By a text how often it has ended what ran it, and when it last did.
-type Costs = HashMap<(Arc<Path>, Key), (u8, Instant)>;
+type Costs = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
 
 /// The texts of a pool, how often each has ended what ran it, and when it last did.
 #[derive(Debug, Default)]
@@ -31,12 +32,12 @@ pub(crate) struct Culprits {
 impl Culprits {
     /// Notes that a text has ended what ran it so many times.
     pub(crate) fn add(&self, query: &InFlightQuery, times: u8) {
-        let mut costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut costs = lock(&self.costs);
         if costs.len() >= MOST_TEXTS {
             costs.clear();
         }
         let now = Instant::now();
-        let (cost, last) = costs.entry(text_of(query)).or_insert((0, now));
+        let (cost, last) = costs.entry(identify(query)).or_insert((0, now));
         *cost = if now - *last < MEMORY { cost.saturating_add(times) } else { times };
         *last = now;
         self.has_any.store(true, Ordering::Relaxed);
@@ -47,37 +48,29 @@ impl Culprits {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
-        let costs = self.costs.lock().unwrap_or_else(PoisonError::into_inner);
+        let costs = lock(&self.costs);
         let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MOST_COSTS && last.elapsed() < MEMORY;
-        let is_refused = costs.get(&text_of(query)).is_some_and(is_culprit);
+        let is_refused = costs.get(&identify(query)).is_some_and(is_culprit);
         is_refused
             .then(|| Outcome::failed(Status::Crashed, "the text crashed twice before, and is not run for ten minutes"))
     }
 }
 
 /// Returns the text and its database: other limits make no other text, and a server has no state.
-fn text_of(query: &InFlightQuery) -> (Arc<Path>, Key) {
+fn identify(query: &InFlightQuery) -> (Arc<Path>, RunKey) {
     let db = if query.engine.is_server() { 0 } else { query.key.db };
-    (Arc::clone(&query.path), Key { db, limits: 0, ..query.key.clone() })
+    (Arc::clone(&query.path), RunKey { db, limits: 0, ..query.key.clone() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Wanted;
-    use crate::result::hashed_str::Hashed;
+    use crate::request::tests;
     use crate::target::Engine;
 
     fn query(sql: &str, limits: u32, engine: Engine, db: u32) -> InFlightQuery {
-        InFlightQuery {
-            key: Key { db, limits, sql: Hashed::new(sql.into()), parameters: None, wanted: Wanted::Rows },
-            engine,
-            path: Path::new("/a").into(),
-            limits: Arc::default(),
-            cancel: Arc::default(),
-            is_for_cache: false,
-            is_gold: false,
-        }
+        let query = tests::query(sql, db);
+        InFlightQuery { engine, key: RunKey { limits, ..query.key.clone() }, ..query }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::compare::score::Score;
 use crate::error::Fault;
 use crate::outcome::Outcome;
 use crate::pool::Job;
-use crate::pool::completion_log::{Callback, Next};
+use crate::pool::completion_log::{Callback, NextUnit};
 use crate::pool::csr_groups::CsrGroups;
 
 /// What a reader of a job's items finds.
@@ -41,9 +41,9 @@ impl Items {
                 return Ok(NextItem::Item(item as usize));
             }
             match self.job.state.completions.wait_for_next(self.n_seen, timeout) {
-                Next::Nothing => return Ok(NextItem::TimedOut),
-                Next::End => return Ok(NextItem::End),
-                Next::Unit(unit) => {
+                NextUnit::Nothing => return Ok(NextItem::TimedOut),
+                NextUnit::End => return Ok(NextItem::End),
+                NextUnit::Unit(unit) => {
                     self.n_seen += 1;
                     self.pending.extend(self.by_unit.of(unit as usize));
                 }

@@ -9,20 +9,21 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use crate::budget::Bounds;
+use crate::budget::ComparisonBounds;
 use crate::compare::score::{GoldSource, ReadyGold, Score, ScoreItem, score};
 use crate::compare::{Options, Rule};
 use crate::error::Fault;
+use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::completion_log::CompletionLog;
 use crate::pool::csr_groups::CsrGroups;
 use crate::request::{InFlightQuery, Limits};
 use crate::stats::Stats;
 
-type Delivered = Result<Arc<Outcome>, Fault>;
+type Delivery = Result<Arc<Outcome>, Fault>;
 
 /// What the threads share of a job.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct JobState {
     slots: Vec<RunSlot>,
     planned: OnceLock<Planned>,
     queries: OnceLock<Vec<Arc<InFlightQuery>>>,
-    wish: Wish,
+    control: ComparisonControl,
     /// The units that have ended: scores of a score job, slots of an execute job.
     pub(crate) completions: CompletionLog,
     stats: Arc<Stats>,
@@ -39,17 +40,17 @@ pub(crate) struct JobState {
 
 /// What comparisons may cost, and whether anybody still wants them.
 #[derive(Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct ComparisonControl {
     pub(crate) limits: Arc<Limits>,
     pub(crate) is_cancelled: Arc<AtomicBool>,
     /// The pool's.
     pub(crate) is_closed: Arc<AtomicBool>,
 }
 
-impl Wish {
+impl ComparisonControl {
     /// Returns the bounds of comparisons that begin now.
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> ComparisonBounds {
+        ComparisonBounds {
             steps: self.limits.compare_steps,
             deadline: self.limits.timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             cancels: [Arc::clone(&self.is_cancelled), Arc::clone(&self.is_closed)],
@@ -63,29 +64,29 @@ struct Planned {
     n_slots: usize,
     /// The units that need a slot, as often as they do.
     units_of: CsrGroups,
-    work: Work,
+    work: JobKind,
 }
 
 #[derive(Debug)]
 struct RunSlot {
-    content: Mutex<Content>,
+    content: Mutex<SlotContent>,
     /// Units that have still to read it, as often as they need it.
     readers: AtomicU32,
 }
 
 #[derive(Debug)]
-enum Content {
+enum SlotContent {
     Awaited,
     /// It came before the plan was made, and its units do not know.
-    Early(Delivered),
-    Here(Delivered),
+    Early(Delivery),
+    Here(Delivery),
     /// Every unit that needed it is done, so the rows are given back.
     Released,
 }
 
 /// What is made of the outcomes.
 #[derive(Debug)]
-pub(crate) enum Work {
+pub(crate) enum JobKind {
     /// Outcomes, by item.
     Execute { slot_of: Vec<u32> },
     /// Scores, by item.
@@ -157,14 +158,14 @@ impl Scores {
 
 impl JobState {
     /// Makes the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now on.
-    pub(crate) fn new(max_slots: usize, wish: Wish, stats: Arc<Stats>) -> Self {
-        let slot = || RunSlot { content: Mutex::new(Content::Awaited), readers: AtomicU32::new(0) };
+    pub(crate) fn new(max_slots: usize, control: ComparisonControl, stats: Arc<Stats>) -> Self {
+        let slot = || RunSlot { content: Mutex::new(SlotContent::Awaited), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
         Self {
             slots,
             planned: OnceLock::new(),
             queries: OnceLock::new(),
-            wish,
+            control,
             completions: CompletionLog::new(),
             stats,
         }
@@ -172,10 +173,10 @@ impl JobState {
 
     /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
     /// comparison follow are returned, to be delivered anew.
-    pub(crate) fn plan(&self, n_slots: usize, work: Work) -> Vec<(u32, Delivered)> {
+    pub(crate) fn plan(&self, n_slots: usize, work: JobKind) -> Vec<(u32, Delivery)> {
         let (n_units, units_of) = match &work {
-            Work::Execute { .. } => (n_slots, CsrGroups::new(n_slots, std::iter::empty())),
-            Work::Score(scores) => {
+            JobKind::Execute { .. } => (n_slots, CsrGroups::new(n_slots, std::iter::empty())),
+            JobKind::Score(scores) => {
                 let needs = (0..)
                     .zip(&scores.units)
                     .flat_map(|(number, unit)| scores.needs(unit).iter().map(move |slot| (*slot, number)));
@@ -191,12 +192,12 @@ impl JobState {
         (0..n_slots as u32).filter_map(|slot| self.count_early(slot, planned)).collect()
     }
 
-    fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivered)> {
+    fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivery)> {
         {
             let mut content = lock(&self.slots[number as usize].content);
-            match std::mem::replace(&mut *content, Content::Awaited) {
-                Content::Early(outcome) if planned.would_compare(number) => return Some((number, outcome)),
-                Content::Early(outcome) => *content = Content::Here(outcome),
+            match std::mem::replace(&mut *content, SlotContent::Awaited) {
+                SlotContent::Early(outcome) if planned.would_compare(number) => return Some((number, outcome)),
+                SlotContent::Early(outcome) => *content = SlotContent::Here(outcome),
                 other => {
                     *content = other;
                     return None;
@@ -208,7 +209,7 @@ impl JobState {
     }
 
     fn finish_units_without_needs(&self, planned: &Planned) {
-        if let Work::Score(scores) = &planned.work {
+        if let JobKind::Score(scores) = &planned.work {
             for (number, unit) in (0..).zip(&scores.units) {
                 if unit.needs.is_empty() {
                     self.finish_unit(number, scores);
@@ -219,7 +220,7 @@ impl JobState {
 
     /// Ends the comparisons that are under way or to come.
     pub(crate) fn cancel_comparisons(&self) {
-        self.wish.is_cancelled.store(true, Ordering::Relaxed);
+        self.control.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Remembers which queries to abandon on cancellation.
@@ -238,15 +239,15 @@ impl JobState {
     }
 
     /// Fills a slot, once; a second delivery (a cancellation after a result, or the reverse) changes nothing.
-    pub(crate) fn deliver(&self, number: u32, outcome: Delivered) {
+    pub(crate) fn deliver(&self, number: u32, outcome: Delivery) {
         let planned = {
             let mut content = lock(&self.slots[number as usize].content);
-            if !matches!(*content, Content::Awaited) {
+            if !matches!(*content, SlotContent::Awaited) {
                 return;
             }
             // Asked under the lock: either the outcome is seen here to be early, or there by `plan`.
             let planned = self.planned.get();
-            *content = if planned.is_some() { Content::Here(outcome) } else { Content::Early(outcome) };
+            *content = if planned.is_some() { SlotContent::Here(outcome) } else { SlotContent::Early(outcome) };
             planned
         };
         if let Some(planned) = planned {
@@ -257,8 +258,8 @@ impl JobState {
     /// Tells those that wait for a slot that it is here.
     fn count(&self, number: u32, planned: &Planned) {
         match &planned.work {
-            Work::Execute { .. } => self.completions.complete(number),
-            Work::Score(scores) => {
+            JobKind::Execute { .. } => self.completions.complete(number),
+            JobKind::Score(scores) => {
                 for unit in planned.units_of.of(number as usize) {
                     if scores.units[*unit as usize].waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
                         self.finish_unit(*unit, scores);
@@ -278,7 +279,7 @@ impl JobState {
         for slot in needs {
             let slot = &self.slots[*slot as usize];
             if slot.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
-                *lock(&slot.content) = Content::Released;
+                *lock(&slot.content) = SlotContent::Released;
             }
         }
         self.completions.complete(number);
@@ -296,13 +297,13 @@ impl JobState {
             }
             GoldSource::Table(table) => ReadyGold::Table(table),
         });
-        Ok(score(&unit.predicted, predicted, &golds, rules, &unit.options, &self.wish.bounds()))
+        Ok(score(&unit.predicted, predicted, &golds, rules, &unit.options, &self.control.bounds()))
     }
 
-    fn outcome_at(&self, slot: u32) -> Delivered {
+    fn outcome_at(&self, slot: u32) -> Delivery {
         match &*lock(&self.slots[slot as usize].content) {
-            Content::Here(delivered) => delivered.clone(),
-            Content::Awaited | Content::Early(_) | Content::Released => {
+            SlotContent::Here(delivered) => delivered.clone(),
+            SlotContent::Awaited | SlotContent::Early(_) | SlotContent::Released => {
                 Err(Fault::Internal("an outcome was read before it came"))
             }
         }
@@ -311,23 +312,24 @@ impl JobState {
     /// Returns the unit of each item, once they are planned.
     pub(crate) fn unit_of(&self) -> &[u32] {
         match self.planned.get().map(|planned| &planned.work) {
-            Some(Work::Execute { slot_of }) => slot_of,
-            Some(Work::Score(scores)) => &scores.unit_of,
+            Some(JobKind::Execute { slot_of }) => slot_of,
+            Some(JobKind::Score(scores)) => &scores.unit_of,
             None => &[],
         }
     }
 
     /// Returns the outcome of one item of an execute job, once its slot is here.
-    pub(crate) fn outcome(&self, item: usize) -> Delivered {
+    pub(crate) fn outcome(&self, item: usize) -> Delivery {
         match self.planned.get().map(|planned| &planned.work) {
-            Some(Work::Execute { slot_of }) => self.outcome_at(slot_of[item]),
+            Some(JobKind::Execute { slot_of }) => self.outcome_at(slot_of[item]),
             _ => Err(Fault::Internal("a score job has scores, not outcomes")),
         }
     }
 
     /// Returns the score of one item of a score job, once its unit is here.
     pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
-        let Some(Work::Score(Scores { units, unit_of, .. })) = self.planned.get().map(|planned| &planned.work) else {
+        let Some(JobKind::Score(Scores { units, unit_of, .. })) = self.planned.get().map(|planned| &planned.work)
+        else {
             return Err(Fault::Internal("an execute job has outcomes, not scores"));
         };
         match units[unit_of[item] as usize].score.get() {
@@ -346,12 +348,8 @@ impl JobState {
 impl Planned {
     /// Tells whether a delivery to the slot would be the last that a comparison waits for.
     fn would_compare(&self, slot: u32) -> bool {
-        let Work::Score(scores) = &self.work else { return false };
+        let JobKind::Score(scores) = &self.work else { return false };
         let mut by_unit = self.units_of.of(slot as usize).chunk_by(|a, b| a == b);
         by_unit.any(|same| scores.units[same[0] as usize].waiting.load(Ordering::Acquire) as usize <= same.len())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::compare::score::ScoreItem;
 use crate::error::Fault;
 use crate::outcome::Outcome;
-use crate::pool::cache::{Handle, Lookup, Waiter};
+use crate::pool::cache::{JobHandle, Lookup, Waiter};
 use crate::pool::csr_groups::CsrGroups;
-use crate::pool::job::{JobState, Wish};
+use crate::pool::job::{ComparisonControl, JobState};
 use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::Task;
 use crate::pool::{Job, Shared};
-use crate::request::{InFlightQuery, Key, Limits, Query};
+use crate::request::{InFlightQuery, Limits, Query, RunKey};
 use crate::sqlite::dbfile::FileIdentity;
 use crate::target::Engine;
 
@@ -28,11 +28,11 @@ pub struct JobBuilder {
     /// (database, SQL) pairs that are still to come, as the caller counted them.
     n_to_come: usize,
     databases: Vec<Database>,
-    begun: Option<Begun>,
+    started: Option<StartedJob>,
 }
 
 /// What there is from the first batch on.
-struct Begun {
+struct StartedJob {
     state: Arc<JobState>,
     limits_number: u32,
     ticket: u64,
@@ -76,7 +76,7 @@ impl JobBuilder {
             plan,
             n_to_come: n_pairs,
             databases: Vec::new(),
-            begun: None,
+            started: None,
         }
     }
 
@@ -112,11 +112,11 @@ impl JobBuilder {
 
     /// Returns the job, to which nothing is added any more.
     pub fn finish(mut self) -> Result<Job, Fault> {
-        if self.begun.is_none() {
+        if self.started.is_none() {
             self.request_from(0, 0, &mut || true)?; // a job of nothing
         }
-        let begun = self.begun.as_mut().ok_or(Fault::Internal("a job that has not begun"))?;
-        let state = Arc::clone(&begun.state);
+        let started = self.started.as_mut().ok_or(Fault::Internal("a job that has not begun"))?;
+        let state = Arc::clone(&started.state);
         let mut tasks = Vec::new();
         for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
             match outcome {
@@ -124,11 +124,11 @@ impl JobBuilder {
                 fault => state.deliver(slot, fault),
             }
         }
-        let is_open = self.shared.queue.add(begun.ticket, tasks.into_iter(), begun.n_reserved) && begun.is_open;
-        begun.n_reserved = 0;
-        state.set_queries(std::mem::take(&mut begun.queries));
+        let is_open = self.shared.queue.add(started.ticket, tasks.into_iter(), started.n_reserved) && started.is_open;
+        started.n_reserved = 0;
+        state.set_queries(std::mem::take(&mut started.queries));
         let job = Job { state, shared: Arc::clone(&self.shared) };
-        self.begun = None;
+        self.started = None;
         if is_open {
             Ok(job)
         } else {
@@ -146,35 +146,35 @@ impl JobBuilder {
     ) -> Result<(), Fault> {
         let n_new = self.plan.runs.len() - n_old;
         self.n_to_come = self.n_to_come.saturating_sub(n_asked);
-        if self.begun.is_none() {
-            self.begun = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
+        if self.started.is_none() {
+            self.started = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
         }
         let stats = &self.shared.stats;
         stats.requested(n_asked as u64);
         stats.deduplicated((n_asked - n_new) as u64);
         self.number_databases()?;
-        let Some(begun) = self.begun.as_mut() else { return Ok(()) };
-        mark_golds(&self.shared, &self.plan, &self.databases, begun.limits_number);
+        let Some(started) = self.started.as_mut() else { return Ok(()) };
+        mark_golds(&self.shared, &self.plan, &self.databases, started.limits_number);
         // By database, so that a thread stays with a connection and what it holds.
         let runs = &self.plan.runs;
         let order =
             CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
         for chunk in order.all().chunks(CHUNK) {
-            let tasks = begun.request(&self.shared, &self.limits, &self.databases, &self.plan, chunk);
-            begun.n_reserved -= chunk.len();
-            begun.is_open &= self.shared.queue.add(begun.ticket, tasks.into_iter(), chunk.len());
+            let tasks = started.request(&self.shared, &self.limits, &self.databases, &self.plan, chunk);
+            started.n_reserved -= chunk.len();
+            started.is_open &= self.shared.queue.add(started.ticket, tasks.into_iter(), chunk.len());
         }
         self.plan.end_batch();
         Ok(())
     }
 
     /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
-    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<Begun, Fault> {
+    fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<StartedJob, Fault> {
         let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
         let is_closed = Arc::clone(&self.shared.is_closed);
-        let wish = Wish { limits: Arc::clone(&self.limits), is_cancelled: Arc::default(), is_closed };
-        Ok(Begun {
-            state: Arc::new(JobState::new(max_runs, wish, Arc::clone(&self.shared.stats))),
+        let control = ComparisonControl { limits: Arc::clone(&self.limits), is_cancelled: Arc::default(), is_closed };
+        Ok(StartedJob {
+            state: Arc::new(JobState::new(max_runs, control, Arc::clone(&self.shared.stats))),
             limits_number: self.shared.cache().number_limits(&self.limits),
             ticket,
             n_reserved: max_runs,
@@ -213,9 +213,9 @@ impl JobBuilder {
 
 impl Drop for JobBuilder {
     fn drop(&mut self) {
-        if let Some(begun) = self.begun.take().filter(|_| self.shared.check_process().is_ok()) {
-            self.shared.queue.add(begun.ticket, std::iter::empty(), begun.n_reserved);
-            self.shared.cache().abandon(&begun.state, &begun.queries);
+        if let Some(started) = self.started.take().filter(|_| self.shared.check_process().is_ok()) {
+            self.shared.queue.add(started.ticket, std::iter::empty(), started.n_reserved);
+            self.shared.cache().abandon(&started.state, &started.queries);
         }
     }
 }
@@ -228,12 +228,12 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
         if let Ok((_, db)) = databases[run.database as usize].state {
-            cache.mark_gold(&Key { db, limits, sql: run.sql.clone(), parameters: None, wanted: plan.wanted });
+            cache.mark_gold(&RunKey { db, limits, sql: run.sql.clone(), parameters: None, wanted: plan.wanted });
         }
     }
 }
 
-impl Begun {
+impl StartedJob {
     /// Finds, joins or starts some of a job's runs; returns what is to be queued.
     fn request(
         &mut self,
@@ -243,7 +243,7 @@ impl Begun {
         plan: &Plan,
         chunk: &[u32],
     ) -> Vec<Task> {
-        let handle = Arc::new(Handle(Arc::clone(&self.state)));
+        let handle = Arc::new(JobHandle(Arc::clone(&self.state)));
         let mut tasks = Vec::with_capacity(chunk.len());
         let mut here = Vec::new();
         let mut cache = shared.cache();
@@ -259,7 +259,7 @@ impl Begun {
                 }
             };
             let (sql, parameters) = (run.sql.clone(), run.parameters.clone());
-            let key = Key { db, limits: self.limits_number, sql, parameters, wanted: plan.wanted };
+            let key = RunKey { db, limits: self.limits_number, sql, parameters, wanted: plan.wanted };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,
@@ -271,7 +271,7 @@ impl Begun {
                 is_gold: run.is_gold,
             };
             match cache.request(key, run.is_gold, waiter, make_query) {
-                Lookup::Kept(outcome) => {
+                Lookup::Cached(outcome) => {
                     shared.stats.hit(run.is_gold);
                     here.push((*slot, outcome));
                 }

@@ -15,13 +15,14 @@ pub mod runner;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::compare::Rule;
 use crate::compare::score::{Score, ScoreItem};
 use crate::error::Fault;
+use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::batches::Batches;
 use crate::pool::cache::Cache;
@@ -31,9 +32,9 @@ use crate::pool::plan::{Plan, n_pairs};
 use crate::pool::queue::{Queue, Task};
 use crate::pool::runner::{Risks, Runner};
 use crate::process::{Source, WorkerConfig};
-use crate::request::{InFlightQuery, Limits, Query, Wanted};
+use crate::request::{InFlightQuery, Limits, OutputKind, Query};
 use crate::server;
-use crate::sqlite::busy::{self, Busy};
+use crate::sqlite::busy::{self, BusyGuard};
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
@@ -150,7 +151,8 @@ impl Pool {
             let runner = Runner::new(config, number, n_threads, &copies, &shared.stats, &shared.risks)?;
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("sqlexec-{number}")).stack_size(STACK_BYTES);
-            let handle = builder.spawn(move || work(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
+            let handle =
+                builder.spawn(move || run_thread(&shared, runner)).map_err(|e| Fault::CannotStart(e.to_string()))?;
             lock(&pool.threads).push(handle);
         }
         Ok(pool)
@@ -170,7 +172,7 @@ impl Pool {
             sql: Arc::clone(sql),
             parameters: None,
         };
-        self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), Wanted::Rows, limits, &mut || true)
+        self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), OutputKind::Rows, limits, &mut || true)
     }
 
     /// Queues queries as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
@@ -178,7 +180,7 @@ impl Pool {
     pub fn submit_while(
         &self,
         queries: &[Query],
-        wanted: Wanted,
+        wanted: OutputKind,
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
@@ -349,8 +351,8 @@ impl Drop for Job {
 }
 
 /// The life of a worker thread.
-fn work(shared: &Arc<Shared>, mut runner: Runner) {
-    let mut busy: Option<Busy> = None;
+fn run_thread(shared: &Arc<Shared>, mut runner: Runner) {
+    let mut busy: Option<BusyGuard> = None;
     loop {
         let ahead = runner.next().map(|(query, is_sent)| (Task::Run(query), is_sent, 1));
         let rest = &mut || {
@@ -367,8 +369,8 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
             Task::Free(job) => drop(job),
             Task::Run(query) if query.is_cancelled() && !is_sent => {}
             Task::Run(query) => {
-                busy.get_or_insert_with(Busy::new);
-                let result = runner.run(&query, is_sent, n_left > 0, &mut Spare { shared }).map(Arc::new);
+                busy.get_or_insert_with(BusyGuard::new);
+                let result = runner.run(&query, is_sent, n_left > 0, &mut SpareQueries { shared }).map(Arc::new);
                 if let Ok(outcome) = &result {
                     shared.stats.ran(outcome.status);
                     if let Some(observe) = &shared.observer {
@@ -388,11 +390,11 @@ fn work(shared: &Arc<Shared>, mut runner: Runner) {
 }
 
 /// Queries that a thread may take before their turn, as long as there are enough for the others.
-struct Spare<'a> {
+struct SpareQueries<'a> {
     shared: &'a Shared,
 }
 
-impl Source for Spare<'_> {
+impl Source for SpareQueries<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
         let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
         if self.shared.risks.culprits.refusal(&query).is_some() {
@@ -405,8 +407,4 @@ impl Source for Spare<'_> {
     fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
         self.shared.queue.give_back(queries.into_iter());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

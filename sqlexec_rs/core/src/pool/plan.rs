@@ -8,8 +8,8 @@ use hashbrown::HashTable;
 
 use crate::compare::Rule;
 use crate::compare::score::{GoldSource, ScoreItem};
-use crate::pool::job::{Comparison, Scores, Work};
-use crate::request::{Parameters, Query, Wanted};
+use crate::pool::job::{Comparison, JobKind, Scores};
+use crate::request::{OutputKind, Parameters, Query};
 use crate::result::hashed_str::Hashed;
 use crate::result::row_hash::hash_one;
 use crate::scan::strip_distinct;
@@ -35,10 +35,10 @@ pub(crate) struct Plan {
     numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
     /// What is wanted of each run.
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: OutputKind,
     /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
     run_numbers: HashTable<u32>,
-    work: Work,
+    work: JobKind,
     /// By the first slot that units need, the last of them; and by unit the one before it.
     last_unit_of: Vec<u32>,
     unit_before: Vec<u32>,
@@ -48,8 +48,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Starts to plan the execution of `n_items` (database, SQL) pairs.
-    pub(crate) fn execution(n_items: usize, wanted: Wanted) -> Self {
-        Self { wanted, ..Self::new(Work::Execute { slot_of: vec![0; n_items] }, n_items) }
+    pub(crate) fn execution(n_items: usize, wanted: OutputKind) -> Self {
+        Self { wanted, ..Self::new(JobKind::Execute { slot_of: vec![0; n_items] }, n_items) }
     }
 
     /// Starts to plan the scoring of `n_items` items, most of which are expected to need two runs of their own.
@@ -60,16 +60,16 @@ impl Plan {
             unit_of: vec![0; n_items],
             rules: rules.to_vec(),
         };
-        Self::new(Work::Score(scores), 2 * n_items)
+        Self::new(JobKind::Score(scores), 2 * n_items)
     }
 
-    fn new(work: Work, n_runs: usize) -> Self {
+    fn new(work: JobKind, n_runs: usize) -> Self {
         Self {
             databases: Vec::new(),
             database_numbers: HashMap::new(),
             numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
-            wanted: Wanted::Rows,
+            wanted: OutputKind::Rows,
             run_numbers: HashTable::with_capacity(n_runs),
             work,
             last_unit_of: Vec::new(),
@@ -79,8 +79,8 @@ impl Plan {
     }
 
     /// Returns what is made of the runs; nothing is added afterwards.
-    pub(crate) fn take_work(&mut self) -> Work {
-        std::mem::replace(&mut self.work, Work::Execute { slot_of: Vec::new() })
+    pub(crate) fn take_work(&mut self) -> JobKind {
+        std::mem::replace(&mut self.work, JobKind::Execute { slot_of: Vec::new() })
     }
 
     /// Ends a batch: what it held may be freed, and its addresses become others'.
@@ -92,14 +92,14 @@ impl Plan {
     /// Adds a query under its number.
     pub(crate) fn add_query(&mut self, number: u32, query: &Query) {
         let slot = self.slot(&query.database, &Hashed::new(&query.sql), query.parameters.as_ref(), None);
-        if let Work::Execute { slot_of } = &mut self.work {
+        if let JobKind::Execute { slot_of } = &mut self.work {
             slot_of[number as usize] = slot;
         }
     }
 
     /// Adds an item under its number; runs from `n_old` on are of this batch.
     pub(crate) fn add_item(&mut self, number: u32, item: ScoreItem, n_old: usize) {
-        let Work::Score(scores) = &mut self.work else { return };
+        let JobKind::Score(scores) = &mut self.work else { return };
         let mut needs = std::mem::take(&mut scores.needs);
         let start = needs.len();
         self.add_needs(&item, &mut needs, n_old);
@@ -110,14 +110,14 @@ impl Plan {
             }
             None => self.add_unit(item, &needs, start),
         };
-        if let Work::Score(scores) = &mut self.work {
+        if let JobKind::Score(scores) = &mut self.work {
             scores.needs = needs;
             scores.unit_of[number as usize] = unit;
         }
     }
 
     fn add_unit(&mut self, item: ScoreItem, needs: &[u32], start: usize) -> u32 {
-        let Work::Score(scores) = &mut self.work else { return NONE };
+        let JobKind::Score(scores) = &mut self.work else { return NONE };
         let number = scores.units.len() as u32;
         scores.units.push(Comparison::new(item, start as u32..needs.len() as u32));
         self.last_unit_of.resize(self.runs.len(), NONE);
@@ -130,7 +130,7 @@ impl Plan {
     /// Finds the unit of an equal item, whose runs are those at the end of `needs`; tables that the caller shares are equal
     /// by address.
     fn find_unit(&self, item: &ScoreItem, needs: &[u32], start: usize) -> Option<u32> {
-        let Work::Score(scores) = &self.work else { return None };
+        let JobKind::Score(scores) = &self.work else { return None };
         let mut number = *self.last_unit_of.get(*needs.get(start)? as usize)?;
         while number != NONE {
             let unit = &scores.units[number as usize];

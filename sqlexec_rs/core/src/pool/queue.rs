@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::Fault;
+use crate::locks::lock;
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
 use crate::request::InFlightQuery;
@@ -32,14 +33,14 @@ pub(crate) enum Task {
 /// Lines of tasks.
 pub(crate) struct Queue {
     max_tasks: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     has_work: Condvar,
     has_room: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    lines: VecDeque<Line>,
+struct QueueState {
+    lines: VecDeque<BatchTasks>,
     n_tasks: usize,
     /// Tasks that have been promised room and are not here yet.
     n_reserved: usize,
@@ -54,7 +55,7 @@ struct State {
 }
 
 /// The tasks of a batch that are waiting.
-struct Line {
+struct BatchTasks {
     /// The batch's ticket.
     ticket: u64,
     tasks: VecDeque<Task>,
@@ -119,7 +120,7 @@ impl Queue {
             state.n_tasks += n;
             match state.lines.iter_mut().find(|line| line.ticket == ticket) {
                 Some(line) => line.tasks.extend(tasks),
-                None => state.lines.push_back(Line { ticket, tasks: tasks.collect() }),
+                None => state.lines.push_back(BatchTasks { ticket, tasks: tasks.collect() }),
             }
         }
         let has_waiters = n < n_reserved && !state.tickets.is_empty();
@@ -197,7 +198,7 @@ impl Queue {
         let mut state = self.lock();
         if !state.is_closed && queries.len() > 0 {
             state.n_tasks += queries.len();
-            state.lines.push_front(Line { ticket: GIVEN_BACK, tasks: queries.map(Task::Run).collect() });
+            state.lines.push_front(BatchTasks { ticket: GIVEN_BACK, tasks: queries.map(Task::Run).collect() });
             drop(state);
             self.has_work.notify_all();
         }
@@ -223,7 +224,7 @@ impl Queue {
     }
 
     /// Ends the hold of the lock after a task was taken, and wakes those who wait for its room.
-    fn unlock_with_room(&self, state: MutexGuard<'_, State>) {
+    fn unlock_with_room(&self, state: MutexGuard<'_, QueueState>) {
         let has_waiters = !state.tickets.is_empty();
         drop(state);
         if has_waiters {
@@ -231,12 +232,12 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        lock(&self.state)
     }
 }
 
-impl State {
+impl QueueState {
     /// Takes the first task of the line whose turn it is.
     fn pop(&mut self) -> Option<Task> {
         let mut line = self.lines.pop_front()?;
@@ -256,19 +257,16 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
-    use crate::pool::job::{JobState, Wish, Work};
-    use crate::request::{Key, Wanted};
-    use crate::result::hashed_str::Hashed;
-    use crate::target::Engine;
+    use crate::pool::job::{ComparisonControl, JobKind, JobState};
+    use crate::request::tests::query;
 
     fn tasks(n: usize) -> Vec<Task> {
-        let job = Arc::new(JobState::new(n, Wish::default(), Arc::default()));
-        job.plan(n, Work::Execute { slot_of: Vec::new() });
+        let job = Arc::new(JobState::new(n, ComparisonControl::default(), Arc::default()));
+        job.plan(n, JobKind::Execute { slot_of: Vec::new() });
         (0..n as u32).map(|slot| Task::Deliver(Arc::clone(&job), slot, Arc::new(Outcome::cancelled()))).collect()
     }
 
@@ -280,7 +278,7 @@ mod tests {
     #[test]
     fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
         let queue = Queue::new(1);
-        let job = || Arc::new(JobState::new(1, Wish::default(), Arc::default()));
+        let job = || Arc::new(JobState::new(1, ComparisonControl::default(), Arc::default()));
         let first = job();
         let weak = Arc::downgrade(&first);
         queue.free(first);
@@ -348,17 +346,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_is_first_and_a_closed_queue_takes_none() {
-        let query = |db| {
-            Arc::new(InFlightQuery {
-                key: Key { db, limits: 0, sql: Hashed::new("SELECT 1".into()), parameters: None, wanted: Wanted::Rows },
-                engine: Engine::Sqlite,
-                path: Path::new("/a").into(),
-                limits: Arc::default(),
-                cancel: Arc::default(),
-                is_for_cache: false,
-                is_gold: false,
-            })
-        };
+        let query = |db| Arc::new(query("SELECT 1", db));
         let queue = Queue::new(10);
         put(&queue, 1);
         assert!(queue.take_run(1, 0).is_none(), "a task of another kind is next");

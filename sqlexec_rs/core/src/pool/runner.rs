@@ -8,13 +8,12 @@ use crate::error::Fault;
 use crate::outcome::{Outcome, Status};
 use crate::pool::culprits::Culprits;
 use crate::pool::{Config, MAX_SESSIONS};
-use crate::process::{NoSource, Remote, Source};
-use crate::request::InFlightQuery;
+use crate::process::{NoSource, RemoteRunner, Source};
+use crate::request::{ExecRequest, InFlightQuery};
 use crate::result::table_arena;
 use crate::server::{self, Gates, Servers};
-use crate::sqlite::exec::Asked;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
-use crate::sqlite::local::Local;
+use crate::sqlite::local::LocalRunner;
 use crate::stats::Stats;
 use crate::target::Engine;
 
@@ -32,7 +31,7 @@ pub(crate) struct Risks {
 /// What runs a thread's queries.
 pub(crate) struct Runner {
     sqlite: Sqlite,
-    duckdb: Option<Remote>,
+    duckdb: Option<RemoteRunner>,
     servers: Servers,
     risks: Arc<Risks>,
     /// What DuckDB's files hold is said not to change.
@@ -42,8 +41,8 @@ pub(crate) struct Runner {
 /// The one or the other.
 #[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]
 enum Sqlite {
-    Thread(Local),
-    Process(Remote),
+    Thread(LocalRunner),
+    Process(RemoteRunner),
 }
 
 impl Runner {
@@ -60,9 +59,9 @@ impl Runner {
         let cap = share(config.max_open);
         // Where columns are hidden no query on another engine comes so far.
         let (hidden, none) = (&config.hidden, Arc::default());
-        let remote = |worker, hidden| Remote::new(worker, cap, copies.access(), hidden, stats);
+        let remote = |worker, hidden| RemoteRunner::new(worker, cap, copies.access(), hidden, stats);
         let sqlite = match &config.worker {
-            None => Sqlite::Thread(Local::new(cap, copies, hidden, stats)),
+            None => Sqlite::Thread(LocalRunner::new(cap, copies, hidden, stats)),
             Some(worker) => Sqlite::Process(remote(worker, hidden)?),
         };
         let is_unchanging = copies.access().immutable;
@@ -149,8 +148,8 @@ impl Runner {
 }
 
 /// Runs a query in the worker process that has DuckDB loaded.
-fn run_duckdb(remote: Option<&mut Remote>, query: &InFlightQuery, is_unchanging: bool) -> Result<Outcome, Fault> {
-    if let Some(outcome) = server::refusal(query) {
+fn run_duckdb(remote: Option<&mut RemoteRunner>, query: &InFlightQuery, is_unchanging: bool) -> Result<Outcome, Fault> {
+    if let Some(outcome) = server::outcome_without_engine(query) {
         return Ok(outcome);
     }
     let Some(remote) = remote else { return Ok(Outcome::failed(Status::DbError, NO_DUCKDB)) };
@@ -160,10 +159,10 @@ fn run_duckdb(remote: Option<&mut Remote>, query: &InFlightQuery, is_unchanging:
     Ok(outcome)
 }
 
-fn run_here(local: &mut Local, query: &InFlightQuery, more_wait: bool) -> Outcome {
+fn run_here(local: &mut LocalRunner, query: &InFlightQuery, more_wait: bool) -> Outcome {
     let InFlightQuery { key, limits, .. } = query;
-    let asked = Asked { sql: &key.sql.text, parameters: key.parameters.as_deref(), wanted: key.wanted, limits };
-    let mut outcome = local.run_in_burst(&query.path, key.db, &asked, Some(&query.cancel), more_wait);
+    let request = ExecRequest { sql: &key.sql.text, parameters: key.parameters.as_deref(), wanted: key.wanted, limits };
+    let mut outcome = local.run_in_burst(&query.path, key.db, &request, Some(&query.cancel), more_wait);
     if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
         table.settle(query.is_for_cache);
     }

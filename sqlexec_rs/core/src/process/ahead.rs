@@ -47,7 +47,7 @@ impl Source for NoSource {
 }
 
 /// The queries that were taken before their turn, in the order in which they are to be run.
-pub(super) struct Ahead {
+pub(super) struct QueriesAhead {
     taken: VecDeque<Arc<InFlightQuery>>,
     /// How many of them the worker has, from the first on.
     n_sent: usize,
@@ -60,14 +60,14 @@ pub(super) struct Ahead {
     n_needed: u32,
 }
 
-impl Default for Ahead {
+impl Default for QueriesAhead {
     fn default() -> Self {
         let (taken, unwanted) = (VecDeque::new(), VecDeque::new());
         Self { taken, n_sent: 0, unwanted, n_quick: 0, db: 0, n_needed: QUICK_RUNS }
     }
 }
 
-impl Ahead {
+impl QueriesAhead {
     /// Returns the query that is to be run next, and whether the worker has it.
     pub(super) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
         let query = self.taken.pop_front()?;
@@ -137,13 +137,9 @@ impl Ahead {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::outcome::Status;
-    use crate::request::{Key, Parameters, Wanted};
-    use crate::result::hashed_str::Hashed;
-    use crate::target::Engine;
+    use crate::request::{Parameters, RunKey, tests};
 
     /// Queries on database 1, from the first on.
     #[derive(Default)]
@@ -167,29 +163,22 @@ mod tests {
     }
 
     fn query(sql: &str, parameters: Option<Arc<Parameters>>) -> Arc<InFlightQuery> {
-        Arc::new(InFlightQuery {
-            key: Key { db: 1, limits: 0, sql: Hashed::new(sql.into()), parameters, wanted: Wanted::Rows },
-            engine: Engine::Sqlite,
-            path: Path::new("/a").into(),
-            limits: Arc::default(),
-            cancel: Arc::default(),
-            is_for_cache: false,
-            is_gold: false,
-        })
+        let query = tests::query(sql, 1);
+        Arc::new(InFlightQuery { key: RunKey { parameters, ..query.key.clone() }, ..query })
     }
 
-    fn sent(ahead: &mut Ahead, db: u32, source: &mut Queries) -> Vec<String> {
+    fn sent(ahead: &mut QueriesAhead, db: u32, source: &mut Queries) -> Vec<String> {
         ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
     }
 
-    fn ran(ahead: &mut Ahead, micros: u64, n: u32) {
+    fn ran(ahead: &mut QueriesAhead, micros: u64, n: u32) {
         let outcome = Outcome { elapsed: Duration::from_micros(micros), ..Outcome::failed(Status::NoSql, "") };
         (0..n).for_each(|_| ahead.ran(&outcome));
     }
 
     #[test]
     fn none_are_taken_until_runs_on_the_same_database_are_quick() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
             assert!(sent(&mut ahead, db, &mut source).is_empty());
             ran(&mut ahead, micros, n);
@@ -203,7 +192,7 @@ mod tests {
 
     #[test]
     fn they_come_in_their_order_and_are_sent_once() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
         ran(&mut ahead, 1, QUICK_RUNS);
         let mut texts = Vec::new();
@@ -217,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_socket_waits_for_its_turn() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
         source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
         sent(&mut ahead, 1, &mut source);
@@ -229,7 +218,7 @@ mod tests {
 
     #[test]
     fn all_are_given_back_and_the_answers_of_those_sent_are_unwanted() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
         ran(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);
@@ -246,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_was_in_vain_is_tried_less_often_and_then_again() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(1_000));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(1_000));
         sent(&mut ahead, 1, &mut source);
         for round in 0..5 {
             ran(&mut ahead, 1, (QUICK_RUNS << round) - 1);
@@ -264,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_gone_has_none_and_they_are_run_all_the_same() {
-        let (mut ahead, mut source) = (Ahead::default(), Queries::new(100));
+        let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
         ran(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);

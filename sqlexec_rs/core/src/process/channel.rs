@@ -27,14 +27,14 @@ const START_WAIT: Duration = Duration::from_secs(30);
 
 /// The ends of a process's patience.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct WaitBounds {
     pub(super) grace: Duration,
     pub(super) hang: Option<Duration>,
 }
 
 /// What a worker answered.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum WorkerReply {
     Outcome(Outcome, ConnectionCounts),
     /// The same, and it was the worker's last.
     Last(Outcome, ConnectionCounts),
@@ -44,7 +44,7 @@ pub(super) enum Answer {
 
 /// Why there was no answer; each but the first is the end of the process.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum WorkerFailure {
     /// The caller cancelled.
     Cancelled,
     /// The run is beyond its wall time and its grace.
@@ -64,12 +64,12 @@ pub(super) enum Failure {
 /// A socket to a worker.
 #[derive(Debug)]
 pub(super) struct WorkerChannel {
-    input: BufReader<Line>,
+    input: BufReader<TimedSocket>,
 }
 
 /// The socket with its patience.
 #[derive(Debug)]
-struct Line {
+struct TimedSocket {
     stream: UnixStream,
     /// A read ends by itself after a slice.
     has_slices: bool,
@@ -83,7 +83,7 @@ struct Line {
 
 /// Why a wait ended without what it waited for.
 #[derive(Debug, thiserror::Error)]
-enum Impatience {
+enum WaitError {
     #[error("cancelled")]
     Cancelled,
     #[error("over time")]
@@ -100,37 +100,43 @@ impl WorkerChannel {
     /// Begins over a connected socket.
     pub(super) fn new(stream: UnixStream) -> Self {
         let has_slices = stream.set_read_timeout(Some(SLICE)).is_ok();
-        let line = Line { stream, has_slices, deadline: None, is_run: false, is_brief: false, cancel: Arc::default() };
-        Self { input: BufReader::with_capacity(BUFFER_BYTES, line) }
+        let socket =
+            TimedSocket { stream, has_slices, deadline: None, is_run: false, is_brief: false, cancel: Arc::default() };
+        Self { input: BufReader::with_capacity(BUFFER_BYTES, socket) }
     }
 
     /// Waits for the greeting of a process that was just started.
-    pub(super) fn greet(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-        self.line().cancel = Arc::clone(cancel);
-        self.line().allow(Some(START_WAIT), false);
+    pub(super) fn greet(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), WorkerFailure> {
+        self.socket().cancel = Arc::clone(cancel);
+        self.socket().allow(Some(START_WAIT), false);
         let expected = wire::greeting();
         let mut greeting = vec![0; expected.len()];
-        self.input.read_exact(&mut greeting).map_err(|error| failure(&error))?;
+        self.input.read_exact(&mut greeting)?;
         if greeting == expected.as_bytes() {
             Ok(())
         } else {
-            Err(Failure::Garbled(format!("it is of another build: {:?}", String::from_utf8_lossy(&greeting))))
+            Err(WorkerFailure::Garbled(format!("it is of another build: {:?}", String::from_utf8_lossy(&greeting))))
         }
     }
 
     /// Sends requests.
-    pub(super) fn send(&mut self, requests: &[u8], bounds: Bounds, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-        self.line().cancel = Arc::clone(cancel);
-        self.line().allow(bounds.hang, false);
-        self.line().send(requests).map_err(|error| failure(&gone(error)))
+    pub(super) fn send(
+        &mut self,
+        requests: &[u8],
+        bounds: WaitBounds,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<(), WorkerFailure> {
+        self.socket().cancel = Arc::clone(cancel);
+        self.socket().allow(bounds.hang, false);
+        Ok(self.socket().send(requests).map_err(gone)?)
     }
 
     /// Waits for a slice of time; true when an answer begins to arrive in it, or its end is known.
     pub(super) fn hears_soon(&mut self) -> bool {
-        self.line().is_brief = true;
+        self.socket().is_brief = true;
         let heard = self.input.fill_buf().map(|_| ());
-        self.line().is_brief = false;
-        !heard.is_err_and(|error| matches!(impatience(&error), Some(Impatience::Late)))
+        self.socket().is_brief = false;
+        !heard.is_err_and(|error| matches!(wait_error(&error), Some(WaitError::Late)))
     }
 
     /// Waits for the answer to the request that was sent the longest ago, whose run begins now; calls `late` once it is
@@ -138,50 +144,40 @@ impl WorkerChannel {
     pub(super) fn receive(
         &mut self,
         limits: &Limits,
-        bounds: Bounds,
+        bounds: WaitBounds,
         cancel: &Arc<AtomicBool>,
         late: &mut dyn FnMut(),
-    ) -> Result<Answer, Failure> {
-        self.receive_or_fail(limits, bounds, cancel, late).map_err(|error| failure(&error))
-    }
-
-    fn receive_or_fail(
-        &mut self,
-        limits: &Limits,
-        bounds: Bounds,
-        cancel: &Arc<AtomicBool>,
-        late: &mut dyn FnMut(),
-    ) -> io::Result<Answer> {
-        self.line().cancel = Arc::clone(cancel);
-        self.line().allow_run(limits, bounds);
+    ) -> Result<WorkerReply, WorkerFailure> {
+        self.socket().cancel = Arc::clone(cancel);
+        self.socket().allow_run(limits, bounds);
         if !self.hears_soon() {
             late();
         }
         let mut is_last = false;
         loop {
             let len = wire::read_len(&mut self.input)?;
-            self.line().allow(bounds.hang, false);
+            self.socket().allow(bounds.hang, false);
             let bytes = wire::read_message(&mut self.input, len)?;
             match wire::parse(&bytes)? {
                 Message::Opening => late(),
-                Message::Opened => self.line().allow_run(limits, bounds),
+                Message::Opened => self.socket().allow_run(limits, bounds),
                 Message::Leaving => is_last = true,
                 Message::Outcome(outcome, counts, header) => {
                     let outcome = wire::read_rows_of(&mut self.input, outcome, header, limits)?;
-                    let answer = if is_last { Answer::Last } else { Answer::Outcome };
+                    let answer = if is_last { WorkerReply::Last } else { WorkerReply::Outcome };
                     return Ok(answer(outcome, counts));
                 }
-                Message::Panic(message) => return Ok(Answer::Panicked(message)),
+                Message::Panic(message) => return Ok(WorkerReply::Panicked(message)),
             }
         }
     }
 
-    fn line(&mut self) -> &mut Line {
+    fn socket(&mut self) -> &mut TimedSocket {
         self.input.get_mut()
     }
 }
 
-impl Line {
+impl TimedSocket {
     /// Sets the deadline to so much from now; `None` is no deadline.
     fn allow(&mut self, time: Option<Duration>, is_run: bool) {
         self.deadline = time.and_then(|time| Instant::now().checked_add(time));
@@ -189,7 +185,7 @@ impl Line {
     }
 
     /// Sets the deadline of a run that begins now.
-    fn allow_run(&mut self, limits: &Limits, bounds: Bounds) {
+    fn allow_run(&mut self, limits: &Limits, bounds: WaitBounds) {
         match limits.timeout {
             Some(timeout) => self.allow(timeout.checked_add(bounds.grace), true),
             None => self.allow(bounds.hang, false),
@@ -208,13 +204,13 @@ impl Line {
                 Err(error) => return Err(error.into()),
             }
             if self.is_brief {
-                return Err(io::Error::other(Impatience::Late));
+                return Err(io::Error::other(WaitError::Late));
             }
             if self.cancel.load(Ordering::Relaxed) {
-                return Err(io::Error::other(Impatience::Cancelled));
+                return Err(io::Error::other(WaitError::Cancelled));
             }
             if left.is_some_and(|left| left.is_zero()) {
-                let why = if self.is_run { Impatience::OverTime } else { Impatience::Hung };
+                let why = if self.is_run { WaitError::OverTime } else { WaitError::Hung };
                 return Err(io::Error::other(why));
             }
         }
@@ -238,7 +234,7 @@ impl Line {
     }
 }
 
-impl Read for Line {
+impl Read for TimedSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // The socket itself waits for a slice, which is one call less, and most answers come within it.
         let mut is_ready = self.has_slices && self.deadline.is_none_or(|end| end > Instant::now() + SLICE);
@@ -249,7 +245,7 @@ impl Read for Line {
             match self.stream.read(buffer) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                     if self.is_brief && is_ready {
-                        return Err(io::Error::other(Impatience::Late));
+                        return Err(io::Error::other(WaitError::Late));
                     }
                     is_ready = false;
                 }
@@ -262,22 +258,24 @@ impl Read for Line {
 /// Tells a socket that was closed before the request from one that closed during its run.
 fn gone(error: io::Error) -> io::Error {
     let is_closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
-    if is_closed { io::Error::other(Impatience::Gone) } else { error }
+    if is_closed { io::Error::other(WaitError::Gone) } else { error }
 }
 
-fn impatience(error: &io::Error) -> Option<&Impatience> {
+fn wait_error(error: &io::Error) -> Option<&WaitError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-fn failure(error: &io::Error) -> Failure {
-    match impatience(error) {
-        Some(Impatience::Cancelled) => Failure::Cancelled,
-        Some(Impatience::OverTime) => Failure::OverTime,
-        Some(Impatience::Hung | Impatience::Late) => Failure::Hung,
-        Some(Impatience::Gone) => Failure::Gone,
-        None if error.kind() == io::ErrorKind::InvalidData => Failure::Garbled(error.to_string()),
-        None if error.kind() == io::ErrorKind::OutOfMemory => Failure::NoMemory,
-        None => Failure::Died,
+impl From<io::Error> for WorkerFailure {
+    fn from(error: io::Error) -> Self {
+        match wait_error(&error) {
+            Some(WaitError::Cancelled) => Self::Cancelled,
+            Some(WaitError::OverTime) => Self::OverTime,
+            Some(WaitError::Hung | WaitError::Late) => Self::Hung,
+            Some(WaitError::Gone) => Self::Gone,
+            None if error.kind() == io::ErrorKind::InvalidData => Self::Garbled(error.to_string()),
+            None if error.kind() == io::ErrorKind::OutOfMemory => Self::NoMemory,
+            None => Self::Died,
+        }
     }
 }
 
@@ -291,10 +289,13 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(60);
     /// Long enough for a busy machine to let a thread speak within the grace.
-    const BOUNDS: Bounds = Bounds { grace: Duration::from_millis(400), hang: Some(Duration::from_millis(900)) };
+    const BOUNDS: WaitBounds = WaitBounds { grace: Duration::from_millis(400), hang: Some(Duration::from_millis(900)) };
 
     /// Asks a worker that, after its greeting, does what `worker` does with its socket.
-    fn ask(timeout: Option<Duration>, worker: impl FnOnce(&mut UnixStream) + Send) -> Result<Answer, Failure> {
+    fn ask(
+        timeout: Option<Duration>,
+        worker: impl FnOnce(&mut UnixStream) + Send,
+    ) -> Result<WorkerReply, WorkerFailure> {
         ask_and_cancel(timeout, &Arc::default(), worker)
     }
 
@@ -302,7 +303,7 @@ mod tests {
         timeout: Option<Duration>,
         cancel: &Arc<AtomicBool>,
         worker: impl FnOnce(&mut UnixStream) + Send,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<WorkerReply, WorkerFailure> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -334,9 +335,9 @@ mod tests {
     #[test]
     fn an_answer_ends_the_wait() {
         let answer = ask(Some(Duration::from_secs(60)), say_outcome).unwrap();
-        assert!(matches!(answer, Answer::Outcome(outcome, _) if outcome.status == Status::NoSql));
+        assert!(matches!(answer, WorkerReply::Outcome(outcome, _) if outcome.status == Status::NoSql));
         let answer = ask(None, |stream| say(stream, &Message::Panic("oh".to_owned()))).unwrap();
-        assert!(matches!(answer, Answer::Panicked(message) if message == "oh"));
+        assert!(matches!(answer, WorkerReply::Panicked(message) if message == "oh"));
     }
 
     #[test]
@@ -353,19 +354,19 @@ mod tests {
     #[test]
     fn silence_ends_with_the_bound_that_holds() {
         let begun = Instant::now();
-        assert!(matches!(ask(Some(SOON), be_silent), Err(Failure::OverTime)));
+        assert!(matches!(ask(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
         assert!(begun.elapsed() >= SOON + BOUNDS.grace);
-        assert!(matches!(ask(None, be_silent), Err(Failure::Hung)));
+        assert!(matches!(ask(None, be_silent), Err(WorkerFailure::Hung)));
         let is_opening = |stream: &mut UnixStream| {
             say(stream, &Message::Opening);
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(Failure::Hung)));
+        assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(WorkerFailure::Hung)));
         let is_sending = |stream: &mut UnixStream| {
             stream.write_all(&9_u64.to_le_bytes()).unwrap();
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(Failure::Hung)));
+        assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(WorkerFailure::Hung)));
     }
 
     #[test]
@@ -375,16 +376,16 @@ mod tests {
             cancel.store(true, Ordering::Relaxed);
             be_silent(stream);
         });
-        assert!(matches!(answer, Err(Failure::Cancelled)), "{answer:?}");
+        assert!(matches!(answer, Err(WorkerFailure::Cancelled)), "{answer:?}");
     }
 
     #[test]
     fn a_short_or_senseless_answer_is_no_answer() {
-        assert!(matches!(ask(None, |_| {}), Err(Failure::Died)));
+        assert!(matches!(ask(None, |_| {}), Err(WorkerFailure::Died)));
         let is_cut = |stream: &mut UnixStream| stream.write_all(&[9, 0, 0]).unwrap();
-        assert!(matches!(ask(None, is_cut), Err(Failure::Died)));
+        assert!(matches!(ask(None, is_cut), Err(WorkerFailure::Died)));
         let is_noise = |stream: &mut UnixStream| stream.write_all(&[0xee; 100]).unwrap();
-        assert!(matches!(ask(None, is_noise), Err(Failure::Garbled(_))));
+        assert!(matches!(ask(None, is_noise), Err(WorkerFailure::Garbled(_))));
     }
 
     #[test]
@@ -393,7 +394,7 @@ mod tests {
         let other = wire::greeting().replace("sqlexec", "sqlother");
         theirs.write_all(other.as_bytes()).unwrap();
         assert!(
-            matches!(WorkerChannel::new(ours).greet(&Arc::default()), Err(Failure::Garbled(why)) if why.contains("sqlother"))
+            matches!(WorkerChannel::new(ours).greet(&Arc::default()), Err(WorkerFailure::Garbled(why)) if why.contains("sqlother"))
         );
     }
 }

@@ -16,8 +16,9 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::wire::{self, ConnectionCounts, Message, Request};
 use super::{walls, worker};
 use crate::error::panic_message;
+use crate::excess::Excess;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters, Wanted};
+use crate::request::{Limits, OutputKind, Parameters};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -57,7 +58,7 @@ pub trait ForeignEngine {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: Wanted,
+        wanted: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>>;
@@ -67,13 +68,12 @@ pub trait ForeignEngine {
 pub struct Rows<'a> {
     table: Table,
     limits: &'a Limits,
-    excess: Option<String>,
-    is_out_of_memory: bool,
+    excess: Option<Excess>,
 }
 
 impl<'a> Rows<'a> {
     fn new(limits: &'a Limits) -> Self {
-        Self { table: Table::default(), limits, excess: None, is_out_of_memory: false }
+        Self { table: Table::default(), limits, excess: None }
     }
 
     /// Sets the columns' names and types.
@@ -84,26 +84,26 @@ impl<'a> Rows<'a> {
     /// Begins a row; false where there are enough.
     pub fn begin_row(&mut self) -> bool {
         if self.table.n_rows() as u64 == self.limits.max_rows {
-            self.excess = Some(format!("more than {} rows", self.limits.max_rows));
+            self.excess = Some(Excess::Rows);
         }
         self.excess.is_none()
     }
 
     /// Appends a value to the row, if there is memory for it.
     pub fn push(&mut self, value: Value<'_>) {
-        if !self.is_out_of_memory && self.table.try_push(value).is_err() {
-            self.is_out_of_memory = true;
+        if self.excess.is_none() && self.table.try_push(value).is_err() {
+            self.excess = Some(Excess::Memory);
         }
     }
 
     /// Ends the row; false where it was too much.
     pub fn end_row(&mut self) -> bool {
-        if self.is_out_of_memory {
+        if self.excess.is_some() {
             return false;
         }
         if self.table.bytes() as u64 > self.limits.max_bytes {
             self.table.abandon_row();
-            self.excess = Some(format!("more than {} bytes of result", self.limits.max_bytes));
+            self.excess = Some(Excess::Bytes);
             return false;
         }
         self.table.end_row();
@@ -112,10 +112,8 @@ impl<'a> Rows<'a> {
 
     fn outcome(self) -> Outcome {
         match self.excess {
-            _ if self.is_out_of_memory => Outcome::out_of_memory(),
             None => Outcome::ok(self.table),
-            Some(_) if self.limits.cuts => Outcome { is_cut: true, ..Outcome::ok(self.table) },
-            Some(error) => Outcome::failed(Status::TooLarge, error),
+            Some(excess) => excess.outcome(Some(self.table), self.limits),
         }
     }
 }
@@ -134,7 +132,8 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let cap = cap.clamp(1, MOST_OPEN);
-    let mut open = Open { engine, cap, memory_bytes, states: HashMap::new(), clock: 0, opened: 0, is_used_up: false };
+    let mut open =
+        OpenDatabases { engine, cap, memory_bytes, states: HashMap::new(), clock: 0, opened: 0, is_used_up: false };
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     loop {
@@ -162,7 +161,7 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
 }
 
 /// The databases that are open.
-struct Open<'a> {
+struct OpenDatabases<'a> {
     engine: &'a mut dyn ForeignEngine,
     cap: usize,
     memory_bytes: u64,
@@ -174,7 +173,7 @@ struct Open<'a> {
     is_used_up: bool,
 }
 
-impl Open<'_> {
+impl OpenDatabases<'_> {
     fn counts(&self) -> ConnectionCounts {
         ConnectionCounts { opened: self.opened, open: self.states.len() as u64, ..ConnectionCounts::default() }
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub(crate) use ahead::{NoSource, Source};
 pub use foreign::{ForeignEngine, Rows, serve_foreign};
-pub(crate) use remote::Remote;
+pub(crate) use remote::RemoteRunner;
 pub use wire::{outcome_from_bytes, outcome_to_bytes};
 pub use worker::worker_main;
 

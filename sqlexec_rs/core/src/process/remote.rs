@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::WorkerConfig;
-use super::ahead::{Ahead, Source};
-use super::channel::{Answer, Bounds, Failure, WorkerChannel};
+use super::ahead::{QueriesAhead, Source};
+use super::channel::{WaitBounds, WorkerChannel, WorkerFailure, WorkerReply};
 use super::wire::{self, ConnectionCounts, Request};
 use crate::error::Fault;
 use crate::outcome::{Outcome, Status, Stop};
@@ -43,20 +43,20 @@ const SENT_SIGNALS: [i32; 5] =
     [Signal::HUP.as_raw(), Signal::INT.as_raw(), Signal::QUIT.as_raw(), Signal::KILL.as_raw(), Signal::TERM.as_raw()];
 
 /// Runs queries in a worker process.
-pub(crate) struct Remote {
+pub(crate) struct RemoteRunner {
     config: WorkerConfig,
     cap: usize,
     access: Access,
     hidden: Arc<[HiddenColumn]>,
     stats: Arc<Stats>,
     worker: Option<Worker>,
-    ahead: Ahead,
+    ahead: QueriesAhead,
     /// Killed processes that have not ended yet.
     ending: Vec<Child>,
 }
 
 /// How a worker ended.
-struct End {
+struct WorkerEnd {
     text: String,
     /// By a signal that no fault of a process raises.
     is_sent: bool,
@@ -64,7 +64,7 @@ struct End {
     is_cut_file: bool,
 }
 
-impl End {
+impl WorkerEnd {
     fn outcome(self) -> Outcome {
         let stopped_by = (self.is_sent || self.is_cut_file).then_some(Stop::Killed);
         Outcome { stopped_by, ..Outcome::failed(Status::Crashed, format!("its worker process died: {}", self.text)) }
@@ -78,7 +78,7 @@ struct Worker {
     counts: ConnectionCounts,
 }
 
-impl Remote {
+impl RemoteRunner {
     /// Looks for the program, and starts nothing yet.
     pub(crate) fn new(
         config: &WorkerConfig,
@@ -101,7 +101,7 @@ impl Remote {
             hidden: Arc::clone(hidden),
             stats: Arc::clone(stats),
             worker: None,
-            ahead: Ahead::default(),
+            ahead: QueriesAhead::default(),
             ending: Vec::new(),
         })
     }
@@ -121,7 +121,7 @@ impl Remote {
         more_wait: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
-        let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
+        let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
         let mut was_killed = false;
         loop {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
@@ -138,7 +138,7 @@ impl Remote {
             let sent = if bytes.is_empty() { Ok(()) } else { worker.channel.send(&bytes, bounds, &query.cancel) };
             let answer = match sent {
                 // The worker has answered this one, or died of it.
-                Err(failure) if !(is_sent && matches!(failure, Failure::Gone)) => Err(failure),
+                Err(failure) if !(is_sent && matches!(failure, WorkerFailure::Gone)) => Err(failure),
                 _ => {
                     if !self.skip(&mut worker, bounds) {
                         self.stats.worker_late();
@@ -152,7 +152,7 @@ impl Remote {
             };
             match answer {
                 Ok(answer) => {
-                    let is_last = matches!(answer, Answer::Last(..));
+                    let is_last = matches!(answer, WorkerReply::Last(..));
                     let answer = self.accept(&mut worker, answer);
                     if is_last {
                         self.kill(worker);
@@ -165,18 +165,18 @@ impl Remote {
                     return answer;
                 }
                 // It may have run this one and kept the answer. Asked one by one, each is answered or is the culprit.
-                Err(Failure::Died | Failure::Garbled(_)) if self.ahead.has_others() => {
+                Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.ahead.has_others() => {
                     self.stats.worker_crashed();
                     self.kill(worker);
                     is_sent = false;
                 }
                 // One that died between two queries is nobody's crash.
-                Err(Failure::Gone) => {
+                Err(WorkerFailure::Gone) => {
                     self.stats.worker_crashed();
                     self.kill(worker);
                     is_sent = false;
                 }
-                Err(Failure::Died) => {
+                Err(WorkerFailure::Died) => {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
                     // The system's killer or an administrator is not the query's fault, so it runs once more.
@@ -196,14 +196,16 @@ impl Remote {
     }
 
     /// Reads the answers that nobody wants any more; false when one of them does not come soon.
-    fn skip(&mut self, worker: &mut Worker, bounds: Bounds) -> bool {
+    fn skip(&mut self, worker: &mut Worker, bounds: WaitBounds) -> bool {
         while let Some(limits) = self.ahead.unwanted() {
             if !worker.channel.hears_soon() {
                 return false;
             }
             match worker.channel.receive(&limits, bounds, &Arc::default(), &mut || {}) {
-                Ok(Answer::Outcome(_, counts) | Answer::Last(_, counts)) => self.count_connections(worker, counts),
-                Ok(Answer::Panicked(_)) => {}
+                Ok(WorkerReply::Outcome(_, counts) | WorkerReply::Last(_, counts)) => {
+                    self.count_connections(worker, counts);
+                }
+                Ok(WorkerReply::Panicked(_)) => {}
                 Err(_) => return false,
             }
         }
@@ -221,7 +223,7 @@ impl Remote {
     /// Has the worker do nothing any more, as there is no query at the moment.
     pub(crate) fn park(&mut self) {
         if let Some(mut worker) = self.worker.take() {
-            let bounds = Bounds { grace: self.config.grace, hang: self.config.hang };
+            let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
             if self.skip(&mut worker, bounds) {
                 self.worker = Some(worker);
             } else {
@@ -257,7 +259,7 @@ impl Remote {
                     worker.is_greeted = true;
                     return Ok(Some(worker));
                 }
-                Err(Failure::Cancelled) => {
+                Err(WorkerFailure::Cancelled) => {
                     self.worker = Some(worker); // it has done nothing wrong, and may be greeted later
                     return Ok(None);
                 }
@@ -265,8 +267,8 @@ impl Remote {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
                     let why = match failure {
-                        Failure::Garbled(why) => why,
-                        Failure::Died => format!("it ended before it was ready: {}", end.text),
+                        WorkerFailure::Garbled(why) => why,
+                        WorkerFailure::Died => format!("it ended before it was ready: {}", end.text),
                         _ => "it is not ready in time".to_owned(),
                     };
                     if starts == MAX_STARTS {
@@ -301,42 +303,42 @@ impl Remote {
         Ok(Worker { child, channel: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
     }
 
-    fn accept(&self, worker: &mut Worker, answer: Answer) -> Result<Outcome, Fault> {
+    fn accept(&self, worker: &mut Worker, answer: WorkerReply) -> Result<Outcome, Fault> {
         match answer {
-            Answer::Outcome(outcome, counts) | Answer::Last(outcome, counts) => {
+            WorkerReply::Outcome(outcome, counts) | WorkerReply::Last(outcome, counts) => {
                 self.count_connections(worker, counts);
                 Ok(outcome)
             }
-            Answer::Panicked(message) => Err(Fault::Panicked(message)),
+            WorkerReply::Panicked(message) => Err(Fault::Panicked(message)),
         }
     }
 
     /// Ends the worker of a run without answer, and makes the outcome.
-    fn give_up(&mut self, worker: Worker, failure: Failure, query: &InFlightQuery) -> Outcome {
+    fn give_up(&mut self, worker: Worker, failure: WorkerFailure, query: &InFlightQuery) -> Outcome {
         match failure {
-            Failure::Cancelled => {
+            WorkerFailure::Cancelled => {
                 self.kill_and_count(worker);
                 Outcome::cancelled()
             }
-            Failure::OverTime => {
+            WorkerFailure::OverTime => {
                 self.kill_and_count(worker);
                 let limit = query.limits.timeout.unwrap_or_default().as_millis();
                 over_time(format!("over the time limit of {limit} ms, and did not stop: its worker process was killed"))
             }
-            Failure::Hung => {
+            WorkerFailure::Hung => {
                 self.kill_and_count(worker);
                 let limit = self.config.hang.unwrap_or_default().as_millis();
                 over_time(format!("no answer for {limit} ms: its worker process was killed as hung"))
             }
-            Failure::Died | Failure::Gone => {
+            WorkerFailure::Died | WorkerFailure::Gone => {
                 self.stats.worker_crashed();
                 self.reap(worker).outcome()
             }
-            Failure::NoMemory => {
+            WorkerFailure::NoMemory => {
                 self.kill_and_count(worker);
                 Outcome::out_of_memory()
             }
-            Failure::Garbled(what) => {
+            WorkerFailure::Garbled(what) => {
                 self.stats.worker_crashed();
                 self.kill(worker);
                 Outcome::failed(Status::Crashed, format!("its worker process sent what is no answer: {what}"))
@@ -358,18 +360,18 @@ impl Remote {
     }
 
     /// Waits for the end of a worker that closed its socket, and says how it ended.
-    fn reap(&mut self, worker: Worker) -> End {
+    fn reap(&mut self, worker: Worker) -> WorkerEnd {
         self.kill(worker); // it is ending, and how is decided; this is for one that only closed the socket
         match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
-            Some(Ok(Some(status))) => End {
+            Some(Ok(Some(status))) => WorkerEnd {
                 text: describe(status, self.config.memory_bytes),
                 is_sent: status.signal().is_some_and(|signal| SENT_SIGNALS.contains(&signal)),
                 is_cut_file: status.signal() == Some(Signal::BUS.as_raw()),
             },
             Some(Ok(None)) => {
-                End { text: "it does not end, even when killed".to_owned(), is_sent: false, is_cut_file: false }
+                WorkerEnd { text: "it does not end, even when killed".to_owned(), is_sent: false, is_cut_file: false }
             }
-            _ => End { text: "how is not known".to_owned(), is_sent: false, is_cut_file: false },
+            _ => WorkerEnd { text: "how is not known".to_owned(), is_sent: false, is_cut_file: false },
         }
     }
 
@@ -391,7 +393,7 @@ impl Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteRunner {
     fn drop(&mut self) {
         self.recover();
         self.reap_all();

@@ -15,7 +15,7 @@ use super::cells::{invalid, read_exactly, read_rows, write_cells};
 use crate::error::Fault;
 use crate::memory::grow;
 use crate::outcome::{Outcome, Status};
-use crate::request::{Limits, Parameters, Wanted};
+use crate::request::{Limits, OutputKind, Parameters};
 use crate::result::table::Table;
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::Access;
@@ -53,7 +53,7 @@ pub(crate) struct Request<'a> {
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<Parameters>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: OutputKind,
 }
 
 /// What a worker says of a query.
@@ -66,14 +66,14 @@ pub(crate) enum Message<'a> {
     /// The process is used up: nothing more is to be sent to it, and the outcome follows.
     Leaving,
     /// How it ended; the cells of its table follow.
-    Outcome(Outcome, ConnectionCounts, #[serde(borrow)] Option<Header<'a>>),
+    Outcome(Outcome, ConnectionCounts, #[serde(borrow)] Option<TableHeader<'a>>),
     /// Our code panicked, with this message.
     Panic(String),
 }
 
 /// The names of a table's columns with their declared types, and the number of rows.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Header<'a> {
+pub(crate) struct TableHeader<'a> {
     #[serde(borrow)]
     columns: Vec<(&'a str, Option<&'a str>)>,
     n_rows: u64,
@@ -134,7 +134,7 @@ pub(crate) fn write_outcome(out: &mut impl Write, mut outcome: Outcome, counts: 
     let table = outcome.table.take();
     let header = table.as_ref().map(|table| {
         let types = (0..).map(|column| table.column_type(column));
-        Header {
+        TableHeader {
             columns: table.columns().iter().map(String::as_str).zip(types).collect(),
             n_rows: table.n_rows() as u64,
         }
@@ -177,13 +177,13 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
 pub(crate) fn read_rows_of(
     input: &mut impl BufRead,
     mut outcome: Outcome,
-    header: Option<Header<'_>>,
+    header: Option<TableHeader<'_>>,
     limits: &Limits,
 ) -> io::Result<Outcome> {
     if header.is_some() != (outcome.status == Status::Ok) {
         return Err(invalid("rows go with the status ok, and with no other"));
     }
-    if let Some(Header { columns, n_rows }) = header {
+    if let Some(TableHeader { columns, n_rows }) = header {
         if columns.len() > MAX_COLUMNS {
             return Err(invalid("too many columns"));
         }
@@ -194,9 +194,9 @@ pub(crate) fn read_rows_of(
 }
 
 /// Bytes that grow while there is memory.
-struct Growing(Vec<u8>);
+struct GrowingBuffer(Vec<u8>);
 
-impl Write for Growing {
+impl Write for GrowingBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         grow(&mut self.0, bytes.len())?;
         self.0.extend_from_slice(bytes);
@@ -210,7 +210,7 @@ impl Write for Growing {
 
 /// Returns the bytes of an outcome, for this build alone to read.
 pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, Fault> {
-    let mut bytes = Growing(greeting().into_bytes());
+    let mut bytes = GrowingBuffer(greeting().into_bytes());
     let written = write_outcome(&mut bytes, outcome.clone(), ConnectionCounts::default());
     written.map(|()| bytes.0).map_err(|_| Fault::OutOfMemory)
 }
@@ -332,7 +332,7 @@ mod tests {
         let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
-        let wanted = Wanted::Plan;
+        let wanted = OutputKind::Plan;
         let request = Request {
             path,
             state: 7,
@@ -391,7 +391,7 @@ mod tests {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        let (sql, wanted) = ("SELECT 1", Wanted::Rows);
+        let (sql, wanted) = ("SELECT 1", OutputKind::Rows);
         write(&mut request, &Request { path: b"/a", state: 7, more_wait: true, limits, sql, parameters: None, wanted })
             .unwrap();
         let place = any::<prop::sample::Index>();

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
@@ -21,12 +21,13 @@ use super::ahead::QUICK;
 use super::walls;
 use super::wire::{self, ConnectionCounts, Message, Request};
 use crate::error::panic_message;
+use crate::locks::lock;
 use crate::outcome::Outcome;
-use crate::sqlite::exec::Asked;
+use crate::request::ExecRequest;
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks;
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
-use crate::sqlite::local::{Local, STACK_BYTES};
+use crate::sqlite::local::{LocalRunner, STACK_BYTES};
 use crate::stats::Stats;
 
 /// Bytes written at once: larger results go out while the pool's thread reads what went before.
@@ -73,7 +74,7 @@ fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn
     confine(memory_bytes)?;
     hooks::install().map_err(|fault| io::Error::other(fault.to_string()))?;
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let answers = Arc::new(Answers::new(stream.try_clone()?));
+    let answers = Arc::new(ReplyWriter::new(stream.try_clone()?));
     walls::forbid_writes(&walls::temporary_folders());
     let kept = Arc::clone(&answers);
     let send_kept = move || {
@@ -144,7 +145,7 @@ pub(super) fn close_inherited() {
 /// Answers requests until there are no more.
 fn serve(
     stream: UnixStream,
-    answers: &Answers,
+    answers: &ReplyWriter,
     sender: &Thread,
     cap: usize,
     access: Access,
@@ -152,7 +153,7 @@ fn serve(
 ) -> io::Result<()> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
     let stats = Arc::new(Stats::default());
-    let mut local = Local::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), hidden, &stats);
+    let mut local = LocalRunner::new(cap, &Arc::new(InMemoryDbs::new(access, &stats)), hidden, &stats);
     answers.send(|out| out.write_all(wire::greeting().as_bytes()))?;
     let mut temp_bytes = None;
     loop {
@@ -173,7 +174,7 @@ fn serve(
                 let ((opened, open), (copied, copied_bytes)) = (stats.connections(), stats.copies());
                 let counts = ConnectionCounts { opened, open, copied, copied_bytes };
                 let is_kept = outcome.elapsed <= QUICK && !input.buffer().is_empty();
-                let write = |out: &mut Out| wire::write_outcome(out, outcome, counts);
+                let write = |out: &mut SocketWriter| wire::write_outcome(out, outcome, counts);
                 if is_kept { answers.keep(write, sender)? } else { answers.send(write)? }
             }
             Err(panic) => {
@@ -186,28 +187,28 @@ fn serve(
 
 /// What is said to the pool. The answer to a quick run is kept for a moment where the next request is here already, so that
 /// one call sends several.
-struct Answers {
-    out: Mutex<Out>,
+struct ReplyWriter {
+    out: Mutex<SocketWriter>,
     /// Answers are being kept: the sender looks after them.
     is_keeping: AtomicBool,
 }
 
-type Out = BufWriter<UnixStream>;
+type SocketWriter = BufWriter<UnixStream>;
 
-impl Answers {
+impl ReplyWriter {
     fn new(stream: UnixStream) -> Self {
         Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_keeping: AtomicBool::new(false) }
     }
 
     /// Writes and sends, with it what was kept.
-    fn send(&self, write: impl FnOnce(&mut Out) -> io::Result<()>) -> io::Result<()> {
+    fn send(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>) -> io::Result<()> {
         let mut out = self.lock();
         write(&mut out)?;
         out.flush()
     }
 
     /// Writes, and leaves it to what follows or to the sender to send it.
-    fn keep(&self, write: impl FnOnce(&mut Out) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
+    fn keep(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
         write(&mut self.lock())?;
         if !self.is_keeping.swap(true, Ordering::AcqRel) {
             sender.unpark();
@@ -230,8 +231,8 @@ impl Answers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Out> {
-        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SocketWriter> {
+        lock(&self.out)
     }
 }
 
@@ -241,7 +242,7 @@ fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
     !input.buffer().is_empty() || poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&timeout)) != Ok(0)
 }
 
-fn answer(local: &mut Local, request: &Request<'_>, answers: &Answers) -> io::Result<Outcome> {
+fn answer(local: &mut LocalRunner, request: &Request<'_>, answers: &ReplyWriter) -> io::Result<Outcome> {
     let Request { path, state, more_wait, limits, sql, parameters, wanted } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
@@ -249,6 +250,6 @@ fn answer(local: &mut Local, request: &Request<'_>, answers: &Answers) -> io::Re
         local.open(path, *state);
         answers.send(|out| wire::write(out, &Message::Opened))?;
     }
-    let asked = Asked { sql, parameters: parameters.as_ref(), wanted: *wanted, limits };
-    Ok(local.run_in_burst(path, *state, &asked, None, *more_wait))
+    let request = ExecRequest { sql, parameters: parameters.as_ref(), wanted: *wanted, limits };
+    Ok(local.run_in_burst(path, *state, &request, None, *more_wait))
 }

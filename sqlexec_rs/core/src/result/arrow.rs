@@ -26,7 +26,7 @@ use crate::result::value::{Value, exact_integer};
 
 /// The kind of a cell. A column is of the highest kind among its cells, because a cast to a higher one loses least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum CellKind {
     Null,
     Integer,
     Real,
@@ -53,27 +53,27 @@ pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
 
 fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> Result<ArrayRef, Fault> {
     let values = || table.column(column);
-    let (mut highest, mut n_nulls, mut has_large) = (Kind::Null, 0, false);
+    let (mut highest, mut n_nulls, mut has_large) = (CellKind::Null, 0, false);
     for value in values() {
         highest = highest.max(kind(value));
         n_nulls += usize::from(matches!(value, Value::Null));
         has_large |= is_beyond_reals(value);
     }
     let nulls = (n_nulls > 0).then(|| values().map(|value| !matches!(value, Value::Null)).collect::<NullBuffer>());
-    if highest == Kind::Null {
-        highest = table.column_type(column).map_or(Kind::Null, kind_of_declared);
-    } else if highest == Kind::Real && has_large {
-        highest = Kind::Text;
+    if highest == CellKind::Null {
+        highest = table.column_type(column).map_or(CellKind::Null, kind_of_declared);
+    } else if highest == CellKind::Real && has_large {
+        highest = CellKind::Text;
     }
     Ok(match highest {
-        Kind::Null => Arc::new(NullArray::new(table.n_rows())),
-        Kind::Integer => Arc::new(Int64Array::new(values().map(integer).collect(), nulls)),
-        Kind::Real => Arc::new(Float64Array::new(values().map(real).collect(), nulls)),
-        Kind::Text => {
+        CellKind::Null => Arc::new(NullArray::new(table.n_rows())),
+        CellKind::Integer => Arc::new(Int64Array::new(values().map(integer).collect(), nulls)),
+        CellKind::Real => Arc::new(Float64Array::new(values().map(real).collect(), nulls)),
+        CellKind::Text => {
             let (offsets, bytes) = bytes(values(), scratch)?;
             Arc::new(LargeStringArray::try_new(offsets, bytes.into(), nulls).map_err(|error| no_arrow(&error))?)
         }
-        Kind::Bytes => {
+        CellKind::Bytes => {
             let (offsets, bytes) = bytes(values(), scratch)?;
             Arc::new(LargeBinaryArray::try_new(offsets, bytes.into(), nulls).map_err(|error| no_arrow(&error))?)
         }
@@ -84,36 +84,36 @@ fn no_arrow(_error: &ArrowError) -> Fault {
     Fault::Internal("a result's columns are no Arrow data")
 }
 
-fn kind(value: Value<'_>) -> Kind {
+fn kind(value: Value<'_>) -> CellKind {
     match value {
-        Value::Null => Kind::Null,
-        Value::Integer(_) => Kind::Integer,
-        Value::Real(_) => Kind::Real,
-        Value::Text(text) if std::str::from_utf8(text).is_ok() => Kind::Text,
-        Value::Text(_) | Value::Blob(_) => Kind::Bytes,
+        Value::Null => CellKind::Null,
+        Value::Integer(_) => CellKind::Integer,
+        Value::Real(_) => CellKind::Real,
+        Value::Text(text) if std::str::from_utf8(text).is_ok() => CellKind::Text,
+        Value::Text(_) | Value::Blob(_) => CellKind::Bytes,
     }
 }
 
 /// Returns the kind of a declared type: by SQLite's rules of affinity, and where those say numeric by what the word means.
-fn kind_of_declared(name: &str) -> Kind {
-    const KINDS: [(&str, Kind); 14] = [
-        ("INT", Kind::Integer),
-        ("CHAR", Kind::Text),
-        ("CLOB", Kind::Text),
-        ("TEXT", Kind::Text),
-        ("BLOB", Kind::Bytes),
-        ("REAL", Kind::Real),
-        ("FLOA", Kind::Real),
-        ("DOUB", Kind::Real),
-        ("BOOL", Kind::Integer),
-        ("DATE", Kind::Text),
-        ("TIME", Kind::Text),
-        ("STRING", Kind::Text),
-        ("DEC", Kind::Real),
-        ("NUM", Kind::Real),
+fn kind_of_declared(name: &str) -> CellKind {
+    const KINDS: [(&str, CellKind); 14] = [
+        ("INT", CellKind::Integer),
+        ("CHAR", CellKind::Text),
+        ("CLOB", CellKind::Text),
+        ("TEXT", CellKind::Text),
+        ("BLOB", CellKind::Bytes),
+        ("REAL", CellKind::Real),
+        ("FLOA", CellKind::Real),
+        ("DOUB", CellKind::Real),
+        ("BOOL", CellKind::Integer),
+        ("DATE", CellKind::Text),
+        ("TIME", CellKind::Text),
+        ("STRING", CellKind::Text),
+        ("DEC", CellKind::Real),
+        ("NUM", CellKind::Real),
     ];
     let name = name.to_ascii_uppercase();
-    KINDS.iter().find(|(part, _)| name.contains(part)).map_or(Kind::Null, |(_, kind)| *kind)
+    KINDS.iter().find(|(part, _)| name.contains(part)).map_or(CellKind::Null, |(_, kind)| *kind)
 }
 
 /// Tells whether a value is an integer that a real does not hold.

@@ -89,7 +89,7 @@ impl Cell {
     /// Makes the cell of a value; a text or blob that is too long for it goes to the arena.
     #[inline]
     pub(crate) fn new(value: Value<'_>, arena: &mut Vec<u8>) -> Self {
-        Self(as_number(value, arena).to_le_bytes())
+        Self(encode(value, arena).to_le_bytes())
     }
 
     /// Returns the value; `arena` is that of the cell's table.
@@ -145,9 +145,8 @@ impl Cell {
     #[inline]
     pub(crate) fn key(&self) -> [u8; 16] {
         match self.tag() {
-            REAL => {
-                exact_integer(f64::from_bits(self.bits())).map_or(self.0, |i| number(INTEGER, i as u64).to_le_bytes())
-            }
+            REAL => exact_integer(f64::from_bits(self.bits()))
+                .map_or(self.0, |i| encode_number(INTEGER, i as u64).to_le_bytes()),
             LONG_TEXT | LONG_BLOB => u128::from(self.words()[0]).to_le_bytes(),
             _ => self.0,
         }
@@ -167,18 +166,18 @@ impl Cell {
 
 /// Returns the cell of a value as a number, which is in registers until it is stored: a cell that is put together in memory
 /// half by half and then copied whole would make the processor wait for the halves.
-fn as_number(value: Value<'_>, arena: &mut Vec<u8>) -> u128 {
+fn encode(value: Value<'_>, arena: &mut Vec<u8>) -> u128 {
     match value {
-        Value::Null => number(NULL, 0),
-        Value::Integer(i) => number(INTEGER, i as u64),
-        Value::Real(r) => number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
+        Value::Null => encode_number(NULL, 0),
+        Value::Integer(i) => encode_number(INTEGER, i as u64),
+        Value::Real(r) => encode_number(if r.is_nan() { NAN } else { REAL }, r.to_bits()),
         Value::Text(bytes) => of_bytes(bytes, SHORT_TEXT, LONG_TEXT, arena),
         Value::Blob(bytes) => of_bytes(bytes, SHORT_BLOB, LONG_BLOB, arena),
     }
 }
 
 #[inline]
-fn number(tag: u8, bits: u64) -> u128 {
+fn encode_number(tag: u8, bits: u64) -> u128 {
     u128::from(tag) | (u128::from(bits) << 64)
 }
 

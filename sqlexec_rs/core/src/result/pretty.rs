@@ -34,8 +34,9 @@ impl Table {
         // Of each cell a text, escaped at worst, and of each line one more that is filled to the columns' widths.
         let cells = n_shown.saturating_mul(n_columns);
         or_end(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
-        let columns: Vec<Column> = (0..n_columns).map(|column| Column::new(self, column, n_shown, cap)).collect();
-        let mut widths: Vec<usize> = columns.iter().map(Column::width).collect();
+        let columns: Vec<TextColumn> =
+            (0..n_columns).map(|column| TextColumn::new(self, column, n_shown, cap)).collect();
+        let mut widths: Vec<usize> = columns.iter().map(TextColumn::width).collect();
         if let Some(max_width) = max_width {
             narrow(&mut widths, max_width.saturating_sub(if n_columns < self.width() { 4 } else { 0 }));
         }
@@ -43,7 +44,7 @@ impl Table {
         let line = widths.iter().sum::<usize>() + BETWEEN.len() * (n_columns + 1);
         or_end(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
         let mut text = String::new();
-        let cells = |pick: &dyn Fn(&Column) -> String| -> Vec<String> {
+        let cells = |pick: &dyn Fn(&TextColumn) -> String| -> Vec<String> {
             columns.iter().zip(&widths).map(|(column, width)| column.fit(&pick(column), *width)).collect()
         };
         push_line(&mut text, &cells(&|column| column.name.clone()), BETWEEN, is_cut);
@@ -69,13 +70,13 @@ impl Table {
 }
 
 /// A column's name and the cells that are shown, as text.
-struct Column {
+struct TextColumn {
     name: String,
     cells: Vec<String>,
     is_number: bool,
 }
 
-impl Column {
+impl TextColumn {
     fn new(table: &Table, column: usize, n_shown: usize, cap: usize) -> Self {
         let values = || (0..n_shown).map(|row| table.value(row, column));
         let is_text = |value: Value<'_>| matches!(value, Value::Text(_) | Value::Blob(_));

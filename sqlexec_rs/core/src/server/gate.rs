@@ -5,8 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::locks::lock;
 
 /// How long a server that has answered before may be away until runs fail.
 const AWAY_WAIT: Duration = Duration::from_secs(20);
@@ -28,12 +30,12 @@ impl Gates {
 /// The runs of a pool on one server.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     n_running: usize,
     /// One run is alone on the server.
     is_taken: bool,
@@ -109,10 +111,6 @@ impl Drop for Pass<'_> {
             self.gate.changed.notify_all();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

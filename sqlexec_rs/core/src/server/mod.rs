@@ -14,67 +14,36 @@ mod mysql;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod rows;
+mod session;
 mod stream;
 mod url;
 mod watch;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::given_up::Remains;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{InFlightQuery, Key, Limits, Parameters, Wanted};
+use crate::request::{ExecRequest, InFlightQuery, RunKey};
 use crate::scan::{Scan, nul_error, scan};
 use crate::stats::Stats;
 use crate::target::Engine;
 use gate::Gate;
 pub(crate) use gate::Gates;
+use session::{CONNECT_WAIT, Session, stop_outcome};
 use stream::CLOSED;
-use url::Url;
+pub use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
-
-/// The longest that connecting takes, which a run's own time does not count.
-const CONNECT_WAIT: Duration = Duration::from_secs(5);
-
-/// How long the list of hidden callers (views, policies, functions) is valid: an owner may add one at any time.
-const RECHECK: Duration = Duration::from_secs(1);
 
 /// Databases whose gates a thread knows by their URLs.
 const MOST_GATES: usize = 256;
 
-/// What a session is asked.
-struct Asked<'a> {
-    sql: &'a str,
-    parameters: Option<&'a Parameters>,
-    wanted: Wanted,
-    limits: &'a Limits,
-}
-
-/// A connection to a database of a server.
-trait Session: Send {
-    /// Reads the list of hidden callers again if it is old. `Err` says why the
-    /// connection was lost. A run's own time does not count it.
-    fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String>;
-
-    /// Runs one text. `Err` says why the connection was lost; what becomes of the run is then not known.
-    fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String>;
-
-    /// Tells whether the next run may have this connection.
-    fn is_usable(&self) -> bool;
-
-    /// Turns a session that is not usable into its remains, which know whether it has ended on the server; `None` where
-    /// nothing of it runs there.
-    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>>;
-}
-
 /// The sessions of one thread, by URL.
 pub(crate) struct Servers {
-    sessions: Vec<Kept>,
+    sessions: Vec<OpenSession>,
     gates: Arc<Gates>,
     /// The gates of the databases that were asked.
     known_gates: Vec<(Arc<Path>, Arc<Gate>)>,
@@ -87,7 +56,7 @@ pub(crate) struct Servers {
     stats: Arc<Stats>,
 }
 
-struct Kept {
+struct OpenSession {
     path: Arc<Path>,
     /// Its role runs golds, or other texts; `None` where it runs both.
     is_for_golds: Option<bool>,
@@ -114,14 +83,14 @@ impl Servers {
     /// that was restarted has closed all sessions. A text that loses its session again has crashed it.
     pub(crate) fn run(&mut self, query: &InFlightQuery) -> Outcome {
         let sql: &str = &query.key.sql.text;
-        if let Some(outcome) = refusal(query) {
+        if let Some(outcome) = outcome_without_engine(query) {
             return outcome;
         }
         if let Some(outcome) = self.hold(query) {
             return outcome;
         }
-        let Key { parameters, wanted, .. } = &query.key;
-        let asked = Asked { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
+        let RunKey { parameters, wanted, .. } = &query.key;
+        let request = ExecRequest { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
         let gate = match self.gate(query) {
             Ok(gate) => gate,
             Err(why) => return Outcome::failed(Status::DbError, why),
@@ -137,7 +106,7 @@ impl Servers {
             // Neither the wait at the gate nor that for the server's return counts, for a retry as for a first run.
             let begun = Instant::now();
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
-            match refreshed.and_then(|()| open.session.run(&asked, &watch)) {
+            match refreshed.and_then(|()| open.session.run(&request, &watch)) {
                 Ok(outcome) => {
                     self.give_back(query, open);
                     break (outcome, begun);
@@ -191,9 +160,9 @@ impl Servers {
     }
 
     /// Takes a session of the query's role, or opens one.
-    fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<Kept, Box<Outcome>> {
+    fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<OpenSession, Box<Outcome>> {
         // Within a batch the path is the very same.
-        let is_of = |session: &Kept| {
+        let is_of = |session: &OpenSession| {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
         };
@@ -209,7 +178,7 @@ impl Servers {
                 Ok(session) => {
                     self.stats.opened(1);
                     gate.answered();
-                    return Ok(Kept { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
+                    return Ok(OpenSession { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
                 }
                 Err(_) if watch.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
                 Err(why) if is_absence(&why) && gate.wait_for_return(&query.cancel) => {}
@@ -239,10 +208,10 @@ impl Servers {
         connect(query.engine, &url, &watch).is_err_and(|why| is_absence(&why))
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, open: Kept) {
+    fn give_back(&mut self, query: &InFlightQuery, open: OpenSession) {
         if !open.session.is_usable() {
             self.stats.closed(1);
-            if let (Some(remains), Ok(url)) = (open.session.into_remains(), Url::parse(&query.path)) {
+            if let (Some(remains), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
                 self.stats.given_up.add(url.server(), remains);
             }
             return;
@@ -255,7 +224,7 @@ impl Servers {
             }
         }
         self.clock += 1;
-        self.sessions.push(Kept { path: Arc::clone(&query.path), last_used: self.clock, ..open });
+        self.sessions.push(OpenSession { path: Arc::clone(&query.path), last_used: self.clock, ..open });
     }
 }
 
@@ -270,17 +239,8 @@ fn stopped(watch: &Watch<'_>, query: &InFlightQuery) -> Option<Outcome> {
     watch.stop().map(|stop| stop_outcome(stop, &query.limits))
 }
 
-/// Returns the outcome of a run that was stopped.
-fn stop_outcome(stop: Stop, limits: &Limits) -> Outcome {
-    if stop == Stop::Cancelled {
-        return Outcome::cancelled();
-    }
-    let error = format!("over the time limit of {} ms", limits.timeout.unwrap_or_default().as_millis());
-    Outcome { stopped_by: Some(stop), ..Outcome::failed(Status::Timeout, error) }
-}
-
 /// Returns the outcome of a text that no engine need see.
-pub(crate) fn refusal(query: &InFlightQuery) -> Option<Outcome> {
+pub(crate) fn outcome_without_engine(query: &InFlightQuery) -> Option<Outcome> {
     let sql = &query.key.sql.text;
     let max_sql = query.limits.caps.max_sql_length as usize;
     match scan(sql) {

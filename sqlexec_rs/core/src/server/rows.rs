@@ -1,39 +1,10 @@
 //! What servers' texts become here, and how many rows a result may have.
 
-use crate::outcome::{Outcome, Status};
+use crate::excess::Excess;
 use crate::request::Limits;
 use crate::result::table::Table;
 use crate::result::value::Value;
-use crate::server::stream::Failure;
-
-/// Why the rows of a run are not read to the end.
-#[derive(Clone, Copy)]
-pub(super) enum Excess {
-    Rows,
-    Bytes,
-    /// There is no memory for more.
-    Memory,
-}
-
-impl Excess {
-    /// Returns the reason of a failure to read a row.
-    pub(super) fn of(failure: &Failure) -> Self {
-        if matches!(failure, Failure::NoMemory) { Self::Memory } else { Self::Bytes }
-    }
-
-    /// Returns the outcome of a run whose result is too large, with the rows that came.
-    pub(super) fn outcome(self, table: Option<Table>, limits: &Limits) -> Outcome {
-        let error = match self {
-            Self::Rows => format!("more than {} rows", limits.max_rows),
-            Self::Bytes => format!("more than {} bytes of result", limits.max_bytes),
-            Self::Memory => return Outcome::out_of_memory(),
-        };
-        match table {
-            Some(table) if limits.cuts => Outcome { is_cut: true, ..Outcome::ok(table) },
-            _ => Outcome::failed(Status::TooLarge, error),
-        }
-    }
-}
+use crate::server::stream::StreamError;
 
 /// A value that was read.
 #[derive(Debug)]
@@ -58,8 +29,8 @@ pub(super) fn push_row<'a>(
     table: &mut Table,
     limits: &Limits,
     max_bytes: usize,
-    cells: impl Iterator<Item = Result<Option<Read<'a>>, Failure>>,
-) -> Result<Option<Excess>, Failure> {
+    cells: impl Iterator<Item = Result<Option<Read<'a>>, StreamError>>,
+) -> Result<Option<Excess>, StreamError> {
     if table.n_rows() as u64 == limits.max_rows {
         return Ok(Some(Excess::Rows));
     }
@@ -78,7 +49,7 @@ pub(super) fn push_row<'a>(
 }
 
 /// Reads a number.
-pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+pub(super) fn read_number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
@@ -86,6 +57,6 @@ pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
 pub(super) fn decimal(text: &[u8]) -> Option<Value<'static>> {
     let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
     let is_whole = text[point..].iter().all(|byte| b".0".contains(byte));
-    let whole = if is_whole { number(&text[..point]) } else { None };
-    whole.map(Value::Integer).or_else(|| number(text).map(Value::Real))
+    let whole = if is_whole { read_number(&text[..point]) } else { None };
+    whole.map(Value::Integer).or_else(|| read_number(text).map(Value::Real))
 }

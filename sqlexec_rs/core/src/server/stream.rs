@@ -17,6 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::url::Url;
 use super::watch::Watch;
+use crate::excess::Excess;
 use crate::memory::{OutOfMemory, check_room_for};
 
 /// Bytes that are read at once.
@@ -28,9 +29,12 @@ pub(super) const NO_TLS: &str = "the server has no TLS: sslmode=disable in the U
 /// The reason where the server has closed the connection.
 pub(super) const CLOSED: &str = "the server closed the connection";
 
+/// The error of a message that does not belong in an answer.
+const UNEXPECTED: &str = "the server sent what is no answer";
+
 /// Why nothing came.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum StreamError {
     /// The watch says that the run must end.
     Stopped,
     /// A row has more bytes than a result may have.
@@ -41,13 +45,13 @@ pub(super) enum Failure {
     Lost(String),
 }
 
-impl From<OutOfMemory> for Failure {
+impl From<OutOfMemory> for StreamError {
     fn from(_: OutOfMemory) -> Self {
         Self::NoMemory
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for StreamError {
     fn from(error: io::Error) -> Self {
         // TLS reports an end without a farewell in this way, as of a server that has crashed.
         let is_end = error.kind() == ErrorKind::UnexpectedEof;
@@ -55,13 +59,23 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl Failure {
+impl StreamError {
+    /// Makes the error of a message that does not belong here.
+    pub(super) fn unexpected() -> Self {
+        Self::Lost(UNEXPECTED.to_owned())
+    }
+
+    /// Returns the reason not to read a row to its end.
+    pub(super) fn excess(&self) -> Excess {
+        if matches!(self, Self::NoMemory) { Excess::Memory } else { Excess::Bytes }
+    }
+
     /// Returns why there is no connection.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Stopped => "no answer in time".to_owned(),
             Self::NoMemory => OutOfMemory.to_string(),
-            Self::TooLarge => "the server sent what is no answer".to_owned(),
+            Self::TooLarge => UNEXPECTED.to_owned(),
             Self::Lost(why) => why,
         }
     }
@@ -114,25 +128,25 @@ impl Stream {
     }
 
     /// Encrypts what follows, after the server has proved that it is the URL's host.
-    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), Failure> {
+    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         let Socket::Tcp(socket) = std::mem::replace(&mut self.socket, Socket::None) else {
-            return Err(Failure::Lost("there is no connection to encrypt".to_owned()));
+            return Err(StreamError::Lost("there is no connection to encrypt".to_owned()));
         };
         let config = ClientConfig::builder().with_root_certificates(roots(url)?).with_no_client_auth();
-        let name = ServerName::try_from(url.host.clone()).map_err(|error| Failure::Lost(error.to_string()))?;
+        let name = ServerName::try_from(url.host.clone()).map_err(|error| StreamError::Lost(error.to_string()))?;
         let connection =
-            ClientConnection::new(Arc::new(config), name).map_err(|error| Failure::Lost(error.to_string()))?;
+            ClientConnection::new(Arc::new(config), name).map_err(|error| StreamError::Lost(error.to_string()))?;
         let mut stream = StreamOwned::new(connection, socket);
         stream.sock.set_read_timeout(Some(watch.wait()))?;
         while stream.conn.is_handshaking() {
             if watch.stop().is_some() {
-                return Err(Failure::Stopped);
+                return Err(StreamError::Stopped);
             }
             match stream.conn.complete_io(&mut stream.sock) {
                 Ok(_) => {}
                 Err(error) if is_a_wait(&error) => {}
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(error.into()),
-                Err(error) => return Err(Failure::Lost(format!("TLS: {error}"))),
+                Err(error) => return Err(StreamError::Lost(format!("TLS: {error}"))),
             }
         }
         self.wait = Duration::ZERO;
@@ -151,21 +165,21 @@ impl Stream {
     }
 
     /// Sends messages.
-    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), StreamError> {
         let sent = match &mut self.socket {
             Socket::Tcp(socket) => socket.write_all(messages),
             Socket::Unix(socket) => socket.write_all(messages),
             Socket::Tls(socket) => socket.write_all(messages).and_then(|()| socket.flush()),
             Socket::None => Err(closed()),
         };
-        sent.map_err(Failure::from)
+        sent.map_err(StreamError::from)
     }
 
     /// Appends what there is to read, and waits for it in short turns.
-    pub(super) fn receive(&mut self, received: &mut BytesMut, watch: &Watch<'_>) -> Result<(), Failure> {
+    pub(super) fn receive(&mut self, received: &mut BytesMut, watch: &Watch<'_>) -> Result<(), StreamError> {
         loop {
             if watch.stop().is_some() {
-                return Err(Failure::Stopped);
+                return Err(StreamError::Stopped);
             }
             let wait = watch.wait();
             if wait != self.wait {
@@ -184,7 +198,7 @@ impl Stream {
                 Socket::None => Err(closed()),
             };
             match read {
-                Ok(0) => return Err(Failure::Lost(CLOSED.to_owned())),
+                Ok(0) => return Err(StreamError::Lost(CLOSED.to_owned())),
                 Ok(n) => {
                     if received.capacity() - received.len() < n {
                         check_room_for(2 * received.capacity())?;
@@ -209,18 +223,18 @@ fn closed() -> io::Error {
 }
 
 /// Returns who is believed when a server says who it is.
-fn roots(url: &Url) -> Result<RootCertStore, Failure> {
+fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
     let mut roots = RootCertStore::empty();
     if let Some(file) = url.option("sslrootcert") {
         let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let certificates = read.map_err(|error| Failure::Lost(format!("sslrootcert={file}: {error}")))?;
+        let certificates = read.map_err(|error| StreamError::Lost(format!("sslrootcert={file}: {error}")))?;
         roots.add_parsable_certificates(certificates);
     } else {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     if roots.is_empty() {
         let why = "there is no certificate authority to believe: sslrootcert=FILE in the URL names one";
-        return Err(Failure::Lost(why.to_owned()));
+        return Err(StreamError::Lost(why.to_owned()));
     }
     Ok(roots)
 }

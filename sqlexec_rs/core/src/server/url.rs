@@ -11,8 +11,10 @@
 use std::fmt;
 use std::path::Path;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode_str, utf8_percent_encode};
 use strsim::osa_distance;
+
+use crate::target::Engine;
 
 /// The most roles of one kind.
 const MAX_ROLES: usize = 1024;
@@ -23,23 +25,46 @@ const OPTIONS: [&str; 4] = ["allow", "roles", "sslmode", "sslrootcert"];
 /// The most edits between an unknown option and the one that is suggested.
 const MAX_EDITS: usize = 3;
 
+/// What stays as it is in a part of a URL, as in Python's `quote`.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The same in an option, which may be a path.
+const PLAIN_IN_OPTION: &AsciiSet = &PLAIN.remove(b'/');
+
 /// A database's address, and who asks.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Url {
-    pub(crate) scheme: String,
-    pub(crate) user: String,
-    pub(crate) password: Option<String>,
-    pub(crate) host: String,
-    pub(crate) port: Option<u16>,
-    pub(crate) database: String,
-    /// What follows the question mark.
-    pub(crate) options: Vec<(String, String)>,
+pub struct Url {
+    /// The name of the engine, or another one of it.
+    pub scheme: String,
+    /// Who asks.
+    pub user: String,
+    /// The user's password, which `Debug` and `Display` leave out.
+    pub password: Option<String>,
+    /// In lower case, or the folder of a socket.
+    pub host: String,
+    /// None is the engine's own.
+    pub port: Option<u16>,
+    /// Empty where the URL names none.
+    pub database: String,
+    /// Names and values behind the question mark.
+    pub options: Vec<(String, String)>,
 }
 
 impl Url {
-    /// Takes a URL apart; or says what is wrong with it.
+    /// Splits the URL of a database; the error says why that fails.
     pub(crate) fn parse(name: &Path) -> Result<Self, String> {
-        let text = name.to_str().ok_or("a URL must be UTF-8")?;
+        let url = Self::split(name.to_str().ok_or("a URL must be UTF-8")?)?;
+        if url.database.is_empty() {
+            return Err("the URL has no database".to_owned());
+        }
+        Ok(url)
+    }
+
+    /// Splits the URL of a server, which may lack a database. The error does not show the password.
+    pub fn split(text: &str) -> Result<Self, String> {
+        if !Engine::of(Path::new(text)).is_ok_and(Engine::is_server) {
+            return Err("no address of a database server".to_owned());
+        }
         let (scheme, rest) = text.split_once("://").ok_or("a URL has `://` behind its scheme")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
@@ -49,48 +74,76 @@ impl Url {
             None => (credentials, None),
         };
         let (host, port) = split_port(address)?;
+        let host = decoded(host)?;
         let url = Self {
             scheme: scheme.to_owned(),
             user: decoded(user)?,
             password,
-            host: decoded(host)?,
+            host: if host.starts_with('/') { host } else { host.to_lowercase() },
             port,
             database: decoded(database)?,
             options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_, _>>()?,
         };
-        for (part, what) in
-            [(&url.user, "a user: SCHEME://USER@…"), (&url.host, "a host"), (&url.database, "a database")]
-        {
+        for (part, what) in [(&url.host, "host"), (&url.user, "user: SCHEME://USER@…")] {
             if part.is_empty() {
-                return Err(format!("the URL has not {what}"));
+                return Err(format!("the URL has no {what}"));
             }
-            if part.contains('\0') {
-                return Err("a part of the URL holds a NUL".to_owned());
-            }
+        }
+        if [&url.user, &url.host, &url.database].iter().any(|part| part.contains('\0')) {
+            return Err("a part of the URL holds a NUL".to_owned());
         }
         url.check_options()?;
         Ok(url)
     }
 
+    /// Writes the URL with its password, so that `split` returns the same parts.
+    pub fn to_text(&self) -> String {
+        let Self { scheme, user, host, database, .. } = self;
+        let password =
+            self.password.as_ref().map(|password| format!(":{}", percent_encode(password))).unwrap_or_default();
+        let host = if host.contains(':') { format!("[{host}]") } else { percent_encode(host).to_string() };
+        let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+        let option = |(name, value): &(String, String)| {
+            format!("{}={}", percent_encode(name), utf8_percent_encode(value, PLAIN_IN_OPTION))
+        };
+        let options = self.options.iter().map(option).collect::<Vec<_>>().join("&");
+        let mark = if options.is_empty() { "" } else { "?" };
+        format!(
+            "{scheme}://{}{password}@{host}{port}/{}{mark}{options}",
+            percent_encode(user),
+            percent_encode(database)
+        )
+    }
+
     /// Returns the URL by which a thread logs in for golds or for other texts; the thread's number is that in the pool.
     pub(crate) fn of_thread(mut self, number: usize, is_gold: bool) -> Result<Self, String> {
-        if let Some(roles) = self.option("roles") {
-            let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
-            let n: usize = n.ok_or_else(|| format!("roles={roles}: it is a number from 1 to {MAX_ROLES}"))?;
+        if let Some(n) = self.n_roles()? {
             let role = if is_gold { n } else { number % (n - 1).max(1) + 1 };
             self.user = format!("{}_{role}", self.user);
         }
         Ok(self)
     }
 
+    /// Returns the number of roles, where the URL has that option.
+    pub fn n_roles(&self) -> Result<Option<usize>, String> {
+        let Some(roles) = self.option("roles") else { return Ok(None) };
+        let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
+        n.map(Some).ok_or_else(|| format!("roles={roles}: it is a number from 1 to {MAX_ROLES}"))
+    }
+
     /// Returns whether golds have a role of their own.
     pub(crate) fn has_role_of_golds(&self) -> bool {
-        self.option("roles").and_then(|roles| roles.parse::<usize>().ok()).is_some_and(|n| n > 1)
+        self.n_roles().is_ok_and(|n| n.is_some_and(|n| n > 1))
+    }
+
+    /// Returns the name of the engine, by which its URLs begin.
+    pub fn engine(&self) -> &'static str {
+        if self.scheme.starts_with("postgres") { "postgresql" } else { "mysql" }
     }
 
     /// Returns the port, by default that of the engine.
-    pub(crate) fn port(&self) -> u16 {
-        self.port.unwrap_or(if self.scheme.starts_with("postgres") { 5432 } else { 3306 })
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.engine() == "postgresql" { 5432 } else { 3306 })
     }
 
     /// Returns the server's address, in one spelling per server.
@@ -159,9 +212,16 @@ fn split_port(address: &str) -> Result<(&str, Option<u16>), String> {
         Some((host, rest)) => (host, rest.strip_prefix(':').unwrap_or(rest)),
         None => address.rsplit_once(':').unwrap_or((address, "")),
     };
-    let port =
-        if port.is_empty() { None } else { Some(port.parse().map_err(|_| "the port is no number up to 65535")?) };
+    let port = if port.is_empty() {
+        None
+    } else {
+        Some(port.parse().map_err(|_| "its port is no number up to 65535: %-encode :, /, ? and @ in a password")?)
+    };
     Ok((host, port))
+}
+
+fn percent_encode(part: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(part, PLAIN)
 }
 
 fn decoded(part: &str) -> Result<String, String> {
@@ -189,6 +249,23 @@ mod tests {
         assert_eq!((url.host.as_str(), url.port, url.password), ("::1", Some(5), None));
         let url = parse("postgres://ann@%2Frun%2Fpg/d").unwrap();
         assert_eq!((url.host.as_str(), url.port), ("/run/pg", None));
+    }
+
+    #[test]
+    fn a_url_that_is_written_again_has_the_same_parts() {
+        for (text, written) in [
+            (
+                "postgres://ann:s%40fe:%2F@DB.example/a%2Fb?sslrootcert=/c&roles=2",
+                "s%40fe%3A%2F@db.example/a%2Fb?sslrootcert=/c&roles=2",
+            ),
+            ("mariadb://ann@[::1]:5", "mariadb://ann@[::1]:5/"),
+            ("mysql://a%3Ab@%2FRun%2Fpg/d", "mysql://a%3Ab@%2FRun%2Fpg/d"),
+        ] {
+            let url = Url::split(text).unwrap();
+            assert!(url.to_text().contains(written), "{}", url.to_text());
+            assert_eq!(Url::split(&url.to_text()), Ok(url));
+        }
+        assert!(["shop.sqlite", "oracle://a@h", "duckdb:a"].iter().all(|text| Url::split(text).is_err()));
     }
 
     #[test]

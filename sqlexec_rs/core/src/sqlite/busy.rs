@@ -14,9 +14,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::error::Fault;
+use crate::locks::lock;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
 use crate::sqlite::side_files::is_in_use;
@@ -34,9 +35,9 @@ static WAITING: Mutex<BTreeMap<Inode, (File, PathBuf)>> = Mutex::new(BTreeMap::n
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts its thread as busy while it lives.
-pub(crate) struct Busy;
+pub(crate) struct BusyGuard;
 
-impl Busy {
+impl BusyGuard {
     pub(crate) fn new() -> Self {
         BUSY.fetch_add(1, Ordering::SeqCst);
         drop(waiting()); // whoever closes files at the moment has done so then
@@ -44,7 +45,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         let mut waiting = waiting();
         if BUSY.load(Ordering::SeqCst) == 1 {
@@ -57,7 +58,7 @@ impl Drop for Busy {
 /// Reads the first bytes of a database file without taking the locks of running queries; false where that cannot be done
 /// now: the file is shorter or in use, or too many wait to be closed.
 pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
-    let _busy = Busy::new();
+    let _busy = BusyGuard::new();
     let mut waiting = waiting();
     if is_in_use(path) {
         return false;
@@ -90,5 +91,5 @@ pub(crate) fn check_fork() -> Result<(), Fault> {
 }
 
 fn waiting() -> MutexGuard<'static, BTreeMap<Inode, (File, PathBuf)>> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WAITING)
 }

@@ -73,7 +73,7 @@ pub(crate) fn waits_for_index(outcome: &Outcome) -> bool {
 }
 
 /// Makes an error of a code of SQLite that is not `SQLITE_OK`.
-pub(crate) fn check(code: c_int) -> rusqlite::Result<()> {
+pub(crate) fn check_code(code: c_int) -> rusqlite::Result<()> {
     match code {
         ffi::SQLITE_OK => Ok(()),
         code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),

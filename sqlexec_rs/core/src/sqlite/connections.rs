@@ -27,8 +27,8 @@ const AGING_PERIOD: u64 = 16;
 /// Kept connections, by path.
 pub(crate) struct Connections {
     /// The one used last, which the next run is likely to use, too.
-    current: Option<(Arc<Path>, Kept)>,
-    others: HashMap<Arc<Path>, Kept>,
+    current: Option<(Arc<Path>, OpenSandbox)>,
+    others: HashMap<Arc<Path>, OpenSandbox>,
     cap: usize,
     /// Files that the connections have open.
     n_files: Arc<AtomicUsize>,
@@ -42,7 +42,7 @@ pub(crate) struct Connections {
     stats: Arc<Stats>,
 }
 
-struct Kept {
+struct OpenSandbox {
     sandbox: Sandbox,
     /// The number of the file's state for which it was opened. What SQLite keeps of a file it checks by a counter in the
     /// file, which says nothing where another file's bytes were written into this one.
@@ -107,7 +107,7 @@ impl Connections {
         self.stats.opened(1);
         let sandbox = self.connect(path);
         let path: Arc<Path> = path.into();
-        self.current = Some((Arc::clone(&path), Kept { sandbox, state, n_runs: 0, last_used: self.clock }));
+        self.current = Some((Arc::clone(&path), OpenSandbox { sandbox, state, n_runs: 0, last_used: self.clock }));
         if self.passing.len() > PASSING {
             self.passing.pop_front();
         }
@@ -138,19 +138,20 @@ impl Connections {
     fn connect(&mut self, path: &Path) -> Sandbox {
         let copies = Arc::clone(&self.copies);
         let access = copies.access();
-        let file = Sandbox::new(path, access, &self.hidden, &self.guard, &self.n_files);
+        let prepare = |ours: &Self, copy| Sandbox::new(path, copy, access, &ours.hidden, &ours.guard, &ours.n_files);
+        let file = prepare(self, None);
         if access.copy_up_to_bytes == 0 {
             return file;
         }
         let connect = || file.connection(Patterns::Short, &Caps::default());
-        if let Some(copied) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
-            return Sandbox::of_copy(path, copied, access, &self.hidden, &self.guard, &self.n_files);
+        if let Some(copy) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
+            return prepare(self, Some(copy));
         }
         let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
         file
     }
 
-    fn find(&self, path: &Path) -> Option<&Kept> {
+    fn find(&self, path: &Path) -> Option<&OpenSandbox> {
         match &self.current {
             Some((current, kept)) if **current == *path => Some(kept),
             _ => self.others.get(path),
@@ -179,7 +180,7 @@ impl Connections {
     }
 }
 
-impl Kept {
+impl OpenSandbox {
     /// Tells whether it leads to that file, in its present state.
     fn is_of(&self, state: u32) -> bool {
         self.state == state && !self.sandbox.is_stale()

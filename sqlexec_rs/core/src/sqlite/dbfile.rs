@@ -24,7 +24,7 @@ const MAX_DIGESTED: u64 = 1 << 20;
 pub struct FileIdentity {
     inode: Inode,
     stamp: Stamp,
-    content: Content,
+    content: ContentMark,
     /// The write-ahead log, which takes the changes of a database in WAL mode.
     wal: Option<Stamp>,
     /// The end of the log's name: an engine that has logs of other names reads another database in the same file.
@@ -33,7 +33,7 @@ pub struct FileIdentity {
 
 /// What tells more than a time stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Content {
+enum ContentMark {
     /// The time stamps are old enough to be trusted.
     Settled,
     /// A digest of the bytes.
@@ -53,7 +53,7 @@ struct Stamp {
 impl FileIdentity {
     /// Looks at a database file; a path that leads to no regular file is the caller's `db_error`.
     pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
-        Self::look(path, WAL, |inode, stamp| Content::of_recent(path, inode, stamp))
+        Self::look(path, WAL, |inode, stamp| ContentMark::of_recent(path, inode, stamp))
     }
 
     /// Looks at a file of another engine's, whose log has its name and this suffix.
@@ -61,13 +61,13 @@ impl FileIdentity {
     /// It is never read here: to close it again would take the locks of one who has it open in this process. So of a file that
     /// has just changed each look finds another state.
     pub(crate) fn of_other(path: &Path, suffix: &'static str) -> Result<Self, Box<Outcome>> {
-        Self::look(path, suffix, |_, _| Content::unknown())
+        Self::look(path, suffix, |_, _| ContentMark::unknown())
     }
 
     fn look(
         path: &Path,
         suffix: &'static str,
-        read_recent: impl FnOnce(Inode, Stamp) -> Content,
+        read_recent: impl FnOnce(Inode, Stamp) -> ContentMark,
     ) -> Result<Self, Box<Outcome>> {
         let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
         let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
@@ -78,7 +78,7 @@ impl FileIdentity {
         let stamp = Stamp::of(&metadata);
         let wal = fs::metadata(beside(path, suffix)).ok().map(|wal| Stamp::of(&wal));
         let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
-        let content = if is_recent { read_recent(inode, stamp) } else { Content::Settled };
+        let content = if is_recent { read_recent(inode, stamp) } else { ContentMark::Settled };
         Ok(Self { inode, stamp, content, wal, suffix })
     }
 
@@ -96,7 +96,7 @@ impl FileIdentity {
 /// The state of a database in WAL mode that nobody has open: it has no write-ahead log, so that the file alone holds
 /// everything, or a log without an index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unused {
+pub(crate) struct UnusedWal {
     inode: Inode,
     stamp: Stamp,
     log: Option<Stamp>,
@@ -104,7 +104,7 @@ pub(crate) struct Unused {
     is_settled: bool,
 }
 
-impl Unused {
+impl UnusedWal {
     /// Looks at a database file; `None` where its log has an index, or it is not there.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
@@ -157,7 +157,7 @@ impl Stamp {
     }
 }
 
-impl Content {
+impl ContentMark {
     fn unknown() -> Self {
         static LOOKS: AtomicU64 = AtomicU64::new(0);
         Self::Unknown(LOOKS.fetch_add(1, Ordering::Relaxed))

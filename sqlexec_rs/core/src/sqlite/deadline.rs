@@ -5,11 +5,12 @@
 //! Where SQLite works for long without the handler, the [`meter`](crate::sqlite::meter) and the functions of ours ask as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::locks::lock;
 use crate::outcome::Stop;
 use crate::request::Limits;
 
@@ -133,7 +134,7 @@ impl RunGuard {
     }
 
     fn lock(&self) -> MutexGuard<'_, Run> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.run)
     }
 }
 

@@ -8,10 +8,11 @@ use std::time::Instant;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Statement, StatementStatus};
 
+use crate::excess::Excess;
 use crate::hint;
 use crate::memory::OutOfMemory;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters, Wanted};
+use crate::request::{ExecRequest, Limits, OutputKind, Parameters};
 use crate::result::table::Table;
 use crate::result::value::Value;
 use crate::scan::{Patterns, Scan, find_excess, n_json_paths, nul_error, patterns, scan};
@@ -20,7 +21,7 @@ use crate::sqlite::deadline::RunGuard;
 use crate::sqlite::hooks;
 use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
-use crate::sqlite::versions::{self, Quoted};
+use crate::sqlite::versions::{self, QuotedWords};
 
 /// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
@@ -28,17 +29,8 @@ const CHECK_EVERY_BYTES: usize = 64 << 10;
 /// What stands before a statement whose plan is wanted; its grammar takes no other words of the kind behind it.
 const EXPLAIN: &str = "EXPLAIN QUERY PLAN ";
 
-/// What is to be run, and within which bounds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) sql: &'a str,
-    pub(crate) parameters: Option<&'a Parameters>,
-    pub(crate) wanted: Wanted,
-    pub(crate) limits: &'a Limits,
-}
-
 /// Answers what needs no database: no statement, several statements, a NUL.
-pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
+pub(crate) fn find_statement(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     let (status, error) = match scan(sql) {
         Scan::One(statement, offset) => return Ok((statement, offset)),
         Scan::Nothing => (Status::NoSql, "the text holds no SQL statement"),
@@ -52,21 +44,21 @@ pub(crate) fn refuse(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
 /// database needs one. Its clock began at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
-    asked: &Asked<'_>,
+    request: &ExecRequest<'_>,
     cancel: Option<Arc<AtomicBool>>,
     begun: Instant,
     keeps_lock: bool,
 ) -> Outcome {
-    let (statement, start) = match refuse(asked.sql) {
+    let (statement, start) = match find_statement(request.sql) {
         Ok(one) => one,
         Err(outcome) => return *outcome,
     };
-    let limits = asked.limits;
+    let limits = request.limits;
     if let Some(excess) = find_excess(statement) {
         return Outcome::failed(Status::TooLarge, excess);
     }
-    let quoted = match sandbox.seen().version() {
-        u32::MAX => Quoted::default(),
+    let quoted = match sandbox.record().version() {
+        u32::MAX => QuotedWords::default(),
         version => match versions::newer_syntax(statement, version) {
             Ok(quoted) => quoted,
             Err(refusal) => return Outcome::failed(Status::SyntaxError, refusal),
@@ -77,13 +69,13 @@ pub(crate) fn run(
     meter::arm(guard, limits, n_json_paths(statement));
     hooks::take_refused();
     hooks::take_clock_was_read();
-    let asked = &Asked { sql: statement, ..*asked };
-    let mut outcome = prepare_and_fetch(sandbox, asked, &quoted, patterns(statement), keeps_lock);
+    let request = &ExecRequest { sql: statement, ..*request };
+    let mut outcome = prepare_and_fetch(sandbox, request, &quoted, patterns(statement), keeps_lock);
     let refusal = meter::disarm();
     outcome.vm_steps += guard.charged_steps();
     let stop = guard.disarm();
     outcome.elapsed = begun.elapsed();
-    outcome.is_volatile = sandbox.seen().is_volatile() || hooks::take_clock_was_read();
+    outcome.is_volatile = sandbox.record().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
     if outcome.status == Status::Ok && stop.is_some() {
         // A collation cannot fail: what it answered since is not to be believed.
@@ -96,7 +88,7 @@ pub(crate) fn run(
     if outcome.status == Status::Timeout {
         explain_stop(&mut outcome, stop, limits);
     }
-    if let Some(column) = sandbox.seen().hiding().refused() {
+    if let Some(column) = sandbox.record().hiding().refused() {
         outcome = outcome.replaced_by(Status::Forbidden, hidden_error(&column));
     }
     if outcome.status == Status::DbError
@@ -112,16 +104,16 @@ pub(crate) fn run(
 
 fn prepare_and_fetch(
     sandbox: &Sandbox,
-    asked: &Asked<'_>,
-    quoted: &Quoted,
+    request: &ExecRequest<'_>,
+    quoted: &QuotedWords,
     patterns: Patterns,
     keeps_lock: bool,
 ) -> Outcome {
-    let Asked { sql, limits, parameters, wanted } = *asked;
+    let ExecRequest { sql, limits, parameters, wanted } = *request;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => {
-            sandbox.seen().reset(); // what the previous statement was refused for is not why this one fails
+            sandbox.record().reset(); // the refusal of the previous statement is not the reason here
             return cannot_open(sandbox.path(), error);
         }
     };
@@ -129,22 +121,25 @@ fn prepare_and_fetch(
     if has_transaction {
         sandbox.begin(connection);
     }
-    sandbox.seen().reset();
-    if let Some(column) = sandbox.seen().hiding().read_by_text(sql) {
+    sandbox.record().reset();
+    if let Some(column) = sandbox.record().hiding().read_by_text(sql) {
         return Outcome::failed(Status::Forbidden, hidden_error(&column));
     }
     meter::start_preparing();
     if let Some(refusal) = refusal_of_quoted(sandbox, connection, quoted, sql) {
         return Outcome::failed(Status::SyntaxError, refusal);
     }
-    let explained = (wanted == Wanted::Plan).then(|| format!("{EXPLAIN}{sql}"));
+    let explained = (wanted == OutputKind::Plan).then(|| format!("{EXPLAIN}{sql}"));
     let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
         Ok(statement) => statement,
         Err(error) => {
             let outcome = outcome_of(error, Phase::Prepare);
-            if let Some((name, since)) = sandbox.seen().take_newer() {
-                let why =
-                    versions::refusal(&format!("no such function: {name}(), which"), since, sandbox.seen().version());
+            if let Some((name, since)) = sandbox.record().take_newer() {
+                let why = versions::newer_message(
+                    &format!("no such function: {name}(), which"),
+                    since,
+                    sandbox.record().version(),
+                );
                 return Outcome::failed(Status::SchemaError, why);
             }
             let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };
@@ -152,9 +147,9 @@ fn prepare_and_fetch(
             return Outcome { error_offset, ..outcome };
         }
     };
-    if patterns == Patterns::Short && sandbox.seen().has_patterns_in_view() {
+    if patterns == Patterns::Short && sandbox.record().has_patterns_in_view() {
         drop(statement);
-        return prepare_and_fetch(sandbox, asked, quoted, Patterns::Any, keeps_lock);
+        return prepare_and_fetch(sandbox, request, quoted, Patterns::Any, keeps_lock);
     }
     if (parameters.is_some() || statement.parameter_count() > 0)
         && let Err(outcome) = bind(&mut statement, parameters)
@@ -171,21 +166,21 @@ fn prepare_and_fetch(
     let table = Table::recycled(header);
     let guard = sandbox.guard();
     guard.start_executing();
-    meter::start_executing(sandbox.seen().n_snippets());
-    let mut outcome = fetch(&mut statement, guard, table, limits);
+    meter::start_executing(sandbox.record().n_snippets());
+    let mut outcome = fetch_rows(&mut statement, guard, table, limits);
     outcome.vm_steps = guard.whole_steps(statement.get_status(StatementStatus::VmStep).cast_unsigned());
     outcome
 }
 
 /// Returns why an earlier SQLite refuses a double-quoted word, where SQLite takes it for a text.
-fn refusal_of_quoted(sandbox: &Sandbox, connection: &Connection, quoted: &Quoted, sql: &str) -> Option<String> {
+fn refusal_of_quoted(sandbox: &Sandbox, connection: &Connection, quoted: &QuotedWords, sql: &str) -> Option<String> {
     if quoted.is_empty() {
         return None;
     }
     let error = connection.prepare(&quoted.as_names(sql)).err();
     let refusal = error.as_ref().and_then(|error| quoted.refusal(error)).map(str::to_owned);
     if refusal.is_none() {
-        sandbox.seen().reset(); // the statement itself is prepared next
+        sandbox.record().reset(); // the statement itself is prepared next
     }
     refusal
 }
@@ -227,7 +222,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
     Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
 }
 
-fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
+fn fetch_rows(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limits: &Limits) -> Outcome {
     let width = table.width();
     let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
     let max_rows = usize::try_from(limits.max_rows).unwrap_or(usize::MAX);
@@ -240,20 +235,11 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
             Err(error) => return outcome_of(error, Phase::Execute),
         };
         if table.n_rows() == max_rows {
-            if limits.cuts {
-                return Outcome { is_cut: true, ..Outcome::ok(table) };
-            }
-            return Outcome::failed(Status::TooLarge, format!("more than {max_rows} rows"));
+            return Excess::Rows.outcome(Some(table), limits);
         }
         if let Err(excess) = push_row(&mut table, row, width, max_bytes) {
-            if excess == Excess::Memory {
-                return Outcome::out_of_memory();
-            }
-            if limits.cuts {
-                table.abandon_row();
-                return Outcome { is_cut: true, ..Outcome::ok(table) };
-            }
-            return Outcome::failed(Status::TooLarge, format!("more than {max_bytes} bytes of result"));
+            table.abandon_row();
+            return excess.outcome(Some(table), limits);
         }
         let bytes = table.bytes();
         if bytes >= next_check {
@@ -264,13 +250,6 @@ fn fetch(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table, limi
         }
     }
     Outcome::ok(table)
-}
-
-/// Why a row is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Excess {
-    Bytes,
-    Memory,
 }
 
 /// Copies a row, or finds the table too large, which may be after any of its values.
@@ -308,8 +287,9 @@ fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> 
     let limits = Limits { timeout: None, vm_steps: Some(hint::MAX_STEPS), ..Limits::default() };
     guard.arm(&limits, None, Instant::now());
     guard.start_executing();
-    let hint =
-        hint::hint(connection, names, statement, error, &|table, column| sandbox.seen().hiding().hides(table, column));
+    let hint = hint::hint(connection, names, statement, error, &|table, column| {
+        sandbox.record().hiding().hides(table, column)
+    });
     guard.disarm();
     hint
 }

@@ -4,12 +4,14 @@
 //! found when a database is opened: generated columns, virtual tables over a hidden column, and their shadow tables. It does
 //! not ask about the columns of USING and NATURAL either: a statement's text decides there.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use crate::locks::lock;
+use crate::scan::is_among;
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, ToSql};
 
-use crate::sqlite::hidden_text::{Definition, Token, mentions, mentions_table, segments, tokens};
+use crate::sqlite::hidden_text::{Definition, Token, mentions_name, mentions_table, segments, tokens};
 use crate::sqlite::meter;
 
 /// A column, or a whole table, that no query may read in any database that has it.
@@ -35,7 +37,7 @@ const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FRO
 /// The hidden columns of the open database, and the first that the statement being prepared would read.
 #[derive(Debug, Default)]
 pub(crate) struct Hiding {
-    covered: OnceLock<Option<Covered>>,
+    covered: OnceLock<Option<HiddenInDatabase>>,
     refused: Mutex<Option<String>>,
 }
 
@@ -43,7 +45,7 @@ impl Hiding {
     /// Reads which of the hidden columns the database has, once.
     pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
         if !hidden.is_empty() && self.covered.get().is_none() {
-            let covered = Covered::read(connection, hidden)?;
+            let covered = HiddenInDatabase::read(connection, hidden)?;
             self.covered.get_or_init(|| covered);
         }
         Ok(())
@@ -78,24 +80,24 @@ impl Hiding {
     }
 
     /// Records the refusal, if there is one; returns true otherwise.
-    pub(crate) fn allows(&self, refusal: impl FnOnce(&Covered) -> Option<String>) -> bool {
+    pub(crate) fn allows(&self, refusal: impl FnOnce(&HiddenInDatabase) -> Option<String>) -> bool {
         let Some(refused) = self.covered().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);
         false
     }
 
-    fn covered(&self) -> Option<&Covered> {
+    fn covered(&self) -> Option<&HiddenInDatabase> {
         self.covered.get()?.as_ref()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.refused)
     }
 }
 
 /// The hidden columns of one database.
 #[derive(Debug, Default)]
-pub(crate) struct Covered {
+pub(crate) struct HiddenInDatabase {
     columns: Vec<(Vec<u8>, Vec<u8>)>,
     /// Tables and views of which nothing may be read.
     whole: Vec<Vec<u8>>,
@@ -107,7 +109,7 @@ pub(crate) struct Covered {
     has_values_in_definitions: bool,
 }
 
-impl Covered {
+impl HiddenInDatabase {
     /// Reads which of the hidden columns a database has; `None` for none.
     pub(crate) fn read(connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<Option<Self>> {
         let definitions = read_definitions(connection)?;
@@ -167,7 +169,7 @@ impl Covered {
         let mut views: Vec<Vec<u8>> = Vec::new();
         loop {
             let n_before = views.len();
-            let reads = |all: &[Token]| self.tables().chain(&views).any(|name| mentions(all, name));
+            let reads = |all: &[Token]| self.tables().chain(&views).any(|name| mentions_name(all, name));
             let (readers, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(|(_, all)| reads(all));
             views.extend(readers.into_iter().map(|(name, _)| name.clone()));
             rest = others;
@@ -182,19 +184,19 @@ impl Covered {
     fn add_whole(&mut self, definitions: &[Definition], readers: &[Vec<u8>]) -> bool {
         let n_before = self.whole.len();
         for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
-            if is_in(&one.name, &self.whole) {
+            if is_among(&one.name, &self.whole) {
                 continue;
             }
             let is_reached = if one.is_virtual() {
                 let all = tokens(&one.sql);
-                self.tables().chain(readers).any(|table| mentions(&all, table))
+                self.tables().chain(readers).any(|table| mentions_name(&all, table))
             } else if one.is_view() {
                 let all = tokens(&one.sql);
                 self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
             } else {
                 definitions
                     .iter()
-                    .filter(|other| other.is_virtual() && is_in(&other.name, &self.whole))
+                    .filter(|other| other.is_virtual() && is_among(&other.name, &self.whole))
                     .any(|other| is_shadow(&one.name, &other.name))
             };
             if is_reached {
@@ -219,8 +221,8 @@ impl Covered {
     fn may_hold_values(&self, definition: &Definition, definitions: &[Definition]) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {
-            let has = |(table, column): &(Vec<u8>, Vec<u8>)| mentions(&all, table) && mentions(part, column);
-            self.columns.iter().any(has) || self.whole.iter().any(|table| mentions(&all, table))
+            let has = |(table, column): &(Vec<u8>, Vec<u8>)| mentions_name(&all, table) && mentions_name(part, column);
+            self.columns.iter().any(has) || self.whole.iter().any(|table| mentions_name(&all, table))
         };
         if definition.is_table() {
             let has_word = |part: &[Token]| VALUE_WORDS.iter().any(|word| part.iter().any(|token| token.is_word(word)));
@@ -236,23 +238,23 @@ impl Covered {
     /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
     pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
         let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
-        if is_in(table, &self.whole) {
+        if is_among(table, &self.whole) {
             let owner = self.whole.iter().find(|owner| is_shadow(table, owner));
-            return Some(shown(owner.map_or(table, Vec::as_slice), b""));
+            return Some(name_of(owner.map_or(table, Vec::as_slice), b""));
         }
         if self.columns.iter().any(|(t, c)| is(&(t.as_slice(), c.as_slice()))) || SYSTEM_COLUMNS.iter().any(is) {
-            return Some(shown(table, column));
+            return Some(name_of(table, column));
         }
         let is_definition = [b"sqlite_master".as_slice(), b"sqlite_schema"].iter().any(|name| is(&(*name, b"sql")));
-        (is_definition && self.has_values_in_definitions).then(|| shown(table, column))
+        (is_definition && self.has_values_in_definitions).then(|| name_of(table, column))
     }
 
     /// Returns the hidden name whose values a PRAGMA would show.
     pub(crate) fn refusal_of_pragma(&self, pragma: &[u8], argument: Option<&[u8]>) -> Option<String> {
         let shows_defaults = pragma.eq_ignore_ascii_case(b"table_info") || pragma.eq_ignore_ascii_case(b"table_xinfo");
-        let has_defaults = |table: &[u8]| is_in(table, &self.with_defaults) || is_in(table, &self.whole);
+        let has_defaults = |table: &[u8]| is_among(table, &self.with_defaults) || is_among(table, &self.whole);
         let table = argument.filter(|table| shows_defaults && has_defaults(table))?;
-        Some(format!("the defaults of {}", shown(table, b"")))
+        Some(format!("the defaults of {}", name_of(table, b"")))
     }
 
     /// Returns the hidden name that a text reads without a question by SQLite: in a view that SQLite flattens, and in the
@@ -260,19 +262,19 @@ impl Covered {
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
         if let Some(view) = self.views.iter().find(|view| mentions_table(&all, view)) {
-            return Some(shown(view, b""));
+            return Some(name_of(view, b""));
         }
         let is_natural = all.iter().any(|token| token.is_word("natural"));
         let using = using_names(&all);
         if !is_natural && using.is_empty() {
             return None;
         }
-        let whole = self.whole.iter().find(|table| mentions_table(&all, table)).map(|table| shown(table, b""));
+        let whole = self.whole.iter().find(|table| mentions_table(&all, table)).map(|table| name_of(table, b""));
         whole.or_else(|| {
             let joins = |(table, column): &&(Vec<u8>, Vec<u8>)| {
                 mentions_table(&all, table) && (is_natural || using.iter().any(|token| token.is(column)))
             };
-            self.columns.iter().find(joins).map(|(table, column)| shown(table, column))
+            self.columns.iter().find(joins).map(|(table, column)| name_of(table, column))
         })
     }
 }
@@ -281,7 +283,9 @@ impl Covered {
 fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> bool {
     let Token::Quoted(b'"', name) = token else { return false };
     token.is(&index.name)
-        || definitions.iter().any(|one| one.is_table() && (token.is(&one.name) || mentions(&tokens(&one.sql), name)))
+        || definitions
+            .iter()
+            .any(|other| other.is_table() && (token.is(&other.name) || mentions_name(&tokens(&other.sql), name)))
 }
 
 /// Returns the names in the lists behind USING.
@@ -301,16 +305,12 @@ fn is_shadow(name: &[u8], owner: &[u8]) -> bool {
     start.eq_ignore_ascii_case(owner) && end.starts_with(b"_")
 }
 
-fn is_in(name: &[u8], names: &[Vec<u8>]) -> bool {
-    names.iter().any(|other| other.eq_ignore_ascii_case(name))
-}
-
-fn shown(table: &[u8], column: &[u8]) -> String {
+fn name_of(table: &[u8], column: &[u8]) -> String {
     let table = String::from_utf8_lossy(table);
     if column.is_empty() { table.into_owned() } else { format!("{table}.{}", String::from_utf8_lossy(column)) }
 }
 
-struct Column {
+struct ColumnDefinition {
     name: Vec<u8>,
     has_default: bool,
     is_generated: bool,
@@ -327,13 +327,13 @@ fn read_definitions(connection: &Connection) -> rusqlite::Result<Vec<Definition>
     Ok(definitions)
 }
 
-fn read_columns(connection: &Connection, table: &[u8]) -> rusqlite::Result<Vec<Column>> {
+fn read_columns(connection: &Connection, table: &[u8]) -> rusqlite::Result<Vec<ColumnDefinition>> {
     let mut statement = connection.prepare(COLUMNS)?;
     let mut rows = statement.query([Name(table)])?;
     let mut columns = Vec::new();
     while let Some(row) = rows.next()? {
         let name = read_text(row, 0)?;
-        columns.push(Column { name, has_default: row.get(1)?, is_generated: row.get(2)? });
+        columns.push(ColumnDefinition { name, has_default: row.get(1)?, is_generated: row.get(2)? });
     }
     Ok(columns)
 }

@@ -89,7 +89,7 @@ pub(super) fn mentions_table(tokens: &[Token], name: &[u8]) -> bool {
 }
 
 /// Returns whether one of the tokens may be this name.
-pub(super) fn mentions(tokens: &[Token], name: &[u8]) -> bool {
+pub(super) fn mentions_name(tokens: &[Token], name: &[u8]) -> bool {
     tokens.iter().any(|token| token.is(name))
 }
 
@@ -108,7 +108,7 @@ pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
                 let end = word_end(sql, at);
                 (Token::Word(sql[at..end].to_vec()), end)
             }
-            quote @ (b'\'' | b'"' | b'`' | b'[') => quoted(sql, at, quote),
+            quote @ (b'\'' | b'"' | b'`' | b'[') => read_quoted(sql, at, quote),
             mark => (Token::Mark(mark), at + 1),
         };
         found.push(token);
@@ -141,7 +141,7 @@ fn parameter_end(sql: &[u8], start: usize) -> usize {
 }
 
 /// Reads a quoted token, in which a doubled quote stands for one, and returns the position after it.
-fn quoted(sql: &[u8], at: usize, quote: u8) -> (Token, usize) {
+fn read_quoted(sql: &[u8], at: usize, quote: u8) -> (Token, usize) {
     let close = if quote == b'[' { b']' } else { quote };
     let mut text = Vec::new();
     let mut i = at + 1;
@@ -191,9 +191,9 @@ mod tests {
     fn quoted_names_and_comments_are_read_as_sqlite_reads_them() {
         let all = tokens(b"SELECT \"a\"\"b\", [c d], `e`, 'f''g' -- users\n/* users */ NATURAL");
         for name in ["a\"b", "c d", "e", "f'g", "natural"] {
-            assert!(mentions(&all, name.as_bytes()), "{name}");
+            assert!(mentions_name(&all, name.as_bytes()), "{name}");
         }
-        assert!(!mentions(&all, b"users"));
+        assert!(!mentions_name(&all, b"users"));
         assert!(tokens(b"SELECT 'open").last().is_some_and(|token| token.is(b"open")));
     }
 

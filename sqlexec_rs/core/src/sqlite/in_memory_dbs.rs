@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use rusqlite::Connection;
 
+use crate::locks::lock;
 use crate::sqlite::dbfile::FileIdentity;
 use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
@@ -45,22 +46,22 @@ impl Default for Access {
 /// The copies that are in use, whoever uses them.
 pub(crate) struct InMemoryDbs {
     access: Access,
-    in_use: Mutex<HashMap<Inode, Weak<Copied>>>,
+    in_use: Mutex<HashMap<Inode, Weak<InMemoryDb>>>,
     stats: Arc<Stats>,
 }
 
 /// A database in memory. It takes its bytes of the budget until the last connection to it closes.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct InMemoryDb {
     identity: FileIdentity,
     bytes: Vec<u8>,
     /// Given back with the bytes.
-    _room: Room,
+    _room: BudgetShare,
 }
 
 /// Bytes taken of the budget.
 #[derive(Debug)]
-struct Room {
+struct BudgetShare {
     bytes: u64,
     stats: Arc<Stats>,
 }
@@ -83,7 +84,7 @@ impl InMemoryDbs {
         path: &Path,
         connect: impl FnOnce() -> rusqlite::Result<&'a Connection>,
         mut make_room: impl FnMut() -> bool,
-    ) -> Option<Arc<Copied>> {
+    ) -> Option<Arc<InMemoryDb>> {
         let identity = FileIdentity::of(path).ok()?;
         let size = identity.size_of_whole()?;
         if size > self.access.copy_up_to_bytes.min(self.access.copies_bytes) {
@@ -95,13 +96,13 @@ impl InMemoryDbs {
             return Some(copied);
         }
         let room = loop {
-            match Room::take(size, self.access.copies_bytes, &self.stats) {
+            match BudgetShare::take(size, self.access.copies_bytes, &self.stats) {
                 Some(room) => break room,
                 None if make_room() => {}
                 None => return None,
             }
         };
-        let copied = Arc::new(Copied { bytes: read(connect().ok()?, size).ok()??, identity, _room: room });
+        let copied = Arc::new(InMemoryDb { bytes: read_copy(connect().ok()?, size).ok()??, identity, _room: room });
         if !is_alone(path) || !copied.is_current(path) {
             return None; // it may be half of one state and half of the next
         }
@@ -112,12 +113,12 @@ impl InMemoryDbs {
         Some(copied)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Inode, Weak<Copied>>> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Inode, Weak<InMemoryDb>>> {
+        lock(&self.in_use)
     }
 }
 
-impl Copied {
+impl InMemoryDb {
     /// Tells whether the file at `path` is the one that was copied, unchanged.
     pub(crate) fn is_current(&self, path: &Path) -> bool {
         FileIdentity::of(path).is_ok_and(|now| now == self.identity)
@@ -125,7 +126,7 @@ impl Copied {
 }
 
 /// Reads the file of a connection in a read transaction, so that it is one state of the database.
-fn read(connection: &Connection, max_bytes: u64) -> rusqlite::Result<Option<Vec<u8>>> {
+fn read_copy(connection: &Connection, max_bytes: u64) -> rusqlite::Result<Option<Vec<u8>>> {
     let mut statement = connection.prepare("SELECT count(*) FROM sqlite_schema")?;
     let mut transaction = statement.raw_query(); // until it is dropped
     transaction.next()?;
@@ -136,19 +137,19 @@ fn read(connection: &Connection, max_bytes: u64) -> rusqlite::Result<Option<Vec<
     Ok(bytes)
 }
 
-impl AsRef<[u8]> for Copied {
+impl AsRef<[u8]> for InMemoryDb {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Room {
+impl BudgetShare {
     fn take(bytes: u64, budget: u64, stats: &Arc<Stats>) -> Option<Self> {
         stats.take_for_copies(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
     }
 }
 
-impl Drop for Room {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.stats.give_back_of_copies(self.bytes);
     }

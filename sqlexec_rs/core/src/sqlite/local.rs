@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Outcome, Status};
+use crate::request::ExecRequest;
 use crate::sqlite::classify::waits_for_index;
 use crate::sqlite::connections::Connections;
 use crate::sqlite::deadline::RunGuard;
-use crate::sqlite::exec::{self, Asked};
+use crate::sqlite::exec;
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::stats::Stats;
@@ -31,24 +32,24 @@ const MAX_TRIES: usize = 10;
 const INDEX_WAIT: Duration = Duration::from_millis(5);
 
 /// A thread's connections, and what stops a run on them.
-pub(crate) struct Local {
+pub(crate) struct LocalRunner {
     connections: Connections,
     guard: Arc<RunGuard>,
-    held: Option<Held>,
+    held: Option<HeldTransaction>,
 }
 
 /// A read transaction that is kept from run to run.
 ///
 /// Locking a file, looking for the journals beside it and for changes in it is half of the time of a look-up by key. Runs
 /// that were asked for when the file was in one state may see it in one transaction.
-struct Held {
+struct HeldTransaction {
     path: Box<Path>,
     /// The number of the file's state.
     state: u32,
     since: Instant,
 }
 
-impl Local {
+impl LocalRunner {
     /// Starts without a connection; `cap` is the most that stay open.
     pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, hidden: &Arc<[HiddenColumn]>, stats: &Arc<Stats>) -> Self {
         let guard = Arc::new(RunGuard::default());
@@ -73,19 +74,20 @@ impl Local {
         &mut self,
         path: &Path,
         state: u32,
-        asked: &Asked<'_>,
+        request: &ExecRequest<'_>,
         cancel: Option<&Arc<AtomicBool>>,
         more_wait: bool,
     ) -> Outcome {
         let now = Instant::now();
-        let is_right = |held: &Held| held.state == state && *held.path == *path && now - held.since < LONGEST_HOLD;
+        let is_right =
+            |held: &HeldTransaction| held.state == state && *held.path == *path && now - held.since < LONGEST_HOLD;
         if !self.held.as_ref().is_some_and(is_right) {
             self.release();
             if more_wait {
-                self.held = Some(Held { path: path.into(), state, since: now });
+                self.held = Some(HeldTransaction { path: path.into(), state, since: now });
             }
         }
-        let outcome = self.run(path, state, asked, cancel);
+        let outcome = self.run(path, state, request, cancel);
         let is_large = outcome.table.as_ref().is_some_and(|table| table.bytes() > LARGE_BYTES);
         if is_large || outcome.status != Status::Ok || outcome.elapsed >= LONGEST_HOLD {
             self.release();
@@ -107,7 +109,7 @@ impl Local {
         }
     }
 
-    fn run(&mut self, path: &Path, state: u32, asked: &Asked<'_>, cancel: Option<&Arc<AtomicBool>>) -> Outcome {
+    fn run(&mut self, path: &Path, state: u32, request: &ExecRequest<'_>, cancel: Option<&Arc<AtomicBool>>) -> Outcome {
         let begun = Instant::now();
         for n_tries in 1.. {
             let sandbox = match self.connections.get(path, state) {
@@ -115,7 +117,7 @@ impl Local {
                 Err(outcome) => return *outcome,
             };
             let keeps_lock = self.held.is_some();
-            let outcome = exec::run(sandbox, asked, cancel.cloned(), begun, keeps_lock);
+            let outcome = exec::run(sandbox, request, cancel.cloned(), begun, keeps_lock);
             let is_over = matches!(outcome.status, Status::Timeout | Status::Cancelled);
             let is_one_state = is_over || sandbox.has_read_one_state(outcome.status != Status::Ok);
             let has_ended = keeps_lock || sandbox.end_transactions().is_ok();

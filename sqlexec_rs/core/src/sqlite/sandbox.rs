@@ -19,14 +19,14 @@ use crate::hint;
 use crate::request::Caps;
 use crate::result::header::Header;
 use crate::scan::Patterns;
-use crate::sqlite::dbfile::Unused;
+use crate::sqlite::dbfile::UnusedWal;
 use crate::sqlite::deadline::{HANDLER_PERIOD, RunGuard};
 use crate::sqlite::functions;
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks::{self, Log};
-use crate::sqlite::in_memory_dbs::{Access, Copied};
+use crate::sqlite::in_memory_dbs::{Access, InMemoryDb};
 use crate::sqlite::meter;
-use crate::sqlite::seen::Seen;
+use crate::sqlite::seen::StatementRecord;
 use crate::sqlite::side_files::is_alone;
 
 /// How long a query without a wall limit waits for a writer's lock before it is a `db_error`, and each between two looks.
@@ -55,17 +55,17 @@ pub(crate) struct Sandbox {
     checks_cells: bool,
     hidden: Arc<[HiddenColumn]>,
     guard: Arc<RunGuard>,
-    seen: Arc<Seen>,
+    record: Arc<StatementRecord>,
     /// LIKE and GLOB are ours, which ask the bounds.
-    guarded: Kept,
+    guarded: LazyConnection,
     /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
-    indexed: Kept,
+    indexed: LazyConnection,
     /// The database is in WAL mode and had no log, or a log without an index, which SQLite would make only to read it; this is
     /// what the files were then. They are read alone, each time in a transaction whose lock keeps a writer's log and index
     /// from being taken away: where there is none at the end, nobody wrote.
-    unused: Cell<Option<Unused>>,
+    unused: Cell<Option<UnusedWal>>,
     /// Names that hints are made from.
-    names: hint::Kept,
+    names: hint::NameCache,
     /// Counts the files that sandboxes of this thread have open.
     n_files: Arc<AtomicUsize>,
     /// The header of the last result.
@@ -78,49 +78,31 @@ enum Origin {
     File,
     /// A file that is promised not to change.
     Immutable,
-    Copy(Arc<Copied>),
+    Copy(Arc<InMemoryDb>),
 }
 
 /// A connection, opened by the first run that needs it and then kept.
 #[derive(Debug, Default)]
-struct Kept {
+struct LazyConnection {
     connection: OnceCell<Connection>,
     caps: Cell<Option<Caps>>,
 }
 
 impl Sandbox {
-    /// Prepares for the database file at `path`, which the first run opens.
+    /// Prepares for the database file at `path`, or for a copy of it; the first run opens it.
     pub(crate) fn new(
         path: &Path,
+        copy: Option<Arc<InMemoryDb>>,
         access: Access,
         hidden: &Arc<[HiddenColumn]>,
         guard: &Arc<RunGuard>,
         n_files: &Arc<AtomicUsize>,
     ) -> Self {
-        let origin = if access.immutable { Origin::Immutable } else { Origin::File };
-        Self::of(path, origin, access, hidden, guard, n_files)
-    }
-
-    /// Prepares for a copy of the database file at `path`.
-    pub(crate) fn of_copy(
-        path: &Path,
-        copied: Arc<Copied>,
-        access: Access,
-        hidden: &Arc<[HiddenColumn]>,
-        guard: &Arc<RunGuard>,
-        n_files: &Arc<AtomicUsize>,
-    ) -> Self {
-        Self::of(path, Origin::Copy(copied), access, hidden, guard, n_files)
-    }
-
-    fn of(
-        path: &Path,
-        origin: Origin,
-        access: Access,
-        hidden: &Arc<[HiddenColumn]>,
-        guard: &Arc<RunGuard>,
-        n_files: &Arc<AtomicUsize>,
-    ) -> Self {
+        let origin = match copy {
+            Some(copy) => Origin::Copy(copy),
+            None if access.immutable => Origin::Immutable,
+            None => Origin::File,
+        };
         Self {
             path: path.to_owned(),
             origin,
@@ -128,18 +110,18 @@ impl Sandbox {
             checks_cells: access.checks_cells,
             hidden: Arc::clone(hidden),
             guard: Arc::clone(guard),
-            seen: Arc::new(Seen::new(access.sqlite_version)),
-            guarded: Kept::default(),
-            indexed: Kept::default(),
+            record: Arc::new(StatementRecord::new(access.sqlite_version)),
+            guarded: LazyConnection::default(),
+            indexed: LazyConnection::default(),
             unused: Cell::new(None),
-            names: hint::Kept::default(),
+            names: hint::NameCache::default(),
             n_files: Arc::clone(n_files),
             header: RefCell::default(),
         }
     }
 
     /// Returns a connection that a run has opened, and the names that were read through it.
-    pub(crate) fn opened(&self) -> Option<(&Connection, &hint::Kept)> {
+    pub(crate) fn opened(&self) -> Option<(&Connection, &hint::NameCache)> {
         let connection = self.guarded.connection.get().or_else(|| self.indexed.connection.get())?;
         Some((connection, &self.names))
     }
@@ -152,8 +134,8 @@ impl Sandbox {
         &self.guard
     }
 
-    pub(crate) fn seen(&self) -> &Seen {
-        &self.seen
+    pub(crate) fn record(&self) -> &StatementRecord {
+        &self.record
     }
 
     /// Tells whether this is a copy in memory.
@@ -163,7 +145,7 @@ impl Sandbox {
 
     /// Returns how many files this has open.
     pub(crate) fn n_files(&self) -> usize {
-        let is_open = |kept: &Kept| usize::from(!self.is_copy() && kept.connection.get().is_some());
+        let is_open = |lazy: &LazyConnection| usize::from(!self.is_copy() && lazy.connection.get().is_some());
         is_open(&self.guarded) + is_open(&self.indexed)
     }
 
@@ -187,7 +169,7 @@ impl Sandbox {
         if let Origin::Copy(copied) = &self.origin {
             return !copied.is_current(&self.path);
         }
-        let shows_all = |then: Unused| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
+        let shows_all = |then: UnusedWal| (then.is_settled() || self.has_transaction()) && then.still_holds(&self.path);
         self.unused.get().is_some_and(|then| !shows_all(then))
     }
 
@@ -204,7 +186,8 @@ impl Sandbox {
     }
 
     fn has_transaction(&self) -> bool {
-        let is_open = |kept: &Kept| kept.connection.get().is_some_and(|connection| !connection.is_autocommit());
+        let is_open =
+            |lazy: &LazyConnection| lazy.connection.get().is_some_and(|connection| !connection.is_autocommit());
         is_open(&self.guarded) || is_open(&self.indexed)
     }
 
@@ -249,20 +232,20 @@ impl Sandbox {
     }
 
     fn run_own(&self, connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-        self.seen.allow_transactions(true);
+        self.record.allow_transactions(true);
         let prepared = connection.prepare(sql);
-        self.seen.allow_transactions(false);
+        self.record.allow_transactions(false);
         prepared?.raw_query().next().map(|_| ())
     }
 
     fn connect(&self, guards_patterns: bool) -> rusqlite::Result<Connection> {
         if self.unused.get().is_none() && !self.is_copy() {
-            self.unused.set(Unused::with_log(&self.path));
+            self.unused.set(UnusedWal::with_log(&self.path));
         }
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
             connection.pragma_update(None, "cell_size_check", self.checks_cells)?;
-            wall_in(&mut connection, &self.guard, &self.seen)?;
+            wall_in(&mut connection, &self.guard, &self.record)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.guard, self.like_blobs)?;
             }
@@ -270,7 +253,7 @@ impl Sandbox {
                 self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-            self.seen.hiding().cover(&connection, &self.hidden)?;
+            self.record.hiding().cover(&connection, &self.hidden)?;
             Ok(connection)
         };
         for _ in 1..MAX_LOOKS {
@@ -278,7 +261,7 @@ impl Sandbox {
                 // So it is when a log is missing, because nothing may be created. Where there is one by now, a writer has
                 // come since, or has gone and another has come.
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && !self.is_read_alone() => {
-                    self.unused.set(Unused::of(&self.path));
+                    self.unused.set(UnusedWal::of(&self.path));
                 }
                 result => return result,
             }
@@ -319,7 +302,7 @@ impl Drop for Sandbox {
 }
 
 /// Builds the walls around a connection.
-fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, seen: &Arc<Seen>) -> rusqlite::Result<()> {
+fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<StatementRecord>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -328,7 +311,7 @@ fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, seen: &Arc<Seen>)
     for (limit, value) in LIMITS {
         connection.set_limit(limit, value)?;
     }
-    hooks::set_authorizer(connection, seen)?;
+    hooks::set_authorizer(connection, record)?;
     hooks::remove_module(connection, c"dbstat")?;
     functions::register_text(connection, guard)?;
     let guard = Arc::clone(guard);

@@ -1,7 +1,9 @@
 //! The authorizer: decides what a statement may do, and records what it does.
 
+use crate::locks::lock;
+use crate::scan::is_among;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::sqlite::hidden::Hiding;
 use crate::sqlite::hooks::{Action, Authorizer};
@@ -54,7 +56,7 @@ const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 
 /// The authorizer's record of the statement being prepared.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct StatementRecord {
     is_volatile: AtomicBool,
     has_patterns_in_view: AtomicBool,
     /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
@@ -68,7 +70,7 @@ pub(crate) struct Seen {
     hiding: Hiding,
 }
 
-impl Seen {
+impl StatementRecord {
     pub(crate) fn new(version: u32) -> Self {
         Self { version, ..Self::default() }
     }
@@ -97,7 +99,7 @@ impl Seen {
         if self.version == u32::MAX {
             return None;
         }
-        self.newer.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.newer).take()
     }
 
     /// Returns the minor version of SQLite 3 whose functions and syntax there are.
@@ -121,7 +123,7 @@ impl Seen {
     }
 }
 
-impl Authorizer for Seen {
+impl Authorizer for StatementRecord {
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool {
         match action {
             Action::Read => true,
@@ -144,30 +146,26 @@ impl Authorizer for Seen {
     }
 }
 
-fn is_in(name: &[u8], names: &[&str]) -> bool {
-    names.iter().any(|n| n.as_bytes().eq_ignore_ascii_case(name))
-}
-
-fn allows_function(name: &[u8], is_in_view: bool, seen: &Seen) -> bool {
-    if is_in(name, &DENIED_FUNCTIONS) {
+fn allows_function(name: &[u8], is_in_view: bool, record: &StatementRecord) -> bool {
+    if is_among(name, &DENIED_FUNCTIONS) {
         return false;
     }
-    if seen.version != u32::MAX
-        && let Some(newer) = versions::newer_function(name, seen.version)
+    if record.version != u32::MAX
+        && let Some(newer) = versions::newer_function(name, record.version)
     {
-        *seen.newer.lock().unwrap_or_else(PoisonError::into_inner) = Some(newer);
+        *lock(&record.newer) = Some(newer);
         return false;
     }
-    if is_in(name, &VOLATILE_FUNCTIONS) {
-        seen.is_volatile.store(true, Ordering::Relaxed);
-    } else if is_in(name, &["snippet"]) {
-        seen.n_snippets.fetch_add(1, Ordering::Relaxed);
-    } else if is_in_view && is_in(name, &["like", "glob"]) {
-        seen.has_patterns_in_view.store(true, Ordering::Relaxed);
+    if is_among(name, &VOLATILE_FUNCTIONS) {
+        record.is_volatile.store(true, Ordering::Relaxed);
+    } else if is_among(name, &["snippet"]) {
+        record.n_snippets.fetch_add(1, Ordering::Relaxed);
+    } else if is_in_view && is_among(name, &["like", "glob"]) {
+        record.has_patterns_in_view.store(true, Ordering::Relaxed);
     }
     true
 }
 
 fn allows_pragma(name: &[u8], has_value: bool) -> bool {
-    is_in(name, &SCHEMA_PRAGMAS) || (!has_value && is_in(name, &READABLE_PRAGMAS))
+    is_among(name, &SCHEMA_PRAGMAS) || (!has_value && is_among(name, &READABLE_PRAGMAS))
 }

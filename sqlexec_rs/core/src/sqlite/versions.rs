@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::scan::{is_word, skip_blank, token_end, unquoted, word_end};
+use crate::scan::{is_among, is_word, skip_blank, token_end, unquoted, word_end};
 
 /// The minor version of SQLite 3 from which on additions are listed.
 pub const EARLIEST: u32 = 40;
@@ -67,9 +67,9 @@ pub(crate) fn newer_function(name: &[u8], version: u32) -> Option<(&'static str,
 
 /// Double-quoted words that an earlier SQLite refuses where they are texts, each with why.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Quoted(Vec<(Range<usize>, String)>);
+pub(crate) struct QuotedWords(Vec<(Range<usize>, String)>);
 
-impl Quoted {
+impl QuotedWords {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -95,10 +95,10 @@ impl Quoted {
 }
 
 /// Returns why an earlier SQLite refuses a statement, if its tokens show it, or else the words that decide it.
-pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<Quoted, String> {
+pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, String> {
     let bytes = sql.as_bytes();
-    let mut quoted = Quoted::default();
-    let mut groups: Vec<Group<'_>> = Vec::new();
+    let mut quoted = QuotedWords::default();
+    let mut groups: Vec<OpenParenthesis<'_>> = Vec::new();
     let mut before: &[u8] = b"";
     let mut at = skip_blank(bytes, 0);
     while at < bytes.len() {
@@ -106,7 +106,7 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<Quoted, String> {
         let (token, next) = (&bytes[at..end], skip_blank(bytes, end));
         let since = match (token, groups.last_mut()) {
             (b"(", mut outer) => {
-                let group = Group::new(before, outer.as_deref());
+                let group = OpenParenthesis::new(before, outer.as_deref());
                 if let Some(outer) = &mut outer {
                     outer.is_empty = false;
                 }
@@ -121,7 +121,7 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<Quoted, String> {
             (_, group) => newer_token(token, before, &bytes[next..], group, version),
         };
         if let Some((what, since)) = since {
-            let refusal = refusal(what, since, version);
+            let refusal = newer_message(what, since, version);
             if token[0] != b'"' || token.contains(&b'`') {
                 return Err(refusal);
             }
@@ -134,12 +134,12 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<Quoted, String> {
 }
 
 /// Says that something came with a later version.
-pub(crate) fn refusal(what: &str, since: u32, version: u32) -> String {
+pub(crate) fn newer_message(what: &str, since: u32, version: u32) -> String {
     format!("{what} needs SQLite 3.{since}, and sqlite_version is 3.{version}")
 }
 
 /// A pair of parentheses that is open.
-struct Group<'a> {
+struct OpenParenthesis<'a> {
     /// The word before it: of a call, the function's name.
     name: &'a [u8],
     n_commas: u32,
@@ -149,10 +149,10 @@ struct Group<'a> {
     is_empty: bool,
 }
 
-impl<'a> Group<'a> {
-    fn new(before: &'a [u8], outer: Option<&Group<'_>>) -> Self {
+impl<'a> OpenParenthesis<'a> {
+    fn new(before: &'a [u8], outer: Option<&OpenParenthesis<'_>>) -> Self {
         let is_name = before.first().is_some_and(|byte| is_word(*byte) || b"\"`[".contains(byte));
-        let name = if is_name && !is_in(before, &["then", "else"]) { unquoted(before) } else { b"" };
+        let name = if is_name && !is_among(before, &["then", "else"]) { unquoted(before) } else { b"" };
         let date_argument = if is_compared(before, b"") {
             None
         } else if name.is_empty() {
@@ -183,7 +183,7 @@ fn newer_token(
     token: &[u8],
     before: &[u8],
     after: &[u8],
-    group: Option<&mut Group<'_>>,
+    group: Option<&mut OpenParenthesis<'_>>,
     version: u32,
 ) -> Option<(&'static str, u32)> {
     let is_number = token.first().is_some_and(u8::is_ascii_digit) && ![&b":"[..], b"@", b"#", b"?"].contains(&before);
@@ -192,7 +192,7 @@ fn newer_token(
     }
     let group = group?;
     if group.is_empty {
-        group.is_query = is_in(token, &["select", "with", "values"]);
+        group.is_query = is_among(token, &["select", "with", "values"]);
         group.is_empty = false;
     }
     let is_sorted = token.eq_ignore_ascii_case(b"by") && before.eq_ignore_ascii_case(b"order");
@@ -216,11 +216,7 @@ fn newer_token(
 fn is_compared(before: &[u8], after: &[u8]) -> bool {
     let compares = |mark: Option<&u8>| mark.is_some_and(|mark| b"=<>!".contains(mark));
     let word = after.get(..after.iter().take_while(|byte| is_word(**byte)).count()).unwrap_or_default();
-    compares(before.first()) || compares(after.first()) || is_in(before, &COMPARES_WITH) || is_in(word, &COMPARES)
-}
-
-fn is_in(word: &[u8], words: &[&str]) -> bool {
-    words.iter().any(|other| other.as_bytes().eq_ignore_ascii_case(word))
+    compares(before.first()) || compares(after.first()) || is_among(before, &COMPARES_WITH) || is_among(word, &COMPARES)
 }
 
 fn newer_code(format: &[u8], version: u32) -> Option<(&'static str, u32)> {
@@ -302,7 +298,7 @@ mod tests {
             ("SELECT date(a, CASE WHEN b = 1 THEN ('floor') ELSE 'ceiling' END)", 46),
         ] {
             assert!(newer_syntax(sql, since - 1).is_err(), "{sql}");
-            assert_eq!(newer_syntax(sql, since), Ok(Quoted::default()), "{sql}");
+            assert_eq!(newer_syntax(sql, since), Ok(QuotedWords::default()), "{sql}");
         }
     }
 
@@ -352,7 +348,7 @@ mod tests {
             "SELECT date(a ->> 'floor', a -> 'subsec', CASE WHEN a IS NOT 'floor' THEN b END)",
             "SELECT date(d, CASE WHEN a <> \"floor\" AND 'floor'/**/!= a AND (a) > 'floor' THEN b END)",
         ] {
-            assert_eq!(newer_syntax(sql, EARLIEST), Ok(Quoted::default()), "{sql}");
+            assert_eq!(newer_syntax(sql, EARLIEST), Ok(QuotedWords::default()), "{sql}");
         }
     }
 }

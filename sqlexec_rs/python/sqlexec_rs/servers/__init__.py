@@ -15,9 +15,8 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from sqlexec_rs._native import Executor
+from sqlexec_rs._native import Executor, join_url, split_url
 from sqlexec_rs.servers import _long_queries, _mariadb, _postgresql, _programs
 from sqlexec_rs.servers._functions import revoke_script
 from sqlexec_rs.servers._programs import ServerError
@@ -72,8 +71,10 @@ def start(engine: str, folder: str | os.PathLike[str]) -> Server:
     root = _programs.make_folder(folder, _programs.find_user(module.USERS))
     passwords = {role: secrets.token_hex(16) for role in ("owner", "reader")}
     port = _programs.free_port()
-    address = f"127.0.0.1:{port}/{module.DATABASE}"
-    urls = {role: f"{module.SCHEME}://{role}:{password}@{address}" for role, password in passwords.items()}
+    urls = {
+        role: join_url(module.SCHEME, "127.0.0.1", port, role, password, module.DATABASE, [])
+        for role, password in passwords.items()
+    }
     server = Server(engine, str(root), port, **urls)
     module.launch(root, port, passwords)
     try:
@@ -101,10 +102,10 @@ def check(url: str) -> list[str]:
 
     Raises ServerError if no query can be run there, for example because the role can do more than read.
     """
-    schemes = {"postgresql": _postgresql, "postgres": _postgresql, "mysql": _mariadb, "mariadb": _mariadb}
-    engine = schemes.get(url.partition("://")[0])
-    if engine is None:
-        raise ServerError(f"a server's URL begins with {', '.join(f'{scheme}://' for scheme in schemes)}")
+    try:
+        engine = {"postgresql": _postgresql, "mysql": _mariadb}[split_url(url)[0]]
+    except ValueError as error:
+        raise ServerError(f"{error}: a server's URL begins with postgresql:// or mysql://") from None
     with Executor(threads=1) as executor:
 
         def ask(sql: str) -> list[tuple[Any, ...]]:
@@ -120,6 +121,6 @@ def check(url: str) -> list[str]:
 def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
     """Return the statements by which an owner of a server makes roles that only read, and the URL of them all."""
     module, password = _ENGINES[engine], secrets.token_hex(16)
-    url = f"{module.SCHEME}://{quote(name, safe='')}:{password}@HOST/{quote(database, safe='')}"
-    url += f"?roles={n_roles}" if n_roles else ""
+    roles = [("roles", str(n_roles))] if n_roles else []
+    url = join_url(module.SCHEME, "HOST", None, name, password, database, roles)
     return f"{module.make_readers(database, name, password, n_roles)}-- {url}\n"

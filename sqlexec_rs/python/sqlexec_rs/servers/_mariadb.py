@@ -6,8 +6,8 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from sqlexec_rs._native import split_url
 from sqlexec_rs.servers import _programs
 from sqlexec_rs.servers._programs import ServerError
 
@@ -91,10 +91,10 @@ def prepare(password: str, n_roles: int) -> str:
 
 def ask(url: str, script: str) -> None:
     """Run SQL statements as the user of a URL."""
-    parts = urlsplit(url)
-    options = ["--no-defaults", "--protocol=tcp", f"--host={parts.hostname}", f"--port={parts.port}", "--batch"]
-    user = [f"--user={parts.username}", "--default-character-set=utf8mb4", parts.path.removeprefix("/")]
-    _programs.ask([_program("mariadb"), *options, *user], script, {"MYSQL_PWD": parts.password or ""})
+    _, host, port, user, password, database, _ = split_url(url)
+    server = ["--no-defaults", "--protocol=tcp", f"--host={host}", f"--port={port}", "--batch"]
+    session = [f"--user={user}", "--default-character-set=utf8mb4", database]
+    _programs.ask([_program("mariadb"), *server, *session], script, {"MYSQL_PWD": password})
 
 
 def end(root: Path) -> None:

@@ -6,8 +6,8 @@ import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from sqlexec_rs._native import join_url, split_url
 from sqlexec_rs.servers import _functions, _programs
 from sqlexec_rs.servers._programs import ServerError
 
@@ -109,10 +109,10 @@ def prepare(password: str, n_roles: int) -> str:
 
 def ask(url: str, script: str) -> None:
     """Run SQL statements as the user of a URL."""
-    parts = urlsplit(url)
-    address = parts._replace(netloc=f"{parts.username}@{parts.hostname}:{parts.port}").geturl()
+    engine, host, port, user, password, database, options = split_url(url)
+    address = join_url(engine, host, port, user, "", database, options)
     command = [_program("psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", address]
-    _programs.ask(command, script, {"PGPASSWORD": parts.password or ""})
+    _programs.ask(command, script, {"PGPASSWORD": password})
 
 
 def end(root: Path) -> None:

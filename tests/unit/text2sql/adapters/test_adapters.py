@@ -252,6 +252,30 @@ def test_skyrl_gyms_environment_of_the_page(
     assert (output["done"], output["reward"]) == (True, wanted)
 
 
+def example_with(word: str) -> str:
+    """Return the example of the page that holds a word."""
+    page = Path(__file__).parents[4].joinpath("docs/environment.md").read_text(encoding="utf-8")
+    (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if word in one)
+    return str(text)
+
+
+@pytest.mark.trainers
+def test_the_page_serves_openenvs_application(task: SqlTask, row: dict[str, str]) -> None:
+    served: list[Any] = []
+    uvicorn = SimpleNamespace(run=lambda app, **place: served.append((app, place)))
+    exec(example_with("make_app"), {"uvicorn": uvicorn, "task": task, "examples": [example_of(row)]})  # noqa: S102
+    ((app, place),) = served
+    assert callable(app)
+    assert place == {"host": "127.0.0.1", "port": 8000}
+
+
+@pytest.mark.trainers
+def test_the_page_names_what_verifiers_looks_for() -> None:
+    names: dict[str, Any] = {}
+    exec(example_with("SqlTaskset"), names)  # noqa: S102 - the page's own code
+    assert all(names[name] for name in names["__all__"])
+
+
 @pytest.mark.trainers
 def test_openenvs_client_talks_to_our_server(task: SqlTask, row: dict[str, str]) -> None:
     """Its own client, over a socket, of a server that uvicorn runs: a session holds all dialogues."""

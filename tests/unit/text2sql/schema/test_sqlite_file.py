@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.databases.copy.source import find_files, open_source
+from jaxrl_sql.databases.copy.source import find_files
 from jaxrl_sql.databases.copy_database import copy_database
+from jaxrl_sql.databases.engines.sqlite import open_source
 from jaxrl_sql.datagen.augment.distractor_tables import Donor, add_tables
 from jaxrl_sql.text2sql.schema import link, read_schema, read_values
 from jaxrl_sql.text2sql.schema.retrieve import read_texts

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.commands.ask import database_of
+from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.copy import main as copy
-from jaxrl_sql.commands.mcp import Database
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.inference.ask import database_of
+from jaxrl_sql.serving.mcp import Database
 from jaxrl_sql.text2sql.benchmarks import load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.schema import RENDERERS, ForeignKey, read_schema, read_values
@@ -157,7 +158,7 @@ def test_a_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
 
 def test_commands_report_the_table(broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = broken / "databases/shop/shop.sqlite"
-    database_of(str(path))
+    database_of(str(path), report=to_stderr)
     assert capsys.readouterr().err == f"{LINE}\n"
     assert synth(["--db", str(path), "--out", str(tmp_path / "synth"), "--n", "3"]) == 0
     assert "no such module: VirtualSpatialIndex, such as idx" in capsys.readouterr().out
@@ -170,7 +171,7 @@ def test_a_database_of_which_nothing_can_be_read_says_why(tmp_path: Path, capsys
     script, change, _ = UNREADABLE["collation of the only column"]
     path = make(tmp_path / "shop.sqlite", script, *change)
     with pytest.raises(InputError, match="the database has no tables that can be read"):
-        database_of(str(path))
+        database_of(str(path), report=to_stderr)
     assert capsys.readouterr().err == "person is left out: no such collation sequence: LOCALIZED\n"
     assert synth(["--db", str(path), "--out", str(tmp_path / "synth"), "--n", "3"]) == 2
     assert "nothing to ask about: no such collation sequence: LOCALIZED (1)" in capsys.readouterr().err

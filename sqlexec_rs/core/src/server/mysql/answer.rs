@@ -9,13 +9,13 @@ use mysql_common::proto::MyDeserialize;
 
 use super::errors::ServerError;
 use super::values::{self, Kind};
-use super::wire::{MAX_PACKET, Wire};
-use super::{CAPABILITIES, unexpected};
+use super::wire::{CAPABILITIES, MAX_PACKET, Wire};
+use crate::excess::Excess;
 use crate::request::Limits;
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::server::rows::{Excess, Read, push_row};
-use crate::server::stream::Failure;
+use crate::server::rows::{Read, push_row};
+use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
 /// The most columns of a result, which the server bounds by itself.
@@ -51,7 +51,7 @@ impl Shape {
     }
 
     /// Reads the descriptions that were added.
-    fn read(&mut self) -> Result<(), Failure> {
+    fn read(&mut self) -> Result<(), StreamError> {
         let (known, mut new) = self.packets.split_at(self.n_known);
         if known != new {
             let (mut names, mut types) = (Vec::new(), Vec::new());
@@ -78,7 +78,7 @@ impl Shape {
 }
 
 /// What came of a run.
-pub(super) struct Answer {
+pub(super) struct RunResponse {
     stage: Stage,
     pub(super) shape: Shape,
     pub(super) table: Option<Table>,
@@ -86,7 +86,7 @@ pub(super) struct Answer {
     pub(super) warnings: u16,
 }
 
-impl Answer {
+impl RunResponse {
     /// Begins before the answers to so many settings; `shape` is the last result's.
     pub(super) fn new(n_settings: u8, shape: Shape) -> Self {
         let stage = if n_settings == 0 { Stage::Head } else { Stage::Settings(n_settings) };
@@ -99,7 +99,7 @@ impl Answer {
         wire: &mut Wire,
         limits: &Limits,
         watch: &Watch<'_>,
-    ) -> Result<Option<Excess>, Failure> {
+    ) -> Result<Option<Excess>, StreamError> {
         let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
         while !matches!(self.stage, Stage::Done) {
             let is_row = matches!(self.stage, Stage::Rows);
@@ -108,7 +108,7 @@ impl Answer {
             let packet = wire.next(watch, max_packet)?;
             if let Some(error) = ServerError::of(packet) {
                 if matches!(self.stage, Stage::Settings(_)) {
-                    return Err(Failure::Lost(error.text()));
+                    return Err(StreamError::Lost(error.text()));
                 }
                 self.error = Some(error);
                 self.stage = Stage::Done;
@@ -126,16 +126,16 @@ impl Answer {
     }
 
     /// Takes a packet that tells no error.
-    fn take(&mut self, packet: &[u8], limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
+    fn take(&mut self, packet: &[u8], limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, StreamError> {
         match &mut self.stage {
             Stage::Settings(1) => self.stage = Stage::Head,
             Stage::Settings(n) => *n -= 1,
             Stage::Head => match packet {
                 [0, ..] => self.stage = Stage::Done,
-                [0xfb, ..] => return Err(unexpected()), // it asks for a file of ours
+                [0xfb, ..] => return Err(StreamError::unexpected()), // it asks for a file of ours
                 _ => {
                     let n = ParseBuf(packet).checked_eat_lenenc_int().filter(|n| (1..=MAX_COLUMNS).contains(n));
-                    self.stage = Stage::Columns(n.ok_or_else(unexpected)?);
+                    self.stage = Stage::Columns(n.ok_or_else(StreamError::unexpected)?);
                     self.shape.packets.truncate(self.shape.n_known);
                 }
             },
@@ -179,13 +179,13 @@ impl Answer {
 }
 
 /// Reads the cells of a row.
-fn cells<'a>(packet: &'a [u8], kinds: &'a [Kind]) -> impl Iterator<Item = Result<Option<Read<'a>>, Failure>> {
+fn cells<'a>(packet: &'a [u8], kinds: &'a [Kind]) -> impl Iterator<Item = Result<Option<Read<'a>>, StreamError>> {
     let mut packet = ParseBuf(packet);
     kinds.iter().map(move |kind| {
         if packet.0.first() == Some(&0xfb) {
             packet.checked_eat(1);
             return Ok(None);
         }
-        Ok(Some(values::read(*kind, packet.checked_eat_lenenc_str().ok_or_else(unexpected)?)))
+        Ok(Some(values::read(*kind, packet.checked_eat_lenenc_str().ok_or_else(StreamError::unexpected)?)))
     })
 }

@@ -4,7 +4,7 @@ use mysql_common::io::ParseBuf;
 use mysql_common::packets::ErrPacket;
 use mysql_common::proto::MyDeserialize;
 
-use super::CAPABILITIES;
+use super::wire::CAPABILITIES;
 use crate::outcome::{Outcome, Status};
 
 /// An error as the server told it.

@@ -6,9 +6,10 @@
 use super::blank::skip_blank;
 use super::text::{Escapes, quote_end};
 use crate::outcome::{Outcome, Status};
+use crate::scan::{is_word, word_end};
 
 /// Functions that are refused for one reason.
-struct Group {
+struct RefusedGroup {
     /// By which a URL allows all of them.
     name: &'static str,
     why: &'static str,
@@ -18,15 +19,15 @@ struct Group {
     ends: &'static [&'static str],
 }
 
-const REFUSED: &[Group] = &[
-    Group {
+const REFUSED: &[RefusedGroup] = &[
+    RefusedGroup {
         name: "xml",
         why: "a nested argument can end the server",
         functions: &["extractvalue", "updatexml"],
         begins: &[],
         ends: &[],
     },
-    Group {
+    RefusedGroup {
         name: "diagnostics",
         why: "its value comes from an earlier statement",
         functions: &["found_rows", "row_count"],
@@ -34,7 +35,7 @@ const REFUSED: &[Group] = &[
         ends: &[],
     },
     // Each reads every kind of geometry, whatever kind its name says, and takes any text of bytes for a geometry.
-    Group {
+    RefusedGroup {
         name: "spatial",
         why: "a nested geometry can end the server",
         functions: &[
@@ -79,7 +80,7 @@ const REFUSED: &[Group] = &[
     },
     // They look neither at the clock nor at KILL, whatever the length of their arguments, or take memory that
     // `max_session_mem_used` does not count.
-    Group {
+    RefusedGroup {
         name: "endless",
         why: "a call does not end with its run's time",
         functions: &["encrypt", "json_overlaps", "sformat"],
@@ -108,12 +109,14 @@ pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
 pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Option<Outcome> {
     let is_allowed =
         |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
-    let (name, Group { name: group, why, .. }) = Calls { sql, at: 0, escapes }.find_map(|(name, parenthesis)| {
-        let name = name.trim_end_matches(' ');
-        let group = REFUSED.iter().find(|group| group.has(name))?;
-        let passes = is_allowed(name) || is_allowed(group.name) || lists_columns(sql.as_bytes(), parenthesis, escapes);
-        (!passes).then_some((name, group))
-    })?;
+    let (name, RefusedGroup { name: group, why, .. }) =
+        Calls { sql, at: 0, escapes }.find_map(|(name, parenthesis)| {
+            let name = name.trim_end_matches(' ');
+            let group = REFUSED.iter().find(|group| group.has(name))?;
+            let passes =
+                is_allowed(name) || is_allowed(group.name) || lists_columns(sql.as_bytes(), parenthesis, escapes);
+            (!passes).then_some((name, group))
+        })?;
     let name = name.to_lowercase();
     let error = format!(
         "the function {name} is refused: {why}. Where all texts are trusted, ?allow={name} or ?allow={group} in the URL \
@@ -122,7 +125,7 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Opt
     Some(Outcome::failed(Status::Forbidden, error))
 }
 
-impl Group {
+impl RefusedGroup {
     /// Returns whether the server may read a name as one of these functions.
     fn has(&self, name: &str) -> bool {
         let n_chars = name.chars().count();
@@ -199,15 +202,6 @@ impl<'a> Iterator for Calls<'a> {
         }
         None
     }
-}
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
-}
-
-/// Returns where a word ends that begins here.
-fn word_end(bytes: &[u8], begin: usize) -> usize {
-    begin + bytes[begin..].iter().take_while(|byte| is_word(**byte)).count()
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use super::Mysql;
-use crate::server::RECHECK;
-use crate::server::stream::Failure;
+use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
 /// The limit is more than `sql_select_limit`, which holds without it.
@@ -39,7 +38,7 @@ impl Views {
 }
 
 /// Asks the server.
-pub(super) fn find(session: &mut Mysql, watch: &Watch<'_>) -> Result<Views, Failure> {
+pub(super) fn find(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
     let begun = Instant::now();
     let names = session.ask(QUERY, watch)?.into_iter().flatten().collect();
     let now = Instant::now();

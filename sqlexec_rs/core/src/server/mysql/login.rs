@@ -7,9 +7,8 @@ use mysql_common::packets::{AuthPlugin, AuthSwitchRequest, HandshakeResponse};
 use mysql_common::proto::{MyDeserialize, MySerialize};
 
 use super::errors::ServerError;
-use super::wire::{MAX_PACKET, Wire};
-use super::{CAPABILITIES, unexpected};
-use crate::server::stream::Failure;
+use super::wire::{CAPABILITIES, MAX_PACKET, Wire};
+use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
@@ -20,7 +19,7 @@ pub(super) fn prove(
     plugin: AuthPlugin<'static>,
     nonce: Vec<u8>,
     watch: &Watch<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), StreamError> {
     let is_unix = wire.is_unix();
     let password = url.password.as_deref().unwrap_or_default().as_bytes();
     let mut login = Login { password, nonce, is_unix, is_tls: wire.is_tls() };
@@ -44,11 +43,11 @@ pub(super) fn prove(
     loop {
         let packet = wire.next(watch, MAX_PACKET)?;
         if let Some(error) = ServerError::of(packet) {
-            return Err(Failure::Lost(error.text()));
+            return Err(StreamError::Lost(error.text()));
         }
         let answer = match packet {
             [0, ..] => return Ok(()),
-            [1, challenge @ ..] => proof.run(&login, challenge).map_err(|_| unexpected())?,
+            [1, challenge @ ..] => proof.run(&login, challenge).map_err(|_| StreamError::unexpected())?,
             [0xfe, ..] => {
                 let switch = AuthSwitchRequest::deserialize((), &mut ParseBuf(packet))?;
                 let plugin = switch.auth_plugin().into_owned();
@@ -56,7 +55,7 @@ pub(super) fn prove(
                 proof = procedure(&plugin)?;
                 proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?
             }
-            _ => return Err(unexpected()),
+            _ => return Err(StreamError::unexpected()),
         };
         if let Some(body) = answer.data() {
             wire.answer(body)?;
@@ -65,7 +64,7 @@ pub(super) fn prove(
 }
 
 /// Begins a way to authenticate; none that sends the password as it is over a network.
-fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, Failure> {
+fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, StreamError> {
     match plugin {
         AuthPlugin::MysqlNativePassword | AuthPlugin::CachingSha2Password => plugin.init().map_err(|_| refused(plugin)),
         _ => Err(refused(plugin)),
@@ -102,9 +101,9 @@ impl Context for &Login<'_> {
     }
 }
 
-fn refused(plugin: &AuthPlugin<'_>) -> Failure {
+fn refused(plugin: &AuthPlugin<'_>) -> StreamError {
     let name = String::from_utf8_lossy(plugin.as_bytes()).into_owned();
-    Failure::Lost(format!(
+    StreamError::Lost(format!(
         "the server asks for {name}; passwords are proved by mysql_native_password or caching_sha2_password"
     ))
 }

@@ -31,28 +31,19 @@ use mysql_common::io::ParseBuf;
 use mysql_common::packets::{AuthPlugin, HandshakePacket, SslRequest};
 use mysql_common::proto::{MyDeserialize, MySerialize};
 
-use crate::given_up::Remains;
+use crate::given_up::AbandonedSession;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Wanted};
+use crate::request::{ExecRequest, Limits, OutputKind};
 use crate::result::value::Value;
-use crate::server::rows::Excess;
-use crate::server::stream::{Failure, NO_TLS};
+
+use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::stream::{NO_TLS, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
-use crate::server::{Asked, CONNECT_WAIT, Session, stop_outcome};
-use answer::{Answer, Shape};
+use answer::{RunResponse, Shape};
 use errors::ServerError;
 use hidden::Views;
-use wire::{MAX_PACKET, Wire};
-
-/// What is used of the protocol: neither several statements in a text, nor files of this machine.
-const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCOL_41
-    .union(CapabilityFlags::CLIENT_LONG_FLAG)
-    .union(CapabilityFlags::CLIENT_TRANSACTIONS)
-    .union(CapabilityFlags::CLIENT_SECURE_CONNECTION)
-    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH)
-    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA)
-    .union(CapabilityFlags::CLIENT_DEPRECATE_EOF);
+use wire::{CAPABILITIES, MAX_PACKET, Wire};
 
 /// The number of a collation of the texts that are sent.
 const UTF8MB4: u8 = 45;
@@ -73,7 +64,7 @@ const DRAIN_GRACE: Duration = Duration::from_millis(100);
 const SERVER_BYTES: [u64; 2] = [256 << 20, 1 << 30];
 
 /// What bounds a run at the server: the time, and one row more than may come.
-type Bounds = (Option<Duration>, u64);
+type ServerBounds = (Option<Duration>, u64);
 
 /// A connection whose user can only read.
 pub(super) struct Mysql {
@@ -87,7 +78,7 @@ pub(super) struct Mysql {
     /// It was reset, and the server's answer is not read yet.
     is_reset: bool,
     /// What bounds its runs now; `None` where that is to be set.
-    bounds: Option<Bounds>,
+    bounds: Option<ServerBounds>,
     /// The columns of the last result.
     shape: Shape,
     views: Views,
@@ -99,19 +90,20 @@ impl Mysql {
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
-        session.prepare(watch).map(|()| session).map_err(Failure::into_text)
+        session.prepare(watch).map(|()| session).map_err(StreamError::into_text)
     }
 
-    fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
-        self.sql_mode = self.ask("SELECT @@sql_mode", watch)?.into_iter().flatten().next().ok_or_else(unexpected)?;
+    fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
+        self.sql_mode =
+            self.ask("SELECT @@sql_mode", watch)?.into_iter().flatten().next().ok_or_else(StreamError::unexpected)?;
         self.bound(watch)?;
-        role::check(self, watch)?;
+        role::check(self, &self.url.clone(), watch)?;
         self.views = hidden::find(self, watch)?;
         Ok(())
     }
 
     /// Bounds questions of our own, whatever bounded the last run.
-    fn bound(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+    fn bound(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let bounds = bounds(&Limits::default(), watch);
         let settings = self.settings(bounds);
         self.ask(&settings, watch)?;
@@ -133,14 +125,14 @@ impl Mysql {
             views: Views::default(),
             is_usable: true,
         };
-        session.start(watch).map(|()| session).map_err(Failure::into_text)
+        session.start(watch).map(|()| session).map_err(StreamError::into_text)
     }
 
     /// Says who asks, and waits until the server is ready.
-    fn start(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+    fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let packet = self.wire.next(watch, MAX_PACKET)?;
         if let Some(error) = ServerError::of(packet) {
-            return Err(Failure::Lost(error.text()));
+            return Err(StreamError::Lost(error.text()));
         }
         let hello = HandshakePacket::deserialize((), &mut ParseBuf(packet))?;
         self.id = hello.connection_id();
@@ -149,14 +141,16 @@ impl Mysql {
         let oldest = if self.is_mariadb { (10, 5, 0) } else { (8, 0, 0) };
         if version.is_none_or(|version| version < oldest) || !hello.capabilities().contains(CAPABILITIES) {
             let version = hello.server_version_str();
-            return Err(Failure::Lost(format!("the server is too old ({version}): MariaDB from 10.5, MySQL from 8.0")));
+            return Err(StreamError::Lost(format!(
+                "the server is too old ({version}): MariaDB from 10.5, MySQL from 8.0"
+            )));
         }
         let nonce = hello.nonce();
         let plugin = hello.auth_plugin().map_or(AuthPlugin::MysqlNativePassword, AuthPlugin::into_owned);
         let has_tls = hello.capabilities().contains(CapabilityFlags::CLIENT_SSL);
-        if self.wire.wants_tls(&self.url).map_err(Failure::Lost)? {
+        if self.wire.wants_tls(&self.url).map_err(StreamError::Lost)? {
             if !has_tls {
-                return Err(Failure::Lost(NO_TLS.to_owned()));
+                return Err(StreamError::Lost(NO_TLS.to_owned()));
             }
             let mut request = Vec::new();
             let flags = CAPABILITIES | CapabilityFlags::CLIENT_SSL;
@@ -167,29 +161,8 @@ impl Mysql {
         login::prove(&mut self.wire, &self.url, plugin, nonce, watch)
     }
 
-    /// Returns the rows of a query of our own, as texts.
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
-        self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
-        let mut answer = Answer::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
-        self.wire.begin_answer();
-        if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
-            return Err(Failure::TooLarge);
-        }
-        if let Some(error) = answer.error {
-            return Err(Failure::Lost(error.text()));
-        }
-        let Some(table) = answer.table else { return Ok(Vec::new()) };
-        let text = |value: Value<'_>| match value {
-            Value::Text(bytes) | Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Value::Integer(i) => i.to_string(),
-            Value::Real(r) => r.to_string(),
-            Value::Null => String::new(),
-        };
-        Ok((0..table.n_rows()).map(|row| table.row(row).map(text).collect()).collect())
-    }
-
     /// Returns the statement that bounds a run.
-    fn settings(&self, (time, n_rows): Bounds) -> String {
+    fn settings(&self, (time, n_rows): ServerBounds) -> String {
         let [memory, disk] = SERVER_BYTES;
         let mode = &self.sql_mode; // names and commas
         if self.is_mariadb {
@@ -210,7 +183,7 @@ impl Mysql {
 
     /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
     /// session is over.
-    fn stop(&mut self, answer: &mut Answer, limits: &Limits, asks_at_once: bool, is_plain: bool) {
+    fn stop(&mut self, answer: &mut RunResponse, limits: &Limits, asks_at_once: bool, is_plain: bool) {
         let never = AtomicBool::new(false);
         let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &Watch::grace(SERVER_GRACE, &never));
         if is_done {
@@ -244,7 +217,7 @@ impl Mysql {
     }
 
     /// Tells whether a warning says that the run was ended before its end, or that a value is missing as it was too large.
-    fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, Failure> {
+    fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, StreamError> {
         let codes = self.ask("SHOW WARNINGS", watch)?;
         let has = |codes_of: &[&str]| {
             codes.iter().any(|row| row.get(1).is_some_and(|code| codes_of.contains(&code.as_str())))
@@ -259,10 +232,16 @@ impl Mysql {
     }
 
     /// Returns the outcome of a run that was read to its end.
-    fn outcome(&mut self, answer: Answer, sql: &str, limits: &Limits, watch: &Watch<'_>) -> Result<Outcome, Failure> {
+    fn outcome(
+        &mut self,
+        answer: RunResponse,
+        sql: &str,
+        limits: &Limits,
+        watch: &Watch<'_>,
+    ) -> Result<Outcome, StreamError> {
         let timeout = |stop: Option<Stop>| stop_outcome(stop.unwrap_or(Stop::Wall), limits);
         match (answer.error, answer.table) {
-            (Some(error), _) if error.is_fatal() => Err(Failure::Lost(error.text())),
+            (Some(error), _) if error.is_fatal() => Err(StreamError::Lost(error.text())),
             // Somebody else may end a run, too.
             (Some(error), _) if error.is_cancellation() => Ok(match watch.stop() {
                 None if error.code != 1969 && error.code != 3024 => Outcome::failed(Status::DbError, error.text()),
@@ -281,6 +260,28 @@ impl Mysql {
     }
 }
 
+impl OwnQueries for Mysql {
+    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+        self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
+        let mut answer = RunResponse::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
+        self.wire.begin_answer();
+        if answer.read(&mut self.wire, &Limits::default(), watch)?.is_some() {
+            return Err(StreamError::TooLarge);
+        }
+        if let Some(error) = answer.error {
+            return Err(StreamError::Lost(error.text()));
+        }
+        let Some(table) = answer.table else { return Ok(Vec::new()) };
+        let text = |value: Value<'_>| match value {
+            Value::Text(bytes) | Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            Value::Integer(i) => i.to_string(),
+            Value::Real(r) => r.to_string(),
+            Value::Null => String::new(),
+        };
+        Ok((0..table.n_rows()).map(|row| table.row(row).map(text).collect()).collect())
+    }
+}
+
 impl Session for Mysql {
     fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String> {
         if !self.views.is_old() {
@@ -288,12 +289,12 @@ impl Session for Mysql {
         }
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
         let views = self.bound(&watch).and_then(|()| hidden::find(self, &watch));
-        self.views = views.map_err(Failure::into_text)?;
+        self.views = views.map_err(StreamError::into_text)?;
         Ok(())
     }
 
-    fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
-        let statement = match text::statement(asked.sql, asked.wanted) {
+    fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+        let statement = match text::statement(request.sql, request.wanted) {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
@@ -301,11 +302,11 @@ impl Session for Mysql {
         if let Some(outcome) = functions::refusal(statement, self.url.option("allow"), escapes) {
             return Ok(outcome);
         }
-        let statement = match asked.wanted {
-            Wanted::Rows => Cow::from(statement),
-            Wanted::Plan => format!("EXPLAIN {statement}").into(),
+        let statement = match request.wanted {
+            OutputKind::Rows => Cow::from(statement),
+            OutputKind::Plan => format!("EXPLAIN {statement}").into(),
         };
-        let sql = match asked.parameters {
+        let sql = match request.parameters {
             None => Cow::from(&*statement),
             Some(all) if !all.names.is_empty() => {
                 return Ok(Outcome::failed(Status::RuntimeError, "MariaDB binds parameters by position: ?"));
@@ -321,28 +322,28 @@ impl Session for Mysql {
         if !is_plain && self.bounds.take().is_some() {
             commands.push((Command::COM_RESET_CONNECTION, &[]));
         }
-        let bounds = bounds(asked.limits, watch);
+        let bounds = bounds(request.limits, watch);
         let settings = if self.bounds == Some(bounds) { None } else { Some(self.settings(bounds)) };
         commands.extend(settings.iter().map(|settings| (Command::COM_QUERY, settings.as_bytes())));
         let n_settings = commands.len() as u8 + u8::from(self.is_reset);
-        let mut answer = Answer::new(n_settings, std::mem::take(&mut self.shape));
+        let mut answer = RunResponse::new(n_settings, std::mem::take(&mut self.shape));
         self.is_reset = false;
         self.is_usable = false;
         commands.push((Command::COM_QUERY, sql.as_bytes()));
-        self.wire.send(&commands).map_err(Failure::into_text)?;
+        self.wire.send(&commands).map_err(StreamError::into_text)?;
         self.bounds = Some(bounds);
         self.wire.begin_answer();
-        let read = answer.read(&mut self.wire, asked.limits, watch);
+        let read = answer.read(&mut self.wire, request.limits, watch);
         let never = AtomicBool::new(false);
         match read {
             Ok(None) => {
                 self.shape = std::mem::take(&mut answer.shape);
-                let outcome = self.outcome(answer, asked.sql, asked.limits, watch);
+                let outcome = self.outcome(answer, request.sql, request.limits, watch);
                 self.clear(is_plain);
                 match outcome {
-                    Err(Failure::Stopped) => {
+                    Err(StreamError::Stopped) => {
                         self.is_usable = false;
-                        Ok(stop_outcome(watch.stop().unwrap_or(Stop::Wall), asked.limits))
+                        Ok(stop_outcome(watch.stop().unwrap_or(Stop::Wall), request.limits))
                     }
                     outcome => outcome.map_err(|failure| {
                         self.is_usable = false;
@@ -352,23 +353,23 @@ impl Session for Mysql {
             }
             Ok(Some(excess)) => {
                 let table = answer.table.take();
-                if answer.drain(&mut self.wire, asked.limits, &Watch::grace(DRAIN_GRACE, &never)) {
+                if answer.drain(&mut self.wire, request.limits, &Watch::grace(DRAIN_GRACE, &never)) {
                     self.clear(is_plain);
                 } else {
                     self.kill(&Watch::grace(KILL_GRACE, &never));
                 }
-                Ok(excess.outcome(table, asked.limits))
+                Ok(excess.outcome(table, request.limits))
             }
-            Err(failure @ (Failure::TooLarge | Failure::NoMemory)) => {
+            Err(failure @ (StreamError::TooLarge | StreamError::NoMemory)) => {
                 self.kill(&Watch::grace(KILL_GRACE, &never)); // the server would continue to send
-                Ok(Excess::of(&failure).outcome(answer.table, asked.limits))
+                Ok(failure.excess().outcome(answer.table, request.limits))
             }
-            Err(Failure::Stopped) => {
+            Err(StreamError::Stopped) => {
                 let stop = watch.stop().unwrap_or(Stop::Wall);
-                self.stop(&mut answer, asked.limits, stop == Stop::Cancelled, is_plain);
-                Ok(stop_outcome(stop, asked.limits))
+                self.stop(&mut answer, request.limits, stop == Stop::Cancelled, is_plain);
+                Ok(stop_outcome(stop, request.limits))
             }
-            Err(Failure::Lost(why)) => Err(why),
+            Err(StreamError::Lost(why)) => Err(why),
         }
     }
 
@@ -376,18 +377,18 @@ impl Session for Mysql {
         self.is_usable
     }
 
-    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>> {
-        Some(Box::new(Killed { url: self.url.clone(), id: self.id }))
+    fn into_abandoned(self: Box<Self>) -> Option<Box<dyn AbandonedSession>> {
+        Some(Box::new(KilledSession { url: self.url.clone(), id: self.id }))
     }
 }
 
 /// A session that was killed: the server closes its connection at once, and continues where a function does not stop.
-struct Killed {
+struct KilledSession {
     url: Url,
     id: u32,
 }
 
-impl Remains for Killed {
+impl AbandonedSession for KilledSession {
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
         let watch = Watch::grace(LOOK, &never);
@@ -399,15 +400,11 @@ impl Remains for Killed {
     }
 }
 
-fn bounds(limits: &Limits, watch: &Watch<'_>) -> Bounds {
+fn bounds(limits: &Limits, watch: &Watch<'_>) -> ServerBounds {
     // Zero is no bound, and a run that is out of time is ended here.
     let left = watch.left().filter(|_| limits.timeout.is_some()).map(|left| left.max(Duration::from_millis(1)));
     // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
     let time = left.map(|left| limits.timeout.filter(|time| *time < left + Duration::from_millis(2)).unwrap_or(left));
     // One row more says that there are too many.
     (time, limits.max_rows.saturating_add(1))
-}
-
-fn unexpected() -> Failure {
-    Failure::Lost("the server sent what is no answer".to_owned())
 }

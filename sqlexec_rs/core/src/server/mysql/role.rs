@@ -1,7 +1,8 @@
 //! What a user may do beside reading. One that may do more is refused, with what makes one that may not.
 
-use super::Mysql;
-use crate::server::stream::Failure;
+use crate::server::session::OwnQueries;
+use crate::server::stream::StreamError;
+use crate::server::url::Url;
 use crate::server::watch::Watch;
 
 /// What a reader has a need of.
@@ -26,7 +27,7 @@ UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_o
 UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
 
 /// Refuses the session's user if it, or a role that it can become, can do more than read, or can read others' texts.
-pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failure> {
+pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
     let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
     let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
@@ -43,9 +44,9 @@ pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failur
     if rights.is_empty() {
         return Ok(());
     }
-    let (user, database) = (&session.url.user, &session.url.database);
+    let (user, database) = (&url.user, &url.database);
     let database = format!("`{}`", database.replace('`', "``"));
-    Err(Failure::Lost(format!(
+    Err(StreamError::Lost(format!(
         "the user {user} can do more than read: it has {}. A user that only reads, made by an owner: \
          CREATE USER reader IDENTIFIED BY '…'; GRANT SELECT ON {database}.* TO reader",
         rights.join(", "),
@@ -53,7 +54,11 @@ pub(super) fn check(session: &mut Mysql, watch: &Watch<'_>) -> Result<(), Failur
 }
 
 /// Returns the rights of each role of the user, active or not, and sets the initial role again.
-fn rights_of_roles(session: &mut Mysql, roles: &[&str], watch: &Watch<'_>) -> Result<Vec<String>, Failure> {
+fn rights_of_roles(
+    session: &mut impl OwnQueries,
+    roles: &[&str],
+    watch: &Watch<'_>,
+) -> Result<Vec<String>, StreamError> {
     let active = session.ask("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
     let mut all = Vec::new();
     for role in roles {
@@ -71,7 +76,7 @@ fn rights_of_roles(session: &mut Mysql, roles: &[&str], watch: &Watch<'_>) -> Re
 }
 
 /// Returns the tables that the user can read and in which the server writes other sessions' texts.
-fn texts_of_others(session: &mut Mysql, watch: &Watch<'_>) -> Result<Vec<String>, Failure> {
+fn texts_of_others(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
     let logs: Vec<String> = session.ask(LOGS, watch)?.into_iter().flatten().collect();
     let mut readable = Vec::new();
     for (log, table) in TEXTS {
@@ -80,7 +85,7 @@ fn texts_of_others(session: &mut Mysql, watch: &Watch<'_>) -> Result<Vec<String>
         }
         match session.ask(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
             Ok(_) => readable.push(format!("SELECT on {table}, where the texts of other sessions are")),
-            Err(Failure::Lost(_)) => {}
+            Err(StreamError::Lost(_)) => {}
             Err(failure) => return Err(failure),
         }
     }

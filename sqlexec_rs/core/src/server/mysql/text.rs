@@ -3,7 +3,7 @@
 use super::blank::{comment_end, skip_blank};
 use super::sessions::shows_sessions;
 use crate::outcome::{Outcome, Status};
-use crate::request::Wanted;
+use crate::request::OutputKind;
 
 /// Words with which a query begins.
 const QUERIES: [&str; 4] = ["select", "with", "values", "table"];
@@ -33,7 +33,7 @@ pub(super) fn is_plain(statement: &str) -> bool {
 ///
 /// The server's own grammar takes one statement as well; but `SET STATEMENT max_statement_time=0 FOR …` is one, and so is
 /// what a comment makes that only some versions read.
-pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>> {
+pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outcome>> {
     let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
     let bytes = sql.as_bytes();
     if has_run_comment(sql) {
@@ -52,7 +52,7 @@ pub(super) fn statement(sql: &str, wanted: Wanted) -> Result<&str, Box<Outcome>>
     let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     let word = sql[start..start + length].to_ascii_lowercase();
     let is_other = OTHERS.contains(&word.as_str());
-    if is_other && wanted == Wanted::Plan {
+    if is_other && wanted == OutputKind::Plan {
         return refused("only SELECT, WITH, VALUES and TABLE have a plan");
     }
     if !is_other && !QUERIES.contains(&word.as_str()) {
@@ -176,7 +176,7 @@ mod tests {
             ("SELECT 'open; ", "SELECT 'open; "),
         ]; // fmt: skip
         for (sql, expected) in cases {
-            assert_eq!(statement(sql, Wanted::Rows).ok(), Some(expected), "{sql}");
+            assert_eq!(statement(sql, OutputKind::Rows).ok(), Some(expected), "{sql}");
         }
     }
 
@@ -215,12 +215,12 @@ mod tests {
             ("é", Status::SyntaxError),
         ];
         for (sql, expected) in cases {
-            for wanted in [Wanted::Rows, Wanted::Plan] {
+            for wanted in [OutputKind::Rows, OutputKind::Plan] {
                 assert_eq!(statement(sql, wanted).map_err(|outcome| outcome.status), Err(expected), "{sql}");
             }
         }
         for sql in ["EXPLAIN SELECT 1", "(show tables", "DESC t", "FOR CONNECTION 5", "FORMAT=JSON SELECT 1"] {
-            assert!(statement(sql, Wanted::Plan).is_err(), "{sql}");
+            assert!(statement(sql, OutputKind::Plan).is_err(), "{sql}");
         }
     }
 }

@@ -5,7 +5,7 @@ use mysql_common::packets::Column;
 
 use crate::request::Bound;
 use crate::result::value::Value;
-use crate::server::rows::{Read, decimal, number};
+use crate::server::rows::{Read, decimal, read_number};
 
 /// The number of the character set that says: bytes.
 const BINARY: u16 = 63;
@@ -58,7 +58,7 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
         Kind::Text => None,
         // An unsigned one may be larger than ours.
         Kind::Integer | Kind::Decimal => decimal(text),
-        Kind::Real => number(text).map(Value::Real),
+        Kind::Real => read_number(text).map(Value::Real),
         Kind::Bytes => Some(Value::Blob(text)),
     };
     Read::Value(value.unwrap_or(Value::Text(text)))

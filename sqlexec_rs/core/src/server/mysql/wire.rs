@@ -3,14 +3,23 @@
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use mysql_common::constants::Command;
+use mysql_common::constants::{CapabilityFlags, Command};
 use mysql_common::proto::codec::error::PacketCodecError;
 use mysql_common::proto::codec::{ChunkDecoder, ChunkInfo, packet_to_chunks};
 
 use crate::memory::check_room_for;
-use crate::server::stream::{Failure, Stream};
+use crate::server::stream::{Stream, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
+
+/// What is used of the protocol: neither several statements in a text, nor files of this machine.
+pub(super) const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCOL_41
+    .union(CapabilityFlags::CLIENT_LONG_FLAG)
+    .union(CapabilityFlags::CLIENT_TRANSACTIONS)
+    .union(CapabilityFlags::CLIENT_SECURE_CONNECTION)
+    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH)
+    .union(CapabilityFlags::CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA)
+    .union(CapabilityFlags::CLIENT_DEPRECATE_EOF);
 
 /// Bytes that a packet may have that is no row.
 pub(super) const MAX_PACKET: usize = 16 << 20;
@@ -56,19 +65,19 @@ impl Wire {
     }
 
     /// Encrypts what follows; the server was asked to.
-    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), Failure> {
+    pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         self.stream.secure(url, watch)
     }
 
     /// Sends a packet that answers the last one of the server.
-    pub(super) fn answer(&mut self, body: &[u8]) -> Result<(), Failure> {
+    pub(super) fn answer(&mut self, body: &[u8]) -> Result<(), StreamError> {
         let mut chunks = BytesMut::new();
         self.number = packet_to_chunks(self.number, &mut &body[..], &mut chunks);
         self.stream.send(&chunks)
     }
 
     /// Sends commands, whose answers come one after the other.
-    pub(super) fn send(&mut self, commands: &[(Command, &[u8])]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, commands: &[(Command, &[u8])]) -> Result<(), StreamError> {
         self.chunks.clear();
         for (command, body) in commands {
             packet_to_chunks(0, &mut [*command as u8].as_slice().chain(*body), &mut self.chunks);
@@ -82,7 +91,7 @@ impl Wire {
     }
 
     /// Returns the next packet, which may have so many bytes.
-    pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], Failure> {
+    pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], StreamError> {
         self.packet.clear();
         loop {
             check_room_for(self.received.len() + self.packet.len())?;
@@ -90,7 +99,7 @@ impl Wire {
                 Ok(Some(chunk)) => {
                     let (ChunkInfo::Last(number) | ChunkInfo::Middle(number)) = chunk;
                     if number != self.number {
-                        return Err(Failure::Lost("the server's packets are out of order".to_owned()));
+                        return Err(StreamError::Lost("the server's packets are out of order".to_owned()));
                     }
                     self.number = number.wrapping_add(1);
                     if matches!(chunk, ChunkInfo::Last(_)) {
@@ -98,7 +107,7 @@ impl Wire {
                     }
                 }
                 Ok(None) => self.stream.receive(&mut self.received, watch)?,
-                Err(PacketCodecError::PacketTooLarge) => return Err(Failure::TooLarge),
+                Err(PacketCodecError::PacketTooLarge) => return Err(StreamError::TooLarge),
                 Err(error) => return Err(io::Error::other(error).into()),
             }
         }

@@ -29,31 +29,36 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
         return None; // as nearly always
     }
     let is_allowed = |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim() == name));
-    let tokens: Vec<Token<'_>> = Tokens { sql, at: 0 }.collect();
+    let tokens: Vec<PostgresToken<'_>> = PostgresTokens { sql, at: 0 }.collect();
     let refused = |why: String| Some(Outcome::failed(Status::Forbidden, why));
     for (place, pair) in tokens.windows(2).enumerate() {
-        let [Token::Name(name) | Token::QuotedName(name), Token::Symbol(b'(')] = pair else { continue };
-        let is_quoted = matches!(pair[0], Token::QuotedName(_));
+        let [PostgresToken::Name(name) | PostgresToken::QuotedName(name), PostgresToken::Symbol(b'(')] = pair else {
+            continue;
+        };
+        let is_quoted = matches!(pair[0], PostgresToken::QuotedName(_));
         let name = if is_quoted { (*name).to_owned() } else { name.to_ascii_lowercase() };
         if is_allowed(&name) {
             continue;
         }
         if name == "xmltable" && !is_quoted {
-            return refused(format!("{name} is refused: it does not end with its run's time. {}", hint(&name)));
+            return refused(format!("{name} is refused: it does not end with its run's time. {}", allow_hint(&name)));
         }
         if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[place + 2..]) {
             let why = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
-            return refused(format!("{why}: with a long one it does not end with its run's time. {}", hint(&name)));
+            return refused(format!(
+                "{why}: with a long one it does not end with its run's time. {}",
+                allow_hint(&name)
+            ));
         }
         // Unicode escapes can spell any name.
-        if is_quoted && matches!(tokens[..place], [.., Token::Name("u" | "U"), Token::Symbol(b'&')]) {
+        if is_quoted && matches!(tokens[..place], [.., PostgresToken::Name("u" | "U"), PostgresToken::Symbol(b'&')]) {
             return refused("a function whose name has Unicode escapes is refused".to_owned());
         }
     }
     None
 }
 
-fn hint(name: &str) -> String {
+fn allow_hint(name: &str) -> String {
     format!("Where all texts are trusted, ?allow={name} in the URL allows it")
 }
 
@@ -68,24 +73,28 @@ fn may_call(bytes: &[u8]) -> bool {
 }
 
 /// Returns whether the arguments behind a parenthesis have no format, or a short literal.
-fn has_short_format(tokens: &[Token<'_>]) -> bool {
+fn has_short_format(tokens: &[PostgresToken<'_>]) -> bool {
     let mut depth = 1_usize;
     let comma = tokens.iter().position(|token| {
         match token {
-            Token::Symbol(b'(' | b'[') => depth += 1,
-            Token::Symbol(b')' | b']') => depth -= 1,
+            PostgresToken::Symbol(b'(' | b'[') => depth += 1,
+            PostgresToken::Symbol(b')' | b']') => depth -= 1,
             _ => {}
         }
-        depth == 0 || (depth == 1 && matches!(token, Token::Symbol(b',')))
+        depth == 0 || (depth == 1 && matches!(token, PostgresToken::Symbol(b',')))
     });
-    let Some(comma) = comma.filter(|place| matches!(tokens[*place], Token::Symbol(b','))) else { return true };
-    let [Token::Text(length), rest @ ..] = &tokens[comma + 1..] else { return false };
+    let Some(comma) = comma.filter(|place| matches!(tokens[*place], PostgresToken::Symbol(b','))) else { return true };
+    let [PostgresToken::Text(length), rest @ ..] = &tokens[comma + 1..] else { return false };
     let rest = match rest {
         // The server writes a literal so in a view's text; the cast makes it no longer.
-        [Token::Symbol(b':'), Token::Symbol(b':'), Token::Name(name), rest @ ..] if is_text(name) => rest,
+        [PostgresToken::Symbol(b':'), PostgresToken::Symbol(b':'), PostgresToken::Name(name), rest @ ..]
+            if is_text(name) =>
+        {
+            rest
+        }
         _ => rest,
     };
-    *length <= MAX_FORMAT && matches!(rest, [Token::Symbol(b')'), ..])
+    *length <= MAX_FORMAT && matches!(rest, [PostgresToken::Symbol(b')'), ..])
 }
 
 fn is_text(name: &str) -> bool {
@@ -94,7 +103,7 @@ fn is_text(name: &str) -> bool {
 
 /// A part of a text that is neither blank nor comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token<'a> {
+enum PostgresToken<'a> {
     Name(&'a str),
     /// The text between double quotes.
     QuotedName(&'a str),
@@ -103,47 +112,47 @@ enum Token<'a> {
     Symbol(u8),
 }
 
-struct Tokens<'a> {
+struct PostgresTokens<'a> {
     sql: &'a str,
     at: usize,
 }
 
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Token<'a>;
+impl<'a> Iterator for PostgresTokens<'a> {
+    type Item = PostgresToken<'a>;
 
-    fn next(&mut self) -> Option<Token<'a>> {
+    fn next(&mut self) -> Option<PostgresToken<'a>> {
         let bytes = self.sql.as_bytes();
         self.at = skip_blank(bytes, self.at);
         let begin = self.at;
         let (token, end) = match *bytes.get(begin)? {
             b'\'' => {
                 let end = quote_end(bytes, begin, false);
-                (Token::Text(end - begin), end)
+                (PostgresToken::Text(end - begin), end)
             }
             b'e' | b'E' if bytes.get(begin + 1) == Some(&b'\'') => {
                 let end = quote_end(bytes, begin + 1, true);
-                (Token::Text(end - begin), end)
+                (PostgresToken::Text(end - begin), end)
             }
             b'"' => {
                 let end = quote_end(bytes, begin, false);
-                (Token::QuotedName(self.sql.get(begin + 1..end - 1).unwrap_or_default()), end)
+                (PostgresToken::QuotedName(self.sql.get(begin + 1..end - 1).unwrap_or_default()), end)
             }
             b'$' => match dollar_quote_end(bytes, begin) {
-                Some(end) => (Token::Text(end - begin), end),
-                None => (Token::Symbol(b'$'), begin + 1),
+                Some(end) => (PostgresToken::Text(end - begin), end),
+                None => (PostgresToken::Symbol(b'$'), begin + 1),
             },
-            byte if is_word(byte) => {
-                let length = bytes[begin..].iter().take_while(|byte| is_word(**byte) || **byte == b'$').count();
-                (Token::Name(&self.sql[begin..begin + length]), begin + length)
+            byte if is_name_byte(byte) => {
+                let length = bytes[begin..].iter().take_while(|byte| is_name_byte(**byte) || **byte == b'$').count();
+                (PostgresToken::Name(&self.sql[begin..begin + length]), begin + length)
             }
-            byte => (Token::Symbol(byte), begin + 1),
+            byte => (PostgresToken::Symbol(byte), begin + 1),
         };
         self.at = end;
         Some(token)
     }
 }
 
-fn is_word(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
@@ -190,7 +199,7 @@ fn quote_end(bytes: &[u8], begin: usize, has_escapes: bool) -> usize {
 /// Returns where `$tag$…$tag$` ends; `None` where none begins here.
 fn dollar_quote_end(bytes: &[u8], begin: usize) -> Option<usize> {
     let rest = &bytes[begin + 1..];
-    let length = rest.iter().take_while(|byte| is_word(**byte)).count();
+    let length = rest.iter().take_while(|byte| is_name_byte(**byte)).count();
     if rest.first().is_some_and(u8::is_ascii_digit) || rest.get(length) != Some(&b'$') {
         return None;
     }

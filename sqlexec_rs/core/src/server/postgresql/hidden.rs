@@ -3,11 +3,10 @@
 
 use std::time::Instant;
 
-use super::Postgresql;
 use super::plain::is_known;
-use crate::server::stream::Failure;
+use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
-use crate::server::{CONNECT_WAIT, RECHECK};
 
 /// The kinds and names of objects that may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
 /// own and C. A function of one row can be read like a column, without parentheses.
@@ -33,7 +32,7 @@ UNION ALL
 
 /// The hidden callers of a database.
 #[derive(Default)]
-pub(super) struct Hidden {
+pub(super) struct HiddenCallers {
     /// Names in lower case; a text with one of them is not plain.
     names: Vec<String>,
     /// No text is plain.
@@ -44,7 +43,7 @@ pub(super) struct Hidden {
     asked_again: Option<Instant>,
 }
 
-impl Hidden {
+impl HiddenCallers {
     /// Returns whether the database must be asked again.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
@@ -64,14 +63,12 @@ impl Hidden {
     }
 }
 
-/// Asks the database.
-pub(super) fn find(session: &mut Postgresql, watch: &Watch<'_>) -> Result<(), Failure> {
+/// Asks the database, which then has `time` milliseconds for a statement: the bound of the last run does not hold for the
+/// question.
+pub(super) fn find(session: &mut impl OwnQueries, time: u128, watch: &Watch<'_>) -> Result<HiddenCallers, StreamError> {
     let begun = Instant::now();
-    let mut hidden = Hidden::default();
-    // The last run's bound does not hold for the question.
-    let time = CONNECT_WAIT.as_millis();
+    let mut hidden = HiddenCallers::default();
     let rows = session.ask(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
-    session.time = time;
     for row in rows {
         match row.as_slice() {
             [kind, _] if kind == "all" => hidden.is_everywhere = true,
@@ -84,6 +81,5 @@ pub(super) fn find(session: &mut Postgresql, watch: &Watch<'_>) -> Result<(), Fa
     let now = Instant::now();
     // The question takes at most a hundredth of the time.
     hidden.asked_again = now.checked_add(RECHECK.max((now - begun) * 100));
-    session.hidden = hidden;
-    Ok(())
+    Ok(hidden)
 }

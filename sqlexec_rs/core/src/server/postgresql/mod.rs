@@ -33,19 +33,19 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, Scr
 use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
 use postgres_protocol::message::frontend;
 
-use crate::given_up::Remains;
+use crate::excess::Excess;
+use crate::given_up::AbandonedSession;
 use crate::outcome::{Outcome, Status, Stop};
-use crate::request::{Limits, Parameters, Wanted};
+use crate::request::{ExecRequest, Limits, OutputKind, Parameters};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
-use crate::server::rows::{Excess, push_row};
-use crate::server::stream::Failure;
+use crate::server::rows::push_row;
+use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
-use crate::server::{Asked, CONNECT_WAIT, Session, stop_outcome};
 use errors::ServerError;
-use hidden::Hidden;
-use remains::CANCEL_GRACE;
+use hidden::HiddenCallers;
 use values::Kind;
 use wire::Wire;
 
@@ -63,6 +63,9 @@ const DISCARD: &str = "DISCARD ALL";
 
 /// The time that a statement may take where it is not known.
 const UNKNOWN: u128 = u128::MAX;
+
+/// How long the server has to answer a request to cancel, before the connection is closed.
+const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
 /// How long the rest of a result is read that nobody wants, before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -94,14 +97,14 @@ pub(super) struct Postgresql {
     mask: String,
     /// The milliseconds that a statement may take, zero for no bound, or `UNKNOWN`.
     time: u128,
-    hidden: Hidden,
-    course: Course,
+    hidden: HiddenCallers,
+    ready_counts: ReadyCounts,
     is_usable: bool,
 }
 
 /// How the server answers a run: it says so often that it is ready.
 #[derive(Clone, Copy, Default)]
-struct Course {
+struct ReadyCounts {
     times_ready: u8,
     /// How often it was before the rows.
     rows_at: u8,
@@ -115,7 +118,7 @@ struct Course {
 
 /// What came of the statements of one run.
 #[derive(Default)]
-struct Received {
+struct RunResponse {
     table: Option<Table>,
     kinds: Vec<Kind>,
     error: Option<ServerError>,
@@ -134,18 +137,18 @@ impl Postgresql {
             messages: BytesMut::new(),
             mask: String::new(),
             time: UNKNOWN,
-            hidden: Hidden::default(),
-            course: Course::default(),
+            hidden: HiddenCallers::default(),
+            ready_counts: ReadyCounts::default(),
             is_usable: true,
         };
-        let result = session.start(watch).and_then(|()| role::check(&mut session, watch));
-        session.mask = result.map_err(Failure::into_text)?;
-        hidden::find(&mut session, watch).map_err(Failure::into_text)?;
+        let result = session.start(watch).and_then(|()| role::check(&mut session, url, watch));
+        session.mask = result.map_err(StreamError::into_text)?;
+        session.find_hidden(watch).map_err(StreamError::into_text)?;
         Ok(session)
     }
 
     /// Says who asks, and waits until the server is ready.
-    fn start(&mut self, watch: &Watch<'_>) -> Result<(), Failure> {
+    fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let url = self.url.clone();
         let who = [("user", url.user.as_str()), ("database", url.database.as_str())];
         frontend::startup_message(who.into_iter().chain(SETTINGS), &mut self.messages)?;
@@ -167,7 +170,7 @@ impl Postgresql {
                 }
                 Message::AuthenticationSasl(body) => {
                     if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))? {
-                        return Err(Failure::Lost("the server asks for an unknown way to authenticate".to_owned()));
+                        return Err(StreamError::Lost("the server asks for an unknown way to authenticate".to_owned()));
                     }
                     let begun = ScramSha256::new(known(password)?.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut self.messages)?;
@@ -175,13 +178,13 @@ impl Postgresql {
                     self.flush()?;
                 }
                 Message::AuthenticationSaslContinue(body) => {
-                    let scram = scram.as_mut().ok_or_else(unexpected)?;
+                    let scram = scram.as_mut().ok_or_else(StreamError::unexpected)?;
                     scram.update(body.data())?;
                     frontend::sasl_response(scram.message(), &mut self.messages)?;
                     self.flush()?;
                 }
                 Message::AuthenticationSaslFinal(body) => {
-                    scram.as_mut().ok_or_else(unexpected)?.finish(body.data())?;
+                    scram.as_mut().ok_or_else(StreamError::unexpected)?.finish(body.data())?;
                 }
                 Message::BackendKeyData(body) => {
                     self.process = body.process_id();
@@ -190,21 +193,120 @@ impl Postgresql {
                 Message::ReadyForQuery(_) => return Ok(()),
                 Message::ErrorResponse(body) => {
                     let error = ServerError::of(&body);
-                    return Err(Failure::Lost(format!("{} ({})", error.text(), error.code)));
+                    return Err(StreamError::Lost(format!("{} ({})", error.text(), error.code)));
                 }
-                _ => return Err(unexpected()),
+                _ => return Err(StreamError::unexpected()),
             }
         }
     }
 
-    fn flush(&mut self) -> Result<(), Failure> {
+    /// Reads the list of hidden callers.
+    fn find_hidden(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
+        let time = CONNECT_WAIT.as_millis();
+        self.hidden = hidden::find(self, time, watch)?;
+        self.time = time;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), StreamError> {
         let sent = self.wire.send(&self.messages);
         self.messages.clear();
         sent
     }
 
-    /// Returns the rows of a query of our own, as texts.
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, Failure> {
+    /// Writes the messages of a run.
+    fn write_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
+        if request.wanted == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
+            return self.write_plain_run(request, watch);
+        }
+        self.time = UNKNOWN;
+        // Zero is no bound, and a run that is out of time is ended here.
+        let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
+        frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
+        let mask = &self.mask;
+        let declare = format!("{mask}{DECLARE}{}", request.sql);
+        write_statement(&declare, request.parameters, 0, &mut self.messages)?;
+        // One row more says that there are too many; the grammar's numbers have 32 bits.
+        let n_rows = n_rows(request.limits);
+        if request.wanted == OutputKind::Plan {
+            // The cursor's grammar has taken the text, and nothing of it is run.
+            let explain = format!("{mask}{EXPLAIN}{}", request.sql);
+            write_statement(&explain, request.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
+        } else {
+            let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
+            write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
+        }
+        frontend::sync(&mut self.messages);
+        // A seed outlives even what discards everything else, so no text may choose that of the next one.
+        let seed = f64::from(RandomState::new().hash_one(0_u8) as u32) / f64::from(u32::MAX);
+        frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
+        frontend::query(DISCARD, &mut self.messages)?;
+        // Behind BEGIN, the run, ROLLBACK, and DISCARD.
+        let prefix = self.mask.len() + DECLARE.len();
+        self.ready_counts = ReadyCounts { rows_at: 1, end_at: 3, prefix, ..ReadyCounts::default() };
+        Ok(())
+    }
+
+    /// Writes the messages of a run that leaves nothing.
+    fn write_plain_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
+        let left = watch.left();
+        // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
+        let whole =
+            request.limits.timeout.filter(|time| left.is_some_and(|left| *time < left + Duration::from_millis(2)));
+        let time = whole.or(left).map_or(0, |time| time.as_millis().clamp(1, i32::MAX as u128));
+        let n_before = u8::from(time != self.time);
+        if n_before > 0 {
+            frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
+            self.time = time;
+        }
+        let sql = format!("{}{}", self.mask, request.sql);
+        write_statement(&sql, request.parameters, n_rows(request.limits).unwrap_or(0), &mut self.messages)?;
+        frontend::sync(&mut self.messages);
+        self.ready_counts =
+            ReadyCounts { rows_at: n_before, end_at: n_before, prefix: self.mask.len(), ..ReadyCounts::default() };
+        Ok(())
+    }
+
+    /// Reads what the run's messages are answered with, to the end.
+    fn read_run(
+        &mut self,
+        received: &mut RunResponse,
+        limits: &Limits,
+        watch: &Watch<'_>,
+    ) -> Result<Option<Excess>, StreamError> {
+        let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
+        loop {
+            let ReadyCounts { times_ready, rows_at, end_at, .. } = self.ready_counts;
+            let max_row = max_bytes.saturating_add(CELL_BYTES * 1_664);
+            match self.wire.next(watch, max_row)? {
+                Message::ReadyForQuery(_) if times_ready == end_at => {
+                    self.ready_counts.is_over = true;
+                    return Ok(None);
+                }
+                Message::ReadyForQuery(_) => self.ready_counts.times_ready += 1,
+                Message::RowDescription(body) if times_ready == rows_at => received.describe(&body)?,
+                Message::DataRow(body) if times_ready == rows_at => {
+                    if let Some(excess) = received.push(&body, limits, max_bytes)? {
+                        return Ok(Some(excess));
+                    }
+                }
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::of(&body);
+                    if error.is_fatal() || times_ready != rows_at {
+                        return Err(StreamError::Lost(error.text()));
+                    }
+                    received.error = Some(error);
+                }
+                // A plain run changes no setting: what did was hidden, and the session is not used again.
+                Message::ParameterStatus(_) if rows_at == end_at => self.is_usable = false,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl OwnQueries for Postgresql {
+    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         frontend::query(sql, &mut self.messages)?;
         self.flush()?;
         let mut rows = Vec::new();
@@ -217,97 +319,8 @@ impl Postgresql {
                     };
                     rows.push(body.ranges().map(cell).collect()?);
                 }
-                Message::ErrorResponse(body) => return Err(Failure::Lost(ServerError::of(&body).text())),
+                Message::ErrorResponse(body) => return Err(StreamError::Lost(ServerError::of(&body).text())),
                 Message::ReadyForQuery(_) => return Ok(rows),
-                _ => {}
-            }
-        }
-    }
-
-    /// Writes the messages of a run.
-    fn write_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        if asked.wanted == Wanted::Rows && plain::is_plain(asked.sql) && !self.hidden.is_in(asked.sql) {
-            return self.write_plain_run(asked, watch);
-        }
-        self.time = UNKNOWN;
-        // Zero is no bound, and a run that is out of time is ended here.
-        let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
-        frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
-        let mask = &self.mask;
-        let declare = format!("{mask}{DECLARE}{}", asked.sql);
-        write_statement(&declare, asked.parameters, 0, &mut self.messages)?;
-        // One row more says that there are too many; the grammar's numbers have 32 bits.
-        let n_rows = n_rows(asked.limits);
-        if asked.wanted == Wanted::Plan {
-            // The cursor's grammar has taken the text, and nothing of it is run.
-            let explain = format!("{mask}{EXPLAIN}{}", asked.sql);
-            write_statement(&explain, asked.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
-        } else {
-            let n_rows = n_rows.map_or("ALL".to_owned(), |n| n.to_string());
-            write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
-        }
-        frontend::sync(&mut self.messages);
-        // A seed outlives even what discards everything else, so no text may choose that of the next one.
-        let seed = f64::from(RandomState::new().hash_one(0_u8) as u32) / f64::from(u32::MAX);
-        frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
-        frontend::query(DISCARD, &mut self.messages)?;
-        // Behind BEGIN, the run, ROLLBACK, and DISCARD.
-        let prefix = self.mask.len() + DECLARE.len();
-        self.course = Course { rows_at: 1, end_at: 3, prefix, ..Course::default() };
-        Ok(())
-    }
-
-    /// Writes the messages of a run that leaves nothing.
-    fn write_plain_run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<(), Failure> {
-        let left = watch.left();
-        // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
-        let whole =
-            asked.limits.timeout.filter(|time| left.is_some_and(|left| *time < left + Duration::from_millis(2)));
-        let time = whole.or(left).map_or(0, |time| time.as_millis().clamp(1, i32::MAX as u128));
-        let n_before = u8::from(time != self.time);
-        if n_before > 0 {
-            frontend::query(&format!("SET statement_timeout = {time}"), &mut self.messages)?;
-            self.time = time;
-        }
-        let sql = format!("{}{}", self.mask, asked.sql);
-        write_statement(&sql, asked.parameters, n_rows(asked.limits).unwrap_or(0), &mut self.messages)?;
-        frontend::sync(&mut self.messages);
-        self.course = Course { rows_at: n_before, end_at: n_before, prefix: self.mask.len(), ..Course::default() };
-        Ok(())
-    }
-
-    /// Reads what the run's messages are answered with, to the end.
-    fn read_run(
-        &mut self,
-        received: &mut Received,
-        limits: &Limits,
-        watch: &Watch<'_>,
-    ) -> Result<Option<Excess>, Failure> {
-        let max_bytes = usize::try_from(limits.max_bytes).unwrap_or(usize::MAX);
-        loop {
-            let Course { times_ready, rows_at, end_at, .. } = self.course;
-            let max_row = max_bytes.saturating_add(CELL_BYTES * 1_664);
-            match self.wire.next(watch, max_row)? {
-                Message::ReadyForQuery(_) if times_ready == end_at => {
-                    self.course.is_over = true;
-                    return Ok(None);
-                }
-                Message::ReadyForQuery(_) => self.course.times_ready += 1,
-                Message::RowDescription(body) if times_ready == rows_at => received.describe(&body)?,
-                Message::DataRow(body) if times_ready == rows_at => {
-                    if let Some(excess) = received.push(&body, limits, max_bytes)? {
-                        return Ok(Some(excess));
-                    }
-                }
-                Message::ErrorResponse(body) => {
-                    let error = ServerError::of(&body);
-                    if error.is_fatal() || times_ready != rows_at {
-                        return Err(Failure::Lost(error.text()));
-                    }
-                    received.error = Some(error);
-                }
-                // A plain run changes no setting: what did was hidden, and the session is not used again.
-                Message::ParameterStatus(_) if rows_at == end_at => self.is_usable = false,
                 _ => {}
             }
         }
@@ -320,42 +333,42 @@ impl Session for Postgresql {
             return Ok(());
         }
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), cancel);
-        hidden::find(self, &watch).map_err(Failure::into_text)
+        self.find_hidden(&watch).map_err(StreamError::into_text)
     }
 
-    fn run(&mut self, asked: &Asked<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
-        if asked.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
+    fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
+        if request.parameters.is_some_and(|parameters| !parameters.names.is_empty()) {
             return Ok(Outcome::failed(Status::RuntimeError, "PostgreSQL binds parameters by position: $1, $2"));
         }
-        if let Some(outcome) = functions::refusal(asked.sql, self.url.option("allow")) {
+        if let Some(outcome) = functions::refusal(request.sql, self.url.option("allow")) {
             return Ok(outcome);
         }
-        let mut received = Received::default();
-        let sent = self.write_run(asked, watch).and_then(|()| self.flush());
-        let read = sent.and_then(|()| self.read_run(&mut received, asked.limits, watch));
+        let mut received = RunResponse::default();
+        let sent = self.write_run(request, watch).and_then(|()| self.flush());
+        let read = sent.and_then(|()| self.read_run(&mut received, request.limits, watch));
         // Some languages and extensions keep what nothing discards.
-        self.is_usable &= self.course.rows_at == self.course.end_at || !self.hidden.is_lasting;
+        self.is_usable &= self.ready_counts.rows_at == self.ready_counts.end_at || !self.hidden.is_lasting;
         match read {
-            Ok(None) => Ok(received.outcome(asked, watch, self.course.prefix)),
+            Ok(None) => Ok(received.outcome(request, watch, self.ready_counts.prefix)),
             Ok(Some(excess)) => {
                 let never = AtomicBool::new(false);
                 if !self.drain(&Watch::grace(DRAIN_GRACE, &never)) {
                     self.stop(true);
                 }
-                Ok(excess.outcome(received.table, asked.limits))
+                Ok(excess.outcome(received.table, request.limits))
             }
-            Err(failure @ (Failure::TooLarge | Failure::NoMemory)) => {
+            Err(failure @ (StreamError::TooLarge | StreamError::NoMemory)) => {
                 let never = AtomicBool::new(false);
                 self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would go on sending
                 self.is_usable = false;
-                Ok(Excess::of(&failure).outcome(received.table, asked.limits))
+                Ok(failure.excess().outcome(received.table, request.limits))
             }
-            Err(Failure::Stopped) => {
+            Err(StreamError::Stopped) => {
                 let stop = watch.stop().unwrap_or(Stop::Wall);
                 self.stop(stop == Stop::Cancelled);
-                Ok(stop_outcome(stop, asked.limits))
+                Ok(stop_outcome(stop, request.limits))
             }
-            Err(Failure::Lost(why)) => Err(why),
+            Err(StreamError::Lost(why)) => Err(why),
         }
     }
 
@@ -363,13 +376,13 @@ impl Session for Postgresql {
         self.is_usable
     }
 
-    fn into_remains(self: Box<Self>) -> Option<Box<dyn Remains>> {
-        if self.course.is_over { None } else { Some(self) }
+    fn into_abandoned(self: Box<Self>) -> Option<Box<dyn AbandonedSession>> {
+        if self.ready_counts.is_over { None } else { Some(self) }
     }
 }
 
-impl Received {
-    fn describe(&mut self, body: &RowDescriptionBody) -> Result<(), Failure> {
+impl RunResponse {
+    fn describe(&mut self, body: &RowDescriptionBody) -> Result<(), StreamError> {
         let (mut names, mut types) = (Vec::new(), Vec::new());
         let mut fields = body.fields();
         while let Some(field) = fields.next()? {
@@ -386,8 +399,8 @@ impl Received {
     }
 
     /// Appends a row; says so where it is one too many.
-    fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, Failure> {
-        let Some(table) = self.table.as_mut() else { return Err(unexpected()) };
+    fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, StreamError> {
+        let Some(table) = self.table.as_mut() else { return Err(StreamError::unexpected()) };
         let cells = body
             .ranges()
             .iterator()
@@ -397,17 +410,17 @@ impl Received {
     }
 
     /// Returns the outcome of a run that was read to its end.
-    fn outcome(self, asked: &Asked<'_>, watch: &Watch<'_>, prefix: usize) -> Outcome {
+    fn outcome(self, request: &ExecRequest<'_>, watch: &Watch<'_>, prefix: usize) -> Outcome {
         match (self.error, self.table) {
             (Some(error), _) if error.is_cancellation() => {
                 // Somebody else may cancel, too.
-                let stop = watch.stop().or_else(|| asked.limits.timeout.map(|_| Stop::Wall));
+                let stop = watch.stop().or_else(|| request.limits.timeout.map(|_| Stop::Wall));
                 stop.map_or_else(
                     || Outcome::failed(Status::DbError, error.text()),
-                    |stop| stop_outcome(stop, asked.limits),
+                    |stop| stop_outcome(stop, request.limits),
                 )
             }
-            (Some(error), _) => error.outcome(asked.sql, prefix),
+            (Some(error), _) => error.outcome(request.sql, prefix),
             (None, Some(table)) => Outcome::ok(table),
             (None, None) => Outcome::failed(Status::DbError, "the server sent no rows and no error"),
         }
@@ -415,11 +428,11 @@ impl Received {
 }
 
 /// Refuses a server that is too old.
-fn check_version(version: &str) -> Result<(), Failure> {
+fn check_version(version: &str) -> Result<(), StreamError> {
     let digits = version.bytes().take_while(u8::is_ascii_digit).count();
     match version[..digits].parse::<u32>() {
         Ok(major) if major < OLDEST => {
-            Err(Failure::Lost(format!("the server is too old ({version}): PostgreSQL from {OLDEST}")))
+            Err(StreamError::Lost(format!("the server is too old ({version}): PostgreSQL from {OLDEST}")))
         }
         _ => Ok(()),
     }
@@ -436,7 +449,7 @@ fn write_statement(
     parameters: Option<&Parameters>,
     n_rows: i32,
     messages: &mut BytesMut,
-) -> Result<(), Failure> {
+) -> Result<(), StreamError> {
     let bound: Vec<_> = parameters.iter().flat_map(|all| &all.values).map(values::bound).collect();
     frontend::parse("", sql, bound.iter().map(|(_, oid)| *oid), messages)?;
     let write = |(text, _): &(Option<std::borrow::Cow<'_, [u8]>>, u32), out: &mut BytesMut| {
@@ -447,16 +460,12 @@ fn write_statement(
     };
     let text = 0;
     frontend::bind("", "", [text], &bound, write, [text], messages)
-        .map_err(|_| Failure::Lost("a parameter is too large".to_owned()))?;
+        .map_err(|_| StreamError::Lost("a parameter is too large".to_owned()))?;
     frontend::describe(b'P', "", messages)?;
     frontend::execute("", n_rows, messages)?;
     Ok(())
 }
 
-fn known(password: Option<&str>) -> Result<&str, Failure> {
-    password.ok_or_else(|| Failure::Lost("the server asks for a password: postgresql://USER:PASSWORD@…".to_owned()))
-}
-
-fn unexpected() -> Failure {
-    Failure::Lost("the server sent what is no answer".to_owned())
+fn known(password: Option<&str>) -> Result<&str, StreamError> {
+    password.ok_or_else(|| StreamError::Lost("the server asks for a password: postgresql://USER:PASSWORD@…".to_owned()))
 }

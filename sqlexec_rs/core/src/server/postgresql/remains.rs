@@ -9,16 +9,13 @@ use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
 
 use super::wire::Wire;
-use super::{DISCARD, Postgresql};
-use crate::given_up::Remains;
-use crate::server::stream::Failure;
+use super::{CANCEL_GRACE, DISCARD, Postgresql};
+use crate::given_up::AbandonedSession;
+use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
 /// How long the server has to end a run by its own clock, before it is asked to.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
-
-/// How long it has to answer when it was asked, before the connection is closed.
-pub(super) const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
 /// How long a look at a session takes that was given up.
 const LOOK: Duration = Duration::from_millis(1);
@@ -40,15 +37,15 @@ impl Postgresql {
 
     /// Reads the remaining messages; returns false if that takes too long, or if the run was not rolled back.
     pub(super) fn drain(&mut self, watch: &Watch<'_>) -> bool {
-        let mut is_undone = self.course.end_at == self.course.rows_at;
+        let mut is_undone = self.ready_counts.end_at == self.ready_counts.rows_at;
         loop {
-            let is_last = self.course.times_ready == self.course.end_at;
+            let is_last = self.ready_counts.times_ready == self.ready_counts.end_at;
             match self.wire.next(watch, usize::MAX) {
                 Ok(Message::ReadyForQuery(_)) if is_last => {
-                    self.course.is_over = true;
+                    self.ready_counts.is_over = true;
                     return is_undone;
                 }
-                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                Ok(Message::ReadyForQuery(_)) => self.ready_counts.times_ready += 1,
                 // The last is the end of all that the session holds.
                 Ok(Message::CommandComplete(body)) => {
                     is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
@@ -69,19 +66,21 @@ impl Postgresql {
     }
 }
 
-impl Remains for Postgresql {
+impl AbandonedSession for Postgresql {
     /// The server answers when its function has returned, or it closes the connection.
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
         let watch = Watch::grace(LOOK, &never);
         loop {
             match self.wire.next(&watch, MAX_REMAINS) {
-                Ok(Message::ReadyForQuery(_)) if self.course.times_ready == self.course.end_at => return true,
-                Ok(Message::ReadyForQuery(_)) => self.course.times_ready += 1,
+                Ok(Message::ReadyForQuery(_)) if self.ready_counts.times_ready == self.ready_counts.end_at => {
+                    return true;
+                }
+                Ok(Message::ReadyForQuery(_)) => self.ready_counts.times_ready += 1,
                 Ok(_) => {}
-                Err(Failure::Stopped) => return false,
+                Err(StreamError::Stopped) => return false,
                 // A server that sends finds the connection closed.
-                Err(Failure::TooLarge | Failure::NoMemory | Failure::Lost(_)) => return true,
+                Err(StreamError::TooLarge | StreamError::NoMemory | StreamError::Lost(_)) => return true,
             }
         }
     }

@@ -1,7 +1,8 @@
 //! What a role may do beside reading. One that may do more is refused, with what makes one that may not.
 
-use super::Postgresql;
-use crate::server::stream::Failure;
+use crate::server::session::OwnQueries;
+use crate::server::stream::StreamError;
+use crate::server::url::Url;
 use crate::server::watch::Watch;
 
 /// The version, the bytes of a text that other sessions of the role can read (none where they cannot), and whether texts of
@@ -93,22 +94,22 @@ UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on the parameter ' || p
 
 /// Refuses the session's role if it can do more than read, or read what the session's role ran before; returns the comment
 /// that hides a text from other sessions of the role.
-pub(super) fn check(session: &mut Postgresql, watch: &Watch<'_>) -> Result<String, Failure> {
+pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>) -> Result<String, StreamError> {
     let facts: Vec<String> = session.ask(FACTS, watch)?.into_iter().flatten().collect();
-    let [version, n_shown, history] = facts.as_slice() else { return Err(super::unexpected()) };
+    let [version, n_shown, history] = facts.as_slice() else { return Err(StreamError::unexpected()) };
     let has_parameter_grants = version.parse().is_ok_and(|version: u32| version >= 150_000);
     let query = if has_parameter_grants { format!("{RIGHTS}{PARAMETERS}") } else { RIGHTS.to_owned() };
     let rights: Vec<String> = session.ask(&query, watch)?.into_iter().flatten().take(8).collect();
-    let (role, database) = (&session.url.user, &session.url.database);
+    let (role, database) = (&url.user, &url.database);
     if !rights.is_empty() {
-        return Err(Failure::Lost(format!(
+        return Err(StreamError::Lost(format!(
             "the role {role} can do more than read: it {}. A role that only reads, made by an owner: {}",
             rights.join(", it "),
             remedy(database),
         )));
     }
-    if !history.is_empty() && !session.url.has_role_of_golds() {
-        return Err(Failure::Lost(format!(
+    if !history.is_empty() && !url.has_role_of_golds() {
+        return Err(StreamError::Lost(format!(
             "the role {role} can read the texts of its other sessions by {history}, those of golds included. \
              Golds have a role of their own with ?roles=N in the URL, from 2 on; by an owner: {}",
             remedy_of_roles(role)

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use postgres_protocol::Oid;
 
 use crate::result::value::Value;
-use crate::server::rows::{Read, decimal, number};
+use crate::server::rows::{Read, decimal, read_number};
 
 /// How a type's text is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +66,15 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
             b"f" => Some(Value::Integer(0)),
             _ => None,
         },
-        Kind::Integer => number(text).map(Value::Integer),
-        Kind::Real => number(text).map(Value::Real),
+        Kind::Integer => read_number(text).map(Value::Integer),
+        Kind::Real => read_number(text).map(Value::Real),
         Kind::Numeric => decimal(text),
-        Kind::Bytes => return unhex(text).map_or(Read::Value(Value::Text(text)), Read::Bytes),
+        Kind::Bytes => return read_bytea(text).map_or(Read::Value(Value::Text(text)), Read::Bytes),
     };
     Read::Value(value.unwrap_or(Value::Text(text)))
 }
 
-fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+fn read_bytea(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.strip_prefix(b"\\x")?;
     let digit = |byte: u8| char::from(byte).to_digit(16);
     digits.chunks(2).map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8)).collect()

@@ -5,7 +5,7 @@ use postgres_protocol::message::backend::{Header, Message};
 use postgres_protocol::message::frontend;
 
 use crate::memory::check_room_for;
-use crate::server::stream::{Failure, NO_TLS, Stream};
+use crate::server::stream::{NO_TLS, Stream, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
@@ -28,13 +28,13 @@ impl Wire {
         let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), watch)?;
         let mut wire = Self { stream, received: BytesMut::new() };
         if wire.stream.wants_tls(url)? {
-            wire.secure(url, watch).map_err(Failure::into_text)?;
+            wire.secure(url, watch).map_err(StreamError::into_text)?;
         }
         Ok(wire)
     }
 
     /// Asks the server to encrypt, and has it.
-    fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), Failure> {
+    fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         let mut request = BytesMut::new();
         frontend::ssl_request(&mut request);
         self.stream.send(&request)?;
@@ -42,27 +42,27 @@ impl Wire {
         // Behind its letter nothing may come before all is encrypted: it would be somebody else's.
         match &self.received[..] {
             b"S" => self.received.clear(),
-            b"N" => return Err(Failure::Lost(NO_TLS.to_owned())),
-            _ => return Err(Failure::Lost("the server sent what is no answer".to_owned())),
+            b"N" => return Err(StreamError::Lost(NO_TLS.to_owned())),
+            _ => return Err(StreamError::unexpected()),
         }
         self.stream.secure(url, watch)
     }
 
     /// Sends messages.
-    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), StreamError> {
         self.stream.send(messages)
     }
 
     /// Returns the next message; a row may have so many bytes.
-    pub(super) fn next(&mut self, watch: &Watch<'_>, max_row: usize) -> Result<Message, Failure> {
+    pub(super) fn next(&mut self, watch: &Watch<'_>, max_row: usize) -> Result<Message, StreamError> {
         loop {
             if let Some(header) = Header::parse(&self.received)? {
                 let bytes = usize::try_from(header.len()).unwrap_or(usize::MAX);
                 if header.tag() == b'D' && bytes > max_row {
-                    return Err(Failure::TooLarge);
+                    return Err(StreamError::TooLarge);
                 }
                 if header.tag() != b'D' && bytes > MAX_MESSAGE {
-                    return Err(Failure::Lost("the server sent what is no message".to_owned()));
+                    return Err(StreamError::Lost("the server sent what is no message".to_owned()));
                 }
                 check_room_for(2 * bytes.min(max_row.max(MAX_MESSAGE)))?; // it is received, and a blob is read from it
                 if self.received.len() > bytes
@@ -82,7 +82,7 @@ impl Wire {
         loop {
             match self.stream.receive(&mut self.received, watch) {
                 Ok(()) => self.received.clear(),
-                Err(Failure::Lost(_)) => return true,
+                Err(StreamError::Lost(_)) => return true,
                 Err(_) => return false,
             }
         }

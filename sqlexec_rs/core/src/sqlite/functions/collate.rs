@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use super::work::{Stopped, Work};
+use super::work::{RunStopped, WorkMeter};
 
 /// Bytes that are compared at once.
 const CHUNK: usize = 4 << 10;
@@ -23,7 +23,7 @@ static SMALL: [u8; 256] = {
 /// Compares as NOCASE does: letters of ASCII without regard to case, up to the first NUL that both have in one place; then
 /// the lengths count.
 #[inline]
-pub(super) fn without_case(a: &[u8], b: &[u8], work: &mut Work<'_>) -> Result<Ordering, Stopped> {
+pub(super) fn without_case(a: &[u8], b: &[u8], work: &mut WorkMeter<'_>) -> Result<Ordering, RunStopped> {
     let lengths = a.len().cmp(&b.len());
     if a.len().min(b.len()) <= CHUNK {
         return Ok(chunk_without_case(a, b, lengths).unwrap_or(lengths));
@@ -57,7 +57,7 @@ fn chunk_without_case(a: &[u8], b: &[u8], lengths: Ordering) -> Option<Ordering>
 
 /// Compares as RTRIM does: bytes, but for spaces at the end.
 #[inline]
-pub(super) fn without_end_spaces(a: &[u8], b: &[u8], work: &mut Work<'_>) -> Result<Ordering, Stopped> {
+pub(super) fn without_end_spaces(a: &[u8], b: &[u8], work: &mut WorkMeter<'_>) -> Result<Ordering, RunStopped> {
     let (a, b) = (trimmed(a, work)?, trimmed(b, work)?);
     if a.len().min(b.len()) <= CHUNK {
         return Ok(a.cmp(b));
@@ -74,7 +74,7 @@ pub(super) fn without_end_spaces(a: &[u8], b: &[u8], work: &mut Work<'_>) -> Res
 }
 
 #[inline]
-fn trimmed<'a>(text: &'a [u8], work: &mut Work<'_>) -> Result<&'a [u8], Stopped> {
+fn trimmed<'a>(text: &'a [u8], work: &mut WorkMeter<'_>) -> Result<&'a [u8], RunStopped> {
     let n_spaces = text.iter().rev().take_while(|byte| **byte == b' ').count();
     work.spend(n_spaces)?;
     Ok(&text[..text.len() - n_spaces])

@@ -5,7 +5,7 @@
 //! only where LIKE is its own: see `sandbox`.
 
 use super::utf8;
-use super::work::{Stopped, Work};
+use super::work::{RunStopped, WorkMeter};
 
 /// The characters with a meaning; 0 is none, as no text holds it.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Wildcards {
     }
 
     /// Tells whether a pattern matches a whole text; both end at their first NUL.
-    pub(super) fn matches(&self, pattern: &[u8], text: &[u8], work: &mut Work<'_>) -> Result<bool, Stopped> {
+    pub(super) fn matches(&self, pattern: &[u8], text: &[u8], work: &mut WorkMeter<'_>) -> Result<bool, RunStopped> {
         let (pattern, text) = (utf8::until_nul(pattern), utf8::until_nul(text));
         let (mut p, mut t) = (0, 0);
         // Where to go on after a mismatch: behind the last `any`, which then takes one character more. Earlier ones need
@@ -129,8 +129,8 @@ impl Wildcards {
         p: usize,
         text: &[u8],
         from: usize,
-        work: &mut Work<'_>,
-    ) -> Result<Option<usize>, Stopped> {
+        work: &mut WorkMeter<'_>,
+    ) -> Result<Option<usize>, RunStopped> {
         let wanted = u32::from(pattern[p]);
         if wanted >= 0x80 || [self.set, self.escape].contains(&wanted) {
             return Ok(Some(from)); // no byte tells: each place is tried

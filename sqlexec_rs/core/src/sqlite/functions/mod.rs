@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use crate::sqlite::classify::check;
+use crate::sqlite::classify::check_code;
 use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
-use work::{Stopped, Work};
+use work::{RunStopped, WorkMeter};
 
 /// The number of arguments of a function that takes any.
 const ANY_NUMBER: c_int = -1;
@@ -49,7 +49,7 @@ const PATTERNS_OF_TEXTS: [(&CStr, c_int, Function); 3] =
 
 type Collation = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, *const c_void) -> c_int;
 
-const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare::<true>), (c"RTRIM", compare::<false>)];
+const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare_texts::<true>), (c"RTRIM", compare_texts::<false>)];
 
 /// Replaces the functions on texts, and the collations but for BINARY.
 pub(crate) fn register_text(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
@@ -72,12 +72,12 @@ fn register_collation(
         if code != ffi::SQLITE_OK {
             forget_guard(data);
         }
-        check(code)
+        check_code(code)
     }
 }
 
 /// Compares in the order of NOCASE, or of RTRIM.
-unsafe extern "C" fn compare<const NOCASE: bool>(
+unsafe extern "C" fn compare_texts<const NOCASE: bool>(
     guard: *mut c_void,
     n_first: c_int,
     first: *const c_void,
@@ -88,7 +88,7 @@ unsafe extern "C" fn compare<const NOCASE: bool>(
     let (guard, first, second) = unsafe {
         (&*guard.cast_const().cast::<RunGuard>(), slice(first.cast(), n_first), slice(second.cast(), n_second))
     };
-    let mut work = Work::new(guard);
+    let mut work = WorkMeter::new(guard);
     let found = if NOCASE {
         collate::without_case(first, second, &mut work)
     } else {
@@ -118,7 +118,7 @@ fn register(
     let guard = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
     // SAFETY: the connection is open; the function's data is a reference of its own to the guard, which SQLite hands to
     // `forget_guard` when the function is replaced or the connection closed, or at once if this fails.
-    check(unsafe {
+    check_code(unsafe {
         ffi::sqlite3_create_function_v2(
             connection.handle(),
             name.as_ptr(),
@@ -139,16 +139,16 @@ unsafe extern "C" fn forget_guard(guard: *mut c_void) {
 }
 
 /// Why a call has no result.
-enum Failure {
-    Stopped,
+enum CallError {
+    RunStopped,
     TooBig,
     NoMemory,
     Message(&'static CStr),
 }
 
-impl From<Stopped> for Failure {
-    fn from(_: Stopped) -> Self {
-        Failure::Stopped
+impl From<RunStopped> for CallError {
+    fn from(_: RunStopped) -> Self {
+        CallError::RunStopped
     }
 }
 
@@ -167,7 +167,7 @@ impl<'a> Call<'a> {
         context: *mut ffi::sqlite3_context,
         n_args: c_int,
         args: *mut *mut ffi::sqlite3_value,
-        body: impl FnOnce(&Call<'_>, &mut Work<'_>) -> Result<(), Failure>,
+        body: impl FnOnce(&Call<'_>, &mut WorkMeter<'_>) -> Result<(), CallError>,
     ) {
         // SAFETY: SQLite passes `n_args` values that live during the call, and the data that `register` gave.
         let (call, guard) = unsafe {
@@ -175,11 +175,11 @@ impl<'a> Call<'a> {
             (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<RunGuard>())
         };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let mut work = Work::new(guard);
+            let mut work = WorkMeter::new(guard);
             body(&call, &mut work)?;
-            work.finish().map_err(Failure::from)
+            work.finish().map_err(CallError::from)
         }));
-        match result.unwrap_or(Err(Failure::Message(c"a function panicked"))) {
+        match result.unwrap_or(Err(CallError::Message(c"a function panicked"))) {
             Ok(()) => {}
             Err(failure) => call.fail(&failure),
         }
@@ -234,13 +234,17 @@ impl<'a> Call<'a> {
     }
 
     /// Returns a text of a known length that `fill` writes.
-    fn return_filled(&self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), Stopped>) -> Result<(), Failure> {
+    fn return_filled(
+        &self,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), RunStopped>,
+    ) -> Result<(), CallError> {
         // SAFETY: the memory is SQLite's, written before it is read, and handed back to be freed, or freed here. A panic of
         // `fill` would leak it, no more.
         unsafe {
             let start = ffi::sqlite3_malloc64(bytes as u64 + 1).cast::<u8>();
             if start.is_null() {
-                return Err(Failure::NoMemory);
+                return Err(CallError::NoMemory);
             }
             start.write_bytes(0, bytes + 1);
             if let Err(stopped) = fill(std::slice::from_raw_parts_mut(start, bytes)) {
@@ -262,14 +266,14 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn fail(&self, failure: &Failure) {
+    fn fail(&self, failure: &CallError) {
         // SAFETY: the context of this call; SQLite copies messages.
         unsafe {
             match failure {
-                Failure::Stopped => ffi::sqlite3_result_error_code(self.context, ffi::SQLITE_INTERRUPT),
-                Failure::TooBig => ffi::sqlite3_result_error_toobig(self.context),
-                Failure::NoMemory => ffi::sqlite3_result_error_nomem(self.context),
-                Failure::Message(message) => ffi::sqlite3_result_error(self.context, message.as_ptr(), -1),
+                CallError::RunStopped => ffi::sqlite3_result_error_code(self.context, ffi::SQLITE_INTERRUPT),
+                CallError::TooBig => ffi::sqlite3_result_error_toobig(self.context),
+                CallError::NoMemory => ffi::sqlite3_result_error_nomem(self.context),
+                CallError::Message(message) => ffi::sqlite3_result_error(self.context, message.as_ptr(), -1),
             }
         }
     }
@@ -296,24 +300,24 @@ unsafe fn slice<'a>(start: *const u8, bytes: c_int) -> &'a [u8] {
 }
 
 /// A copy of a value, whose conversion leaves the value as it is.
-struct Copied(*mut ffi::sqlite3_value);
+struct ValueCopy(*mut ffi::sqlite3_value);
 
-impl Copied {
+impl ValueCopy {
     fn of(value: *mut ffi::sqlite3_value) -> Self {
         // SAFETY: a value of the call under way; null when there is no memory.
         Self(unsafe { ffi::sqlite3_value_dup(value) })
     }
 
-    fn text(&self) -> Result<&[u8], Failure> {
+    fn text(&self) -> Result<&[u8], CallError> {
         if self.0.is_null() {
-            return Err(Failure::NoMemory);
+            return Err(CallError::NoMemory);
         }
         // SAFETY: this copy is alive and converted here only.
-        unsafe { text_of(self.0) }.ok_or(Failure::NoMemory)
+        unsafe { text_of(self.0) }.ok_or(CallError::NoMemory)
     }
 }
 
-impl Drop for Copied {
+impl Drop for ValueCopy {
     fn drop(&mut self) {
         // SAFETY: freed once; null is allowed.
         unsafe { ffi::sqlite3_value_free(self.0) };
@@ -321,7 +325,7 @@ impl Drop for Copied {
 }
 
 unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
-    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+    let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| -> Result<(), CallError> {
         let is_blob = |arg| call.kind(arg) == ffi::SQLITE_BLOB;
         if call.kind(0) == ffi::SQLITE_NULL || call.kind(1) == ffi::SQLITE_NULL {
             return Ok(());
@@ -331,12 +335,12 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
             (true, true) => text::instr_blob(call.blob(0), call.blob(1), work)?,
             (false, false) => {
                 let (haystack, needle) =
-                    (call.text(0).ok_or(Failure::NoMemory)?, call.text(1).ok_or(Failure::NoMemory)?);
+                    (call.text(0).ok_or(CallError::NoMemory)?, call.text(1).ok_or(CallError::NoMemory)?);
                 text::instr_text(haystack, needle, work)?
             }
             _ if call.n_bytes(1) == 0 => 1,
             _ => {
-                let (haystack, needle) = (Copied::of(call.args[0]), Copied::of(call.args[1]));
+                let (haystack, needle) = (ValueCopy::of(call.args[0]), ValueCopy::of(call.args[1]));
                 match (haystack.text()?, needle.text()?) {
                     (haystack, []) => text::instr_vanished(haystack),
                     (haystack, needle) => text::instr_text(haystack, needle, work)?,
@@ -351,7 +355,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
 }
 
 unsafe extern "C" fn replace(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
-    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+    let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| -> Result<(), CallError> {
         let (Some(text), Some(pattern)) = (call.text(0), call.text(1)) else { return Ok(()) };
         // An empty pattern is one that begins with NUL, too, and does not need the third argument.
         if pattern.first().is_none_or(|first| *first == 0) {
@@ -363,7 +367,7 @@ unsafe extern "C" fn replace(context: *mut ffi::sqlite3_context, n: c_int, args:
         let n_matches = text::count_matches(text, pattern, work)?;
         let bytes = text.len() - n_matches * pattern.len() + n_matches.saturating_mul(replacement.len());
         if text.len() >= limit || bytes > limit {
-            return Err(Failure::TooBig);
+            return Err(CallError::TooBig);
         }
         call.return_filled(bytes, |out| text::replace_into(out, text, pattern, replacement, work))
     };
@@ -386,7 +390,7 @@ unsafe extern "C" fn rtrim(context: *mut ffi::sqlite3_context, n: c_int, args: *
     unsafe { Call::run(context, n, args, |call, work| trim_sides(call, false, true, work)) }
 }
 
-fn trim_sides(call: &Call<'_>, at_start: bool, at_end: bool, work: &mut Work<'_>) -> Result<(), Failure> {
+fn trim_sides(call: &Call<'_>, at_start: bool, at_end: bool, work: &mut WorkMeter<'_>) -> Result<(), CallError> {
     let Some(mut text) = call.text(0) else { return Ok(()) };
     let Some(set) = (if call.args.len() == 1 { Some(&b" "[..]) } else { call.text(1) }) else { return Ok(()) };
     let set = TrimSet::new(set, work)?;
@@ -401,7 +405,7 @@ fn trim_sides(call: &Call<'_>, at_start: bool, at_end: bool, work: &mut Work<'_>
 }
 
 unsafe extern "C" fn unhex(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
-    let body = |call: &Call<'_>, work: &mut Work<'_>| -> Result<(), Failure> {
+    let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| -> Result<(), CallError> {
         let (Some(digits), Some(ignored)) = (call.text(0), call.text(1)) else { return Ok(()) };
         if let Some(blob) = text::unhex(digits, ignored, work)? {
             call.return_blob(&blob);
@@ -413,9 +417,9 @@ unsafe extern "C" fn unhex(context: *mut ffi::sqlite3_context, n: c_int, args: *
 }
 
 unsafe extern "C" fn concat(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
-    let body = |call: &Call<'_>, work: &mut Work<'_>| {
+    let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| {
         if call.args.is_empty() {
-            return Err(Failure::Message(c"wrong number of arguments to function concat()"));
+            return Err(CallError::Message(c"wrong number of arguments to function concat()"));
         }
         concatenate(call, 0, b"", work)
     };
@@ -424,9 +428,9 @@ unsafe extern "C" fn concat(context: *mut ffi::sqlite3_context, n: c_int, args: 
 }
 
 unsafe extern "C" fn concat_ws(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
-    let body = |call: &Call<'_>, work: &mut Work<'_>| {
+    let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| {
         if call.args.len() < 2 {
-            return Err(Failure::Message(c"wrong number of arguments to function concat_ws()"));
+            return Err(CallError::Message(c"wrong number of arguments to function concat_ws()"));
         }
         let Some(separator) = call.text(0) else { return Ok(()) };
         concatenate(call, 1, separator, work)
@@ -436,12 +440,12 @@ unsafe extern "C" fn concat_ws(context: *mut ffi::sqlite3_context, n: c_int, arg
 }
 
 /// Returns the texts of the arguments from number `first` on, NULLs left out, with the separator between them.
-fn concatenate(call: &Call<'_>, first: usize, separator: &[u8], work: &mut Work<'_>) -> Result<(), Failure> {
+fn concatenate(call: &Call<'_>, first: usize, separator: &[u8], work: &mut WorkMeter<'_>) -> Result<(), CallError> {
     let texts = || (first..call.args.len()).filter_map(|arg| call.text(arg));
     let n_separators = texts().count().saturating_sub(1);
     let bytes = texts().map(<[u8]>::len).sum::<usize>() + n_separators * separator.len();
     if bytes > call.limit(ffi::SQLITE_LIMIT_LENGTH) {
-        return Err(Failure::TooBig);
+        return Err(CallError::TooBig);
     }
     call.return_filled(bytes, |out| text::join_into(out, texts(), separator, work))
 }
@@ -468,20 +472,20 @@ fn match_pattern(
     call: &Call<'_>,
     mut wildcards: like::Wildcards,
     matches_blobs: bool,
-    work: &mut Work<'_>,
-) -> Result<(), Failure> {
+    work: &mut WorkMeter<'_>,
+) -> Result<(), CallError> {
     if !matches_blobs && (call.kind(0) == ffi::SQLITE_BLOB || call.kind(1) == ffi::SQLITE_BLOB) {
         call.return_integer(0);
         return Ok(());
     }
     if call.n_bytes(0) > call.limit(ffi::SQLITE_LIMIT_LIKE_PATTERN_LENGTH) {
-        return Err(Failure::Message(c"LIKE or GLOB pattern too complex"));
+        return Err(CallError::Message(c"LIKE or GLOB pattern too complex"));
     }
     if call.args.len() == 3 {
         let Some(escape) = call.text(2) else { return Ok(()) };
         let escape = utf8::until_nul(escape);
         if escape.is_empty() || utf8::character_len(escape) != escape.len() {
-            return Err(Failure::Message(c"ESCAPE expression must be a single character"));
+            return Err(CallError::Message(c"ESCAPE expression must be a single character"));
         }
         wildcards = wildcards.with_escape(utf8::read(escape, 0).0);
     }

@@ -8,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use memchr::memmem;
 
 use super::utf8;
-use super::work::{Stopped, Work};
+use super::work::{RunStopped, WorkMeter};
 
 /// Returns SQLite's `instr` of two texts: the place of the first match, in characters from 1, or 0.
 ///
 /// SQLite tries the first byte and then each byte that begins a character, so that a broken character at the front of
 /// `needle` is found at the front of `haystack` only.
-pub(super) fn instr_text(haystack: &[u8], needle: &[u8], work: &mut Work<'_>) -> Result<i64, Stopped> {
+pub(super) fn instr_text(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_>) -> Result<i64, RunStopped> {
     if needle.is_empty() {
         return Ok(1);
     }
@@ -41,13 +41,13 @@ pub(super) fn instr_vanished(haystack: &[u8]) -> i64 {
 }
 
 /// Returns SQLite's `instr` of two blobs: the place of the first match, in bytes from 1, or 0.
-pub(super) fn instr_blob(haystack: &[u8], needle: &[u8], work: &mut Work<'_>) -> Result<i64, Stopped> {
+pub(super) fn instr_blob(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_>) -> Result<i64, RunStopped> {
     work.spend(haystack.len())?;
     Ok(memmem::find(haystack, needle).map_or(0, |at| at as i64 + 1))
 }
 
 /// Counts the matches that `replace` replaces.
-pub(super) fn count_matches(text: &[u8], pattern: &[u8], work: &mut Work<'_>) -> Result<usize, Stopped> {
+pub(super) fn count_matches(text: &[u8], pattern: &[u8], work: &mut WorkMeter<'_>) -> Result<usize, RunStopped> {
     work.spend(text.len())?;
     Ok(memmem::find_iter(text, pattern).count())
 }
@@ -58,8 +58,8 @@ pub(super) fn replace_into(
     text: &[u8],
     pattern: &[u8],
     replacement: &[u8],
-    work: &mut Work<'_>,
-) -> Result<(), Stopped> {
+    work: &mut WorkMeter<'_>,
+) -> Result<(), RunStopped> {
     work.spend(out.len())?;
     let mut rest = out;
     let mut put = |bytes: &[u8]| {
@@ -82,8 +82,8 @@ pub(super) fn join_into<'a>(
     out: &mut [u8],
     texts: impl Iterator<Item = &'a [u8]>,
     separator: &[u8],
-    work: &mut Work<'_>,
-) -> Result<(), Stopped> {
+    work: &mut WorkMeter<'_>,
+) -> Result<(), RunStopped> {
     work.spend(out.len())?;
     let mut at = 0;
     for (number, text) in texts.enumerate() {
@@ -107,7 +107,7 @@ pub(super) struct TrimSet<'a> {
 }
 
 impl<'a> TrimSet<'a> {
-    pub(super) fn new(set: &'a [u8], work: &mut Work<'_>) -> Result<Self, Stopped> {
+    pub(super) fn new(set: &'a [u8], work: &mut WorkMeter<'_>) -> Result<Self, RunStopped> {
         let mut this = Self { single: [false; 256], by_first: HashMap::new(), by_last: HashMap::new() };
         let mut known = HashSet::new();
         let mut rest = utf8::until_nul(set);
@@ -127,7 +127,7 @@ impl<'a> TrimSet<'a> {
     }
 
     /// Returns the text without leading characters of the set.
-    pub(super) fn trim_start<'t>(&self, mut text: &'t [u8], work: &mut Work<'_>) -> Result<&'t [u8], Stopped> {
+    pub(super) fn trim_start<'t>(&self, mut text: &'t [u8], work: &mut WorkMeter<'_>) -> Result<&'t [u8], RunStopped> {
         while let Some(first) = text.first() {
             let candidates = self.by_first.get(first).map_or(&[][..], Vec::as_slice);
             work.spend(1 + candidates.len())?;
@@ -143,7 +143,7 @@ impl<'a> TrimSet<'a> {
     }
 
     /// Returns the text without trailing characters of the set.
-    pub(super) fn trim_end<'t>(&self, mut text: &'t [u8], work: &mut Work<'_>) -> Result<&'t [u8], Stopped> {
+    pub(super) fn trim_end<'t>(&self, mut text: &'t [u8], work: &mut WorkMeter<'_>) -> Result<&'t [u8], RunStopped> {
         while let Some(last) = text.last() {
             let candidates = self.by_last.get(last).map_or(&[][..], Vec::as_slice);
             work.spend(1 + candidates.len())?;
@@ -160,7 +160,7 @@ impl<'a> TrimSet<'a> {
 }
 
 /// Decodes hexadecimal digits, skipping characters of `ignored` between pairs; `None` where anything else stands.
-pub(super) fn unhex(digits: &[u8], ignored: &[u8], work: &mut Work<'_>) -> Result<Option<Vec<u8>>, Stopped> {
+pub(super) fn unhex(digits: &[u8], ignored: &[u8], work: &mut WorkMeter<'_>) -> Result<Option<Vec<u8>>, RunStopped> {
     let digits = utf8::until_nul(digits);
     let mut skipped = HashSet::new();
     let mut at = 0;

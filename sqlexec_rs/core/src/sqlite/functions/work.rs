@@ -10,34 +10,34 @@ const FREE: usize = 1 << 10;
 
 /// The run must stop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stopped;
+pub(super) struct RunStopped;
 
 /// What one call has worked since the bounds were looked at, in bytes or comparisons.
-pub(super) struct Work<'a> {
+pub(super) struct WorkMeter<'a> {
     guard: &'a RunGuard,
     unpaid: usize,
 }
 
-impl<'a> Work<'a> {
+impl<'a> WorkMeter<'a> {
     pub(super) fn new(guard: &'a RunGuard) -> Self {
         Self { guard, unpaid: 0 }
     }
 
     /// Adds work that is about to be done.
     #[inline]
-    pub(super) fn spend(&mut self, units: usize) -> Result<(), Stopped> {
+    pub(super) fn spend(&mut self, units: usize) -> Result<(), RunStopped> {
         self.unpaid += units;
         if self.unpaid >= CHECK_EVERY { self.pay() } else { Ok(()) }
     }
 
     /// Pays for what a long call has left to pay.
-    pub(super) fn finish(mut self) -> Result<(), Stopped> {
+    pub(super) fn finish(mut self) -> Result<(), RunStopped> {
         if self.unpaid > FREE { self.pay() } else { Ok(()) }
     }
 
     #[cold]
-    fn pay(&mut self) -> Result<(), Stopped> {
+    fn pay(&mut self) -> Result<(), RunStopped> {
         let units = std::mem::take(&mut self.unpaid);
-        if self.guard.charge(units as u64) { Err(Stopped) } else { Ok(()) }
+        if self.guard.charge(units as u64) { Err(RunStopped) } else { Ok(()) }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use crate::sqlite::classify::check;
+use crate::sqlite::classify::check_code;
 
 /// What a statement would do.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,8 @@ pub(crate) fn set_authorizer<A: Authorizer>(connection: &Connection, authorizer:
     // question; if it cannot take it (no memory), `forget` has been called, and nothing is asked.
     unsafe {
         let db = connection.handle();
-        check(ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>)))?;
-        check(ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data))
+        check_code(ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>)))?;
+        check_code(ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data))
     }
 }
 

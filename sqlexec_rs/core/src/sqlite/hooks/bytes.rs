@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ffi};
 
-use crate::sqlite::classify::check;
+use crate::sqlite::classify::check_code;
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -21,7 +21,12 @@ pub(crate) fn read_main_file(connection: &Connection, max_bytes: u64) -> rusqlit
     // SAFETY: the connection is open, and SQLite writes a pointer that is valid while it is; its methods are a constant.
     let methods = unsafe {
         let out = (&raw mut file).cast::<c_void>();
-        check(ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_FILE_POINTER, out))?;
+        check_code(ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_FILE_POINTER,
+            out,
+        ))?;
         if file.is_null() || (*file).pMethods.is_null() {
             return Ok(None);
         }
@@ -29,7 +34,7 @@ pub(crate) fn read_main_file(connection: &Connection, max_bytes: u64) -> rusqlit
     };
     let (Some(read), Some(size_of)) = (methods.xRead, methods.xFileSize) else { return Ok(None) };
     // SAFETY: an open file and its own method.
-    check(unsafe { size_of(file, &raw mut size) })?;
+    check_code(unsafe { size_of(file, &raw mut size) })?;
     let mut bytes = Vec::new();
     let len = usize::try_from(size).unwrap_or(0);
     if len == 0 || len as u64 > max_bytes || bytes.try_reserve_exact(len).is_err() {
@@ -38,7 +43,7 @@ pub(crate) fn read_main_file(connection: &Connection, max_bytes: u64) -> rusqlit
     bytes.resize(len, 0);
     for (chunk, start) in bytes.chunks_mut(CHUNK_BYTES).zip((0..).step_by(CHUNK_BYTES)) {
         // SAFETY: the chunk has room for as many bytes as are asked for.
-        check(unsafe { read(file, chunk.as_mut_ptr().cast(), chunk.len() as c_int, start) })?;
+        check_code(unsafe { read(file, chunk.as_mut_ptr().cast(), chunk.len() as c_int, start) })?;
     }
     Ok(Some(bytes))
 }
@@ -59,8 +64,8 @@ pub(crate) fn open_bytes<B: AsRef<[u8]> + Send + Sync>(
     // never frees them.
     unsafe {
         let db = connection.handle();
-        check(ffi::sqlite3_set_clientdata(db, c"sqlexec_bytes".as_ptr(), data, Some(forget::<B>)))?;
-        check(ffi::sqlite3_deserialize(db, c"main".as_ptr(), start, len, len, ffi::SQLITE_DESERIALIZE_READONLY))
+        check_code(ffi::sqlite3_set_clientdata(db, c"sqlexec_bytes".as_ptr(), data, Some(forget::<B>)))?;
+        check_code(ffi::sqlite3_deserialize(db, c"main".as_ptr(), start, len, len, ffi::SQLITE_DESERIALIZE_READONLY))
     }
 }
 

@@ -9,15 +9,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rusqlite::ffi;
 
 use super::open;
+use crate::locks::lock;
 use crate::sqlite::meter;
 
 /// SQLite's method tables and our copies of them; there are a few in a process.
-static METHODS: Mutex<Vec<&'static Ours>> = Mutex::new(Vec::new());
+static METHODS: Mutex<Vec<&'static MethodTable>> = Mutex::new(Vec::new());
 
 /// Bytes of a database's header with the format versions, and their values in WAL mode and with a journal.
 const FORMAT_AT: std::ops::Range<i64> = 18..20;
@@ -40,17 +41,17 @@ const HARMLESS_CONTROLS: [c_int; 10] = [
 
 /// A method table; SQLite sees its beginning.
 #[repr(C)]
-struct Ours {
+struct MethodTable {
     methods: ffi::sqlite3_io_methods,
     original: *const ffi::sqlite3_io_methods,
-    kind: Kind,
-    /// Bytes of the default layer's file handles; ours have an [`Extra`] behind.
+    kind: MethodKind,
+    /// Bytes of the default layer's file handles; ours have an [`FileState`] behind.
     handle_bytes: usize,
 }
 
 /// Whose methods they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MethodKind {
     /// A temporary file's, which are metered.
     Temporary,
     /// Those of a database, a log or a journal.
@@ -62,13 +63,13 @@ pub(super) enum Kind {
 }
 
 // SAFETY: a method table is never written again, and SQLite's own are constants.
-unsafe impl Send for Ours {}
+unsafe impl Send for MethodTable {}
 // SAFETY: as above.
-unsafe impl Sync for Ours {}
+unsafe impl Sync for MethodTable {}
 
 /// Our data of an open file.
 #[derive(Default)]
-pub(super) struct Extra {
+pub(super) struct FileState {
     /// Bytes that a temporary file takes on disk.
     growth: i64,
     /// The index of a log, in regions that stay where they are.
@@ -78,18 +79,22 @@ pub(super) struct Extra {
 /// Gives an open file the methods of its kind.
 ///
 /// # Safety
-/// `file` must have been opened by the default layer, with room for an [`Extra`] behind `handle_bytes`.
-pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kind: Kind) {
+/// `file` must have been opened by the default layer, with room for an [`FileState`] behind `handle_bytes`.
+pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kind: MethodKind) {
     // SAFETY: as above; the methods of an open file are those of the default layer.
     unsafe {
         (*file).pMethods = (&raw const *ours((*file).pMethods, handle_bytes, kind)).cast();
-        extra(file).write(Extra::default());
+        extra(file).write(FileState::default());
     }
 }
 
 /// Returns our copy of a method table.
-unsafe fn ours(original: *const ffi::sqlite3_io_methods, handle_bytes: usize, kind: Kind) -> &'static Ours {
-    let mut known = METHODS.lock().unwrap_or_else(PoisonError::into_inner);
+unsafe fn ours(
+    original: *const ffi::sqlite3_io_methods,
+    handle_bytes: usize,
+    kind: MethodKind,
+) -> &'static MethodTable {
+    let mut known = lock(&METHODS);
     if let Some(ours) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
         return ours;
     }
@@ -105,10 +110,10 @@ unsafe fn ours(original: *const ffi::sqlite3_io_methods, handle_bytes: usize, ki
         ..theirs
     };
     let methods = match kind {
-        Kind::Temporary => ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..theirs },
-        Kind::Foreign => foreign,
-        Kind::WithoutLog => ffi::sqlite3_io_methods { xRead: Some(read_without_log), ..foreign },
-        Kind::WithoutIndex => ffi::sqlite3_io_methods {
+        MethodKind::Temporary => ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..theirs },
+        MethodKind::Foreign => foreign,
+        MethodKind::WithoutLog => ffi::sqlite3_io_methods { xRead: Some(read_without_log), ..foreign },
+        MethodKind::WithoutIndex => ffi::sqlite3_io_methods {
             xShmMap: Some(map_index),
             xShmLock: Some(lock_index),
             xShmBarrier: Some(order_index),
@@ -116,17 +121,17 @@ unsafe fn ours(original: *const ffi::sqlite3_io_methods, handle_bytes: usize, ki
             ..foreign
         },
     };
-    let ours = Box::leak(Box::new(Ours { methods, original, kind, handle_bytes }));
+    let ours = Box::leak(Box::new(MethodTable { methods, original, kind, handle_bytes }));
     known.push(ours);
     ours
 }
 
 /// Returns the method table of a file of ours.
-unsafe fn table<'a>(file: *mut ffi::sqlite3_file) -> &'a Ours {
+unsafe fn table<'a>(file: *mut ffi::sqlite3_file) -> &'a MethodTable {
     // SAFETY: only files that `wrap` gave our methods come here, and those are the beginning of an Ours.
     #[allow(clippy::cast_ptr_alignment, reason = "it points to an Ours")]
     unsafe {
-        &*(*file).pMethods.cast::<Ours>()
+        &*(*file).pMethods.cast::<MethodTable>()
     }
 }
 
@@ -138,7 +143,7 @@ unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_meth
 
 /// Returns our data of an open file.
 #[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
-unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut Extra {
+unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut FileState {
     // SAFETY: as above; a handle has room for an Extra behind the default layer's part.
     unsafe { file.cast::<u8>().add(table(file).handle_bytes).cast() }
 }

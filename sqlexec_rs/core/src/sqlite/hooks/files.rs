@@ -20,9 +20,9 @@ use std::sync::OnceLock;
 
 use rusqlite::ffi;
 
-use super::file_methods::{Extra, Kind, wrap};
-use super::open::{self, Refused};
-use crate::sqlite::classify::check;
+use super::file_methods::{FileState, MethodKind, wrap};
+use super::open::{self, RefusedAction};
+use crate::sqlite::classify::check_code;
 
 const NAME: &CStr = c"sqlexec";
 const NAME_WITHOUT_LOG: &CStr = c"sqlexec-no-log";
@@ -43,7 +43,7 @@ pub(crate) enum Log {
 struct Layer {
     /// The default layer, which does the work.
     default: *mut ffi::sqlite3_vfs,
-    /// Bytes of the default layer's file handles; ours have an [`Extra`] behind.
+    /// Bytes of the default layer's file handles; ours have an [`FileState`] behind.
     handle_bytes: usize,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn take_clock_was_read() -> bool {
 
 /// Registers the layers on first use and returns the name of the one for such a database.
 pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
-    check(LAYER.get_or_init(register).as_ref().map_or_else(|code| *code, |_| ffi::SQLITE_OK))?;
+    check_code(LAYER.get_or_init(register_layer).as_ref().map_or_else(|code| *code, |_| ffi::SQLITE_OK))?;
     Ok(match log {
         Log::Possible => NAME,
         Log::Missing => NAME_WITHOUT_LOG,
@@ -78,7 +78,7 @@ fn layer() -> Option<&'static Layer> {
     LAYER.get()?.as_ref().ok()
 }
 
-fn register() -> Result<Layer, c_int> {
+fn register_layer() -> Result<Layer, c_int> {
     // SAFETY: the default layer lives as long as the process, and so does our copy, which is leaked. All its methods but
     // `xOpen` work on any layer with the same data, and `xOpen` of the default one is given the default layer. Version 2 has
     // no methods that replace system calls, which would be replaced for every layer.
@@ -91,13 +91,13 @@ fn register() -> Result<Layer, c_int> {
             ffi::SQLITE_OK => {}
             code => return Err(code),
         }
-        let handle_bytes = usize::try_from((*default).szOsFile).unwrap_or(0).next_multiple_of(align_of::<Extra>());
+        let handle_bytes = usize::try_from((*default).szOsFile).unwrap_or(0).next_multiple_of(align_of::<FileState>());
         for name in [NAME, NAME_WITHOUT_LOG, NAME_WITHOUT_INDEX] {
             let ours = Box::leak(Box::new(ffi::sqlite3_vfs {
                 iVersion: 2,
                 pNext: ptr::null_mut(),
                 zName: name.as_ptr(),
-                szOsFile: (handle_bytes + size_of::<Extra>()) as c_int,
+                szOsFile: (handle_bytes + size_of::<FileState>()) as c_int,
                 xOpen: Some(open),
                 xDelete: Some(refuse_delete),
                 xCurrentTime: Some(current_time),
@@ -135,10 +135,10 @@ unsafe extern "C" fn open(
         }
         let is_main_of = |name: &CStr| flags & ffi::SQLITE_OPEN_MAIN_DB != 0 && ptr::eq((*vfs).zName, name.as_ptr());
         let kind = match is_temporary {
-            true => Kind::Temporary,
-            _ if is_main_of(NAME_WITHOUT_LOG) => Kind::WithoutLog,
-            _ if is_main_of(NAME_WITHOUT_INDEX) => Kind::WithoutIndex,
-            _ => Kind::Foreign,
+            true => MethodKind::Temporary,
+            _ if is_main_of(NAME_WITHOUT_LOG) => MethodKind::WithoutLog,
+            _ if is_main_of(NAME_WITHOUT_INDEX) => MethodKind::WithoutIndex,
+            _ => MethodKind::Foreign,
         };
         let code = if is_temporary {
             default_open(layer.default, name, file, flags, out_flags)
@@ -164,7 +164,7 @@ unsafe extern "C" fn refuse_delete(_: *mut ffi::sqlite3_vfs, name: *const c_char
         Err(error) if error.kind() == ErrorKind::NotFound => ffi::SQLITE_IOERR_DELETE_NOENT,
         Ok(file) if file.is_file() && file.len() == 0 => ffi::SQLITE_OK,
         _ => {
-            open::refuse(Refused::Deletion(path.to_owned()));
+            open::record_refusal(RefusedAction::Deletion(path.to_owned()));
             ffi::SQLITE_IOERR_DELETE
         }
     }

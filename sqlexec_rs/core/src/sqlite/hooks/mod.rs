@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rusqlite::{Connection, ffi};
 
 use crate::error::Fault;
-use crate::sqlite::classify::check;
+use crate::sqlite::classify::check_code;
 
 pub(crate) use authorizer::{Action, Authorizer, set_authorizer};
 pub(crate) use bytes::{open_bytes, read_main_file};
@@ -35,7 +35,7 @@ pub(crate) use open::{open_file, take_refused};
 /// Takes a virtual table module away from a connection.
 pub(crate) fn remove_module(connection: &Connection, name: &CStr) -> rusqlite::Result<()> {
     // SAFETY: the connection is open; no methods means that the module is removed, if there is one.
-    check(unsafe {
+    check_code(unsafe {
         ffi::sqlite3_create_module_v2(connection.handle(), name.as_ptr(), ptr::null(), ptr::null_mut(), None)
     })
 }

@@ -16,28 +16,28 @@ use libc::mode_t;
 use rusqlite::ffi;
 use rustix::fs::OFlags;
 
-type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+type OpenFn = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 
-type Own = extern "C" fn(c_int, c_uint, c_uint) -> c_int;
+type ChownFn = extern "C" fn(c_int, c_uint, c_uint) -> c_int;
 
-type SetMode = extern "C" fn(c_int, mode_t) -> c_int;
+type ChmodFn = extern "C" fn(c_int, mode_t) -> c_int;
 
 /// SQLite's own, which calls the system's.
-static SQLITES_OPEN: OnceLock<Open> = OnceLock::new();
+static SQLITES_OPEN: OnceLock<OpenFn> = OnceLock::new();
 
 /// Devices that SQLite itself opens, for random numbers and to fill low descriptors.
 const DEVICES: [&[u8]; 2] = [b"/dev/urandom", b"/dev/null"];
 
 thread_local! {
     /// What was refused to this thread last.
-    static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Option<RefusedAction>> = const { RefCell::new(None) };
     /// This thread opens files only to read them.
     static ONLY_READS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A refused action of SQLite.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum RefusedAction {
     #[error("{}: not a regular file", .0.display())]
     Opening(PathBuf),
     #[error("the database file is empty, and {} is not: it is being copied over, or its content was lost; run the query \
@@ -46,7 +46,7 @@ pub(super) enum Refused {
 }
 
 /// Remembers a refusal.
-pub(super) fn refuse(refused: Refused) {
+pub(super) fn record_refusal(refused: RefusedAction) {
     let _ = REFUSED.try_with(|last| last.replace(Some(refused)));
 }
 
@@ -71,18 +71,18 @@ pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
             return ffi::SQLITE_ERROR;
         };
         let Some(original) = get(layer, name) else { return ffi::SQLITE_ERROR };
-        if SQLITES_OPEN.set(mem::transmute::<unsafe extern "C" fn(), Open>(original)).is_err() {
+        if SQLITES_OPEN.set(mem::transmute::<unsafe extern "C" fn(), OpenFn>(original)).is_err() {
             return ffi::SQLITE_MISUSE;
         }
-        match set(layer, name, Some(mem::transmute::<Open, unsafe extern "C" fn()>(open_regular))) {
+        match set(layer, name, Some(mem::transmute::<OpenFn, unsafe extern "C" fn()>(open_regular))) {
             ffi::SQLITE_OK => {}
             code => return code,
         }
-        match set(layer, c"fchmod".as_ptr(), Some(mem::transmute::<SetMode, unsafe extern "C" fn()>(leave_mode))) {
+        match set(layer, c"fchmod".as_ptr(), Some(mem::transmute::<ChmodFn, unsafe extern "C" fn()>(leave_mode))) {
             ffi::SQLITE_OK => {}
             code => return code,
         }
-        set(layer, c"fchown".as_ptr(), Some(mem::transmute::<Own, unsafe extern "C" fn()>(leave_owner)))
+        set(layer, c"fchown".as_ptr(), Some(mem::transmute::<ChownFn, unsafe extern "C" fn()>(leave_owner)))
     }
 }
 
@@ -130,7 +130,7 @@ unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int
             return descriptor;
         }
         drop(ManuallyDrop::into_inner(file));
-        refuse(Refused::Opening(PathBuf::from(OsStr::from_bytes(name))));
+        record_refusal(RefusedAction::Opening(PathBuf::from(OsStr::from_bytes(name))));
         original(c"".as_ptr(), flags & !OFlags::CREATE.bits() as c_int, mode) // fails, and says so in `errno`
     }
 }

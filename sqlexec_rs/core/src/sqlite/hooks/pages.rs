@@ -9,9 +9,9 @@ use rusqlite::ffi;
 
 use crate::sqlite::meter;
 
-type Fetch = unsafe extern "C" fn(*mut ffi::sqlite3_pcache, c_uint, c_int) -> *mut ffi::sqlite3_pcache_page;
+type FetchFn = unsafe extern "C" fn(*mut ffi::sqlite3_pcache, c_uint, c_int) -> *mut ffi::sqlite3_pcache_page;
 
-static SQLITES_FETCH: OnceLock<Fetch> = OnceLock::new();
+static SQLITES_FETCH: OnceLock<FetchFn> = OnceLock::new();
 
 pub(super) fn configure() -> c_int {
     let mut methods = std::mem::MaybeUninit::<ffi::sqlite3_pcache_methods2>::zeroed();

@@ -1,0 +1,146 @@
+"""Run a command: its configuration from its arguments, and errors as one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.endpoint import endpoint_values
+from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
+from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
+from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
+from jaxrl_sql.runtime.terminal import print_text
+from jaxrl_sql.text2sql.env.executor import ExecutorError
+from jaxrl_sql.types import InputError, JaxrlSqlError
+
+NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
+_JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
+
+
+def run_command(
+    command: Callable[[TrainConfig], int],
+    description: str,
+    arguments: Sequence[str] | None = None,
+    sections: Collection[str] = ALL,
+    rehearse: Callable[[TrainConfig], int] | None = None,
+    asks: str = "",
+) -> int:
+    """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code.
+
+    `sections` are those that it reads; `rehearse` is what `--dry-run` does, `asks` the one that
+    `--endpoint` is for. Given nothing at all it runs nothing: it
+    says how to begin, with exit code 2.
+    """
+    parser = Parser(description=description)
+    add_config(parser, sections)
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="FOLDER",
+        help="go on with the run in FOLDER (else run.dir); without --config with the numbers that it began with",
+    )  # fmt: skip
+    if rehearse is not None:
+        parser.add_argument("--dry-run", action="store_true", help="go as far as the first compilation, in no folder")
+    if asks:
+        add_endpoint(parser, asks)
+    parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
+    given = parser.parse_intermixed_args(arguments)
+    if asks:
+        given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
+    if not (given.config or given.resume is not None or given.overrides):
+        begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
+        asked = f"nothing is asked for: {begin}, or go on with --resume FOLDER ({parser.prog} --help)"
+        return _tell(InputError(asked), 2)
+    prepare_process()
+    work = rehearse if rehearse is not None and given.dry_run else command
+    return report_errors(lambda: run_or_print(work, _config(given.config, given.resume, given.overrides), given))
+
+
+def run_or_print(
+    command: Callable[[TrainConfig], int], config: TrainConfig, given: argparse.Namespace, with_weights: bool = True
+) -> int:
+    """Run a command, its model fetched first where it is the hub's; with `--print-config` print the configuration."""
+    if not given.print_config:
+        return command(fetched(config, with_weights))
+    sys.stdout.write(to_yaml(config))
+    return 0
+
+
+def report_errors(work: Callable[[], int | None]) -> int:
+    """Do a command's work and return its exit code, 0 for None; an error is one line on standard error.
+
+    Codes: 2 for an input that cannot be used, 3 for a policy that learns nothing more, 1 for another failure such as a
+    full disk, 130 after Ctrl-C. Other exceptions are bugs and are raised.
+    """
+    try:
+        return work() or 0
+    except BrokenPipeError:
+        drop_output()
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        reported = _reported(error)
+        if reported is None:
+            raise
+        return _tell(*reported)
+
+
+def _reported(error: Exception) -> tuple[Exception, int] | None:
+    """Return the error to print in place of an exception and the exit code; None for a bug."""
+    reported: tuple[Exception, int]
+    match error:
+        case InputError():
+            reported = error, 2
+        case HealthError():
+            reported = error, UNHEALTHY
+        case JaxrlSqlError() | ExecutorError():
+            reported = error, 1
+        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _JAX:
+            reported = InputError(NEEDS_JAX), 2
+        case FileExistsError() | NotADirectoryError():
+            reported = no_folder(error), 2
+        case OSError():
+            reported = file_error(error), 1
+        case sqlite3.OperationalError(sqlite_errorcode=sqlite3.SQLITE_FULL):
+            reported = JaxrlSqlError(f"a database cannot be written: {error}"), 1
+        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # JAX's own, which needs JAX to be named
+            reason = str(error).splitlines()[0].partition(": ")[2]
+            advice = "`jaxrl-sql plan` says what a run takes, and what less of it"
+            reported = JaxrlSqlError(f"memory: {reason}: {advice}"), 1
+        case _:
+            return None
+    return reported
+
+
+def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) -> TrainConfig:
+    if resume is None:
+        return load_config(files, overrides)
+    if "=" in resume:  # `--resume key=value`: the folder was left out
+        resume, overrides = "", [resume, *overrides]
+    folder = Path(resume or load_config(files, overrides).run.dir)
+    if files is None:
+        return resumed_config(folder, overrides)
+    if resume and not (folder / CONFIG).is_file():
+        raise InputError(f"--resume {folder}: no run is there; run.dir={folder} run.resume=true begins one, or goes on")
+    return load_config(files, [*overrides, f"run.dir={folder}", "run.resume=true"])
+
+
+def _tell(error: Exception, code: int) -> int:
+    """Write an error and return the exit code; of several processes end at once.
+
+    On its way out JAX would wait for the others, which wait for this one or are gone.
+    """
+    print_text(f"error: {error}", sys.stderr)
+    jax = sys.modules.get("jax")  # a command that has not loaded it has joined nobody
+    if jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

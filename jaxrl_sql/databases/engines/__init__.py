@@ -1,0 +1,1 @@
+"""Database engines under one interface, a module each."""

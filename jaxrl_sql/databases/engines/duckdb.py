@@ -1,0 +1,91 @@
+"""DuckDB: a file per database in a folder. It is written next to its place, and moved there once it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from jaxrl_sql.databases.engines.base import Engine, State, Writer
+from jaxrl_sql.databases.engines.kinds import Kind, Rows
+from jaxrl_sql.databases.engines.tables import PlannedTable, Rules
+from jaxrl_sql.types import InputError
+
+_OLDEST = 2
+_TYPES: Mapping[Kind, str] = {
+    "integer": "BIGINT",
+    "real": "DOUBLE",
+    "text": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "blob": "BLOB",
+}
+
+
+class Duckdb(Engine):
+    """A folder with a file `ID.duckdb` for each database."""
+
+    rules = Rules("DuckDB", _TYPES, refers_ahead=False)
+    driver_name = "duckdb"
+
+    def prepare(self) -> None:
+        """Read the version and make the folder; raises InputError for a package that is too old."""
+        version = self.driver.__version__
+        self.version = f"DuckDB {version}"
+        if int(version.split(".")[0]) < _OLDEST:
+            raise InputError(f"{self.version} is too old: pip install -U 'duckdb>={_OLDEST}.0'")
+        try:
+            Path(self.address.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.address.shown}: no folder can be made there ({error.strerror}): name another"
+            ) from None
+
+    def state(self, name: str) -> State:
+        """Return whether a file exists: it was complete when it was moved there."""
+        return "full" if self._file(name).exists() else "absent"
+
+    def drop(self, name: str) -> None:
+        """Remove a file."""
+        self._file(name).unlink(missing_ok=True)
+
+    def let_read(self, name: str, readers: Sequence[str]) -> None:
+        """Raise InputError: a file has no users."""
+        raise InputError(f"--reader {readers[0]}: the file {self._file(name)} has no users: leave it out with duckdb:")
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Writer]:
+        """Yield a writer of a file next to the database's place."""
+        part = Path(self.address.folder, f"{name}.duckdb.part")
+        _remove(part)
+        try:
+            with closing(self.driver.connect(part)) as connection:
+                connection.execute("SET enable_progress_bar = false")
+                yield _Writer(connection, self.rules, self.driver.Error)
+            part.replace(self._file(name))
+        except self.driver.Error as error:
+            raise self.refused(f"{name} cannot be written", error) from error
+        finally:
+            _remove(part)
+
+    def _file(self, name: str) -> Path:
+        return Path(self.address.folder, f"{name}.duckdb")
+
+
+class _Writer(Writer):
+    """A connection to a new file."""
+
+    declares_keys = True
+
+    def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
+        columns = ", ".join(f"unnest(?::{self.type_of(table, column)}[])" for column in table.columns)
+        insert = f"INSERT INTO {self.quoted(table.name)} SELECT {columns}"
+        self.connection.execute("BEGIN")
+        for chunk in rows:
+            self.connection.execute(insert, [list(column) for column in zip(*chunk, strict=True)])
+        self.connection.execute("COMMIT")
+
+
+def _remove(part: Path) -> None:
+    for path in (part, Path(f"{part}.wal")):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,361 @@
+"""PostgreSQL: databases that are written in one transaction each, and a database that is read."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ_SECONDS, Reader, Server, State, Writer
+from jaxrl_sql.databases.engines.catalog import Catalog, Column, ForeignKey, Key, Record, Table, TablePath
+from jaxrl_sql.databases.engines.kinds import Kind, Rows
+from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
+from jaxrl_sql.text2sql.env.readers import revoke_script
+from jaxrl_sql.text2sql.schema.quote import quote_text
+from jaxrl_sql.types import Cell, InputError
+
+_OLDEST = 130_000
+_TYPES: Mapping[Kind, str] = {
+    "integer": "bigint",
+    "real": "double precision",
+    "text": "text",
+    "date": "date",
+    "timestamp": "timestamp",
+    "blob": "bytea",
+}
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_RELATIONS = """
+SELECT count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
+"""
+_NO_OWNER = re.compile(r'ERROR:\s+role ".*" does not exist')
+# COPY's text form escapes these.
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+# Values have one form whatever the settings of the role and the server are, and names have one meaning. Plans use
+# indexes, and a scan starts at the first page, so that the first rows are always the same.
+_SESSION = f"""
+SET client_encoding = 'UTF8'; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
+SET bytea_output = 'hex'; SET standard_conforming_strings = on; SET extra_float_digits = 1;
+SET search_path = pg_catalog; SET quote_all_identifiers = off;
+SET default_transaction_read_only = on; SET lock_timeout = '{LOCK_SECONDS}s'; SET statement_timeout = '{READ_SECONDS}s';
+SET jit = off; SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off;
+SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+"""
+# Partitions are not listed; a partitioned table is read with its partitions. Foreign tables count as views: neither has
+# keys, and the server may take long to read the first rows. Views of extensions are not listed.
+_TABLES = """
+SELECT c.oid::int8, n.nspname, c.relname,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity,
+       c.relkind IN ('v', 'm', 'f')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (c.relkind IN ('r', 'p', 'f') OR c.relkind IN ('v', 'm') AND NOT EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+      )) AND NOT c.relispartition AND c.relpersistence <> 't'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY n.nspname <> 'public', n.nspname, c.oid
+"""
+_COLUMNS = """
+SELECT attrelid::int8, attnum::int8, attname, format_type(atttypid, atttypmod), atttypid::int8, atttypmod, attnotnull,
+       col_description(attrelid, attnum)
+FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2
+"""
+_CATALOG_TYPES = """
+SELECT t.oid::int8, n.nspname, t.typname, t.typtype, t.typcategory, t.typelem::int8, t.typbasetype::int8, t.typtypmod
+FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype <> 'p'
+"""
+_KEYS = """
+SELECT k.conrelid::int8, k.confrelid::int8, k.contype, k.conkey::int8[], k.confkey::int8[],
+       ARRAY(SELECT 'OPERATOR(' || quote_ident(n.nspname) || '.' || o.oprname || ')'
+             FROM unnest(k.conpfeqop) WITH ORDINALITY AS e(oid, place)
+             JOIN pg_operator o ON o.oid = e.oid JOIN pg_namespace n ON n.oid = o.oprnamespace ORDER BY e.place)
+FROM pg_constraint k
+WHERE k.contype IN ('p', 'u', 'f') AND k.conparentid = 0 AND k.conrelid = ANY(%s::oid[])
+ORDER BY k.conrelid, k.contype, k.conname
+"""
+
+# The kinds of built-in types; the sample holds the server's text for the others of PostgreSQL's catalog.
+_KINDS = {
+    "int2": "integer", "int4": "integer", "int8": "integer", "oid": "integer", "float4": "float", "float8": "float",
+    "bool": "boolean", "text": "text", "varchar": "text", "name": "text", "char": "text", "bpchar": "padded",
+    "date": "date", "time": "time", "timetz": "time", "timestamp": "timestamp", "timestamptz": "zoned",
+    "bytea": "bytes",
+}  # fmt: skip
+# Types of extensions, by name.
+_EXTENSIONS = {"citext": "caseless", "hstore": "other", "ltree": "other"}
+
+
+class Postgresql(Server):
+    """A server, by a user who may make databases, or read one."""
+
+    rules = Rules("PostgreSQL", _TYPES, NameRules(63, counts_bytes=True, reserved=_SYSTEM_COLUMNS), holds_nul=False)
+    driver_name = "psycopg2"
+    clients, client_package = ("psql",), "postgresql-client"
+
+    def prepare(self) -> None:
+        """Read the version; raises InputError for a server that is too old."""
+        with closing(self.connect()) as connection:
+            if connection.server_version < _OLDEST:
+                version = connection.server_version // 10_000
+                raise InputError(
+                    f"{self.address.shown}: the server is too old ({version}): PostgreSQL from 13 on is copied to"
+                )
+            self.version = f"PostgreSQL {connection.get_parameter_status('server_version')}"
+
+    def state(self, name: str) -> State:
+        """Return whether a database exists, and holds anything."""
+        if not self.ask("SELECT 1 FROM pg_catalog.pg_database WHERE datname = %s", name):
+            return "absent"
+        return "full" if self.ask(_RELATIONS, database=name)[0][0] else "empty"
+
+    def drop(self, name: str) -> None:
+        """Remove a database, and end its connections."""
+        self.ask(f"DROP DATABASE IF EXISTS {self.quoted(name)} WITH (FORCE)")
+
+    def let_read(self, name: str, readers: Sequence[str]) -> None:
+        """Let roles read a database; a superuser takes from everybody the functions that no reader needs."""
+        roles = self.listed(readers)
+        self.ask(f"GRANT CONNECT ON DATABASE {self.quoted(name)} TO {roles}")
+        self.ask(f"GRANT USAGE ON SCHEMA public TO {roles}", database=name)
+        self.ask(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {roles}", database=name)
+        ((is_superuser,),) = self.ask("SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user")
+        if is_superuser:
+            self.ask(revoke_script(), database=name)
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Writer]:
+        """Yield a writer whose transaction is committed at its end, or rolled back; then let statistics be made."""
+        if self.state(name) == "absent":
+            self.ask(
+                f"CREATE DATABASE {self.quoted(name)} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
+            )
+        with closing(self.connect(name)) as connection:
+            if connection.get_parameter_status("server_encoding") != "UTF8":
+                raise InputError(f"{self.address.named(name)}: its encoding is not UTF8: let the copy make it")
+            connection.autocommit = False
+            try:
+                writer = _Writer(connection, self.rules, self.driver.Error)
+                yield writer
+                connection.commit()
+                connection.autocommit = True
+                writer.run("ANALYZE")
+            except self.driver.Error as error:
+                raise self.refused(f"the database {name} cannot be written", error) from error
+
+    def reader(self) -> Reader:
+        """Open the address's database to read it."""
+        return _Reader(self)
+
+    def client_options(self, database: str) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of psql."""
+        arguments = ["--no-psqlrc", "--quiet", "--output", os.devnull, "--dbname", self.address.told(database)]
+        return arguments, {"PGPASSWORD": self.address.password}
+
+    def is_harmless(self, line: str) -> bool:
+        """Return whether the owner of a dump's table is missing here."""
+        return _NO_OWNER.search(line) is not None
+
+    def _connect(self, database: str, *, reads: bool) -> Any:
+        address = self.address
+        connection = self.driver.connect(
+            host=address.host, port=address.port, user=address.user, password=address.password or None,
+            dbname=database or "postgres", connect_timeout=CONNECT_SECONDS, client_encoding="UTF8",
+            application_name="jaxrl_sql.databases", **address.tls_settings(),
+        )  # fmt: skip
+        connection.autocommit = True
+        if reads:
+            with connection.cursor() as cursor:
+                cursor.execute(_SESSION)
+        return connection
+
+
+class _Writer(Writer):
+    """A transaction that writes a database."""
+
+    streams = 0
+
+    def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.copy_expert(f"COPY {self.quoted(table.name)} FROM STDIN", _Stream(map(_copied, rows)))
+
+    def finish(self, tables: Sequence[PlannedTable]) -> list[str]:
+        lines = super().finish(tables)
+        # Everybody may make temporary tables, and before 15 others, too.
+        self.run(f"REVOKE ALL ON DATABASE {self.quoted(self.connection.info.dbname)} FROM PUBLIC")
+        self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        return lines
+
+    def index(self, table: PlannedTable, place: int) -> str:
+        return f"CREATE INDEX ON {self.quoted(table.name)} ({self.listed(table.indexes[place])})"
+
+    def type_of(self, table: PlannedTable, column: PlannedColumn) -> str:
+        return super().type_of(table, column) + (' COLLATE "C"' if column.kind == "text" else "")
+
+    def literal(self, text: str) -> str:
+        return "E" + quote_text(text.replace("\\", "\\\\"))
+
+    def stream(self) -> Any:
+        self.streams += 1
+        return self.connection.cursor(f"copied_{self.streams}")
+
+    def attempt(self, what: str, sql: str) -> list[str]:
+        self.run("SAVEPOINT before")
+        lines = super().attempt(what, sql)
+        self.run("ROLLBACK TO SAVEPOINT before" if lines else "RELEASE SAVEPOINT before")
+        return lines
+
+
+class _Stream:
+    """Blocks of bytes as a file that is read."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self.blocks = blocks
+        self.left = b""
+
+    def read(self, size: int) -> bytes:
+        if not self.left:
+            self.left = next(self.blocks, b"")
+        block, self.left = self.left[:size], self.left[size:]
+        return block
+
+
+def _copied(rows: Rows) -> bytes:
+    """Return rows in COPY's text form."""
+    return "".join("\t".join(map(_cell, row)) + "\n" for row in rows).encode()
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return "\\N"
+    if isinstance(value, str):
+        return value.translate(_ESCAPES)
+    return f"\\\\x{value.hex()}" if isinstance(value, bytes) else repr(value)
+
+
+class _Reader(Reader):
+    """A database that is read."""
+
+    reasons: ClassVar = {"55P03": "locked", "57014": "slow", "42P01": "changed", "42703": "changed"}
+
+    def catalog(self) -> Catalog:
+        try:
+            with self.connection.cursor() as cursor:
+                return _catalog(cursor)
+        except self.driver.Error as error:
+            raise self.failed(self.shown, error) from None
+
+    def parents(self, parent: Table, key: ForeignKey, keys: Sequence[Key]) -> list[Record]:
+        columns = zip(zip(*keys, strict=True), key.types, strict=True)
+        arrays = ", ".join(f"{_array(values)}::{kind}[]" for values, kind in columns)
+        names = [f"c{place}" for place in range(len(key.columns))]
+        sides = zip(key.targets, key.operators, names, strict=True)
+        on = " AND ".join(f"p.{self.quoted(target)} {operator} k.{name}" for target, operator, name in sides)
+        wanted = ", ".join(f"p.{self.quoted(name)}" for name in parent.names)
+        keyed = f"unnest({arrays}) AS k({', '.join(names)})"
+        return self.run(parent.title, f"SELECT {wanted} FROM {keyed} JOIN {self.path(parent)} AS p ON {on}")
+
+    def texts(self, sql: str) -> list[Record]:
+        extensions = self.driver.extensions
+        as_text = extensions.new_type(tuple(extensions.string_types), "TEXT", lambda value, _cursor: value)
+        with self.connection.cursor() as cursor:
+            extensions.register_type(as_text, cursor)
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def code(self, error: Any) -> object:
+        return error.pgcode
+
+
+def _array(values: Sequence[str]) -> str:
+    """Return the literal of an array of texts, before its cast."""
+    inside = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
+    return quote_text("{" + inside + "}")
+
+
+class _Type(NamedTuple):
+    schema: str
+    name: str
+    variety: str
+    category: str
+    element: int
+    base: int
+    modifier: int
+
+
+def _catalog(cursor: Any) -> Catalog:
+    """Return the tables that the role can read, their foreign keys, and a line for each omission."""
+
+    def select(sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        cursor.execute(sql, values or None)
+        return cursor.fetchall()
+
+    paths: dict[int, TablePath] = {}
+    views = set()
+    notes = []
+    for oid, schema, name, is_readable, has_policies, is_view in select(_TABLES):
+        if is_readable:
+            paths[oid] = (schema, name)
+            views |= {oid} if is_view else set()
+        else:
+            notes.append(f"{schema}.{name} is left out: the role may not read it")
+        if is_readable and has_policies:
+            notes.append(f"{schema}.{name} has row security: only rows that the role may see are sampled")
+    types = {oid: _Type(*rest) for oid, *rest in select(_CATALOG_TYPES)}
+    columns: dict[int, dict[int, Column]] = defaultdict(dict)
+    for oid, number, name, shown, kind, modifier, not_null, comment in select(_COLUMNS, [*paths]):
+        columns[oid][number] = Column(name, shown, _kind(kind, modifier, types), not_null, comment or "")
+    keys = select(_KEYS, [*paths])
+    tables = tuple(replace(_table(oid, path, columns[oid], keys), is_view=oid in views) for oid, path in paths.items())
+    return Catalog(tables, tuple(_foreign_keys(keys, paths, columns)), tuple(notes))
+
+
+def _table(oid: int, path: TablePath, columns: Mapping[int, Column], keys: Sequence[Sequence[Any]]) -> Table:
+    names = [
+        (kind, tuple(columns[number].name for number in numbers)) for key, _, kind, numbers, *_ in keys if key == oid
+    ]
+    primary = next((key for kind, key in names if kind == "p"), ())
+    return Table(path, tuple(columns.values()), primary, tuple(key for kind, key in names if kind == "u"), primary)
+
+
+def _foreign_keys(
+    keys: Sequence[Sequence[Any]], paths: Mapping[int, TablePath], columns: Mapping[int, Mapping[int, Column]]
+) -> Iterator[ForeignKey]:
+    """Yield the foreign keys between tables that can be read."""
+    for child, parent, kind, numbers, targets, operators in keys:
+        if kind == "f" and parent in paths:
+            sources = [columns[child][number] for number in numbers]
+            yield ForeignKey(
+                paths[child],
+                tuple(column.name for column in sources),
+                paths[parent],
+                tuple(columns[parent][number].name for number in targets),
+                tuple(column.type for column in sources),
+                tuple(operators),
+            )
+
+
+def _kind(oid: int, modifier: int, types: Mapping[int, _Type]) -> str:
+    """Return the kind of a type's values; "" for composite types, and for most types of extensions."""
+    kind = types.get(oid)
+    if kind is None or kind.variety not in "bderm":
+        return ""
+    if kind.variety == "d":
+        return _kind(kind.base, kind.modifier, types)
+    if kind.category == "A" and kind.element:
+        return "other" if _kind(kind.element, -1, types) else ""
+    if kind.variety != "b":
+        return "text" if kind.variety == "e" else "other"
+    if kind.schema != "pg_catalog":
+        return _EXTENSIONS.get(kind.name, "")
+    return _numeric(modifier) if kind.name == "numeric" else _KINDS.get(kind.name, "other")
+
+
+def _numeric(modifier: int) -> str:
+    """Return `whole` for a numeric that was declared without decimals."""
+    if modifier < 0:
+        return "numeric"
+    scale = (modifier - 4) & 0x7FF
+    return "whole" if scale == 0 or scale >= 0x400 else "numeric"  # 11 bits with a sign

@@ -1,0 +1,26 @@
+"""The engines by the names that addresses have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxrl_sql.databases.engines.base import Engine, Server
+from jaxrl_sql.databases.engines.duckdb import Duckdb
+from jaxrl_sql.databases.engines.mysql import Mysql
+from jaxrl_sql.databases.engines.postgresql import Postgresql
+from jaxrl_sql.text2sql.env.address import Address
+from jaxrl_sql.types import InputError
+
+SERVERS: Mapping[str, type[Server]] = {"postgresql": Postgresql, "mysql": Mysql}
+"""Engines whose databases can be sampled."""
+
+_TARGETS: Mapping[str, type[Engine]] = {**SERVERS, "duckdb": Duckdb}
+
+
+def open_target(address: Address) -> Engine:
+    """Return an engine that is written; raises InputError if it is unreachable or too old, or without its driver."""
+    if address.engine not in _TARGETS:
+        raise InputError(f"{address.engine}: there are {', '.join(_TARGETS)}")
+    engine = _TARGETS[address.engine](address)
+    engine.prepare()
+    return engine

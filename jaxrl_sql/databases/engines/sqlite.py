@@ -1,0 +1,158 @@
+"""SQLite: a file that is read at one moment, and a file that is written."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jaxrl_sql.databases.engines.base import Writer
+from jaxrl_sql.databases.engines.kinds import CHUNK, Rows, Seen, decode_text, is_dated, look, merged
+from jaxrl_sql.databases.engines.tables import Index, NameRules, PlannedTable, Rules, SourceTable
+from jaxrl_sql.text2sql.schema.cache import content_of
+from jaxrl_sql.text2sql.schema.read import ForeignKey, Schema, Table, read_schema
+from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
+from jaxrl_sql.types import InputError
+
+_NAMES = NameRules()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A SQLite file, its identifier, and a hash of its content as the copy began."""
+
+    db_id: str
+    path: Path
+    digest: str
+
+
+class Source:
+    """A SQLite file that is being read, in one transaction: another session changes nothing that is read here."""
+
+    def __init__(self, file: SourceFile, connection: sqlite3.Connection) -> None:
+        self.file = file
+        self.connection = connection
+
+    def tables(self, left_out: frozenset[tuple[str, str]]) -> list[SourceTable]:
+        """Read all tables, once each, without the (table, column) that are left out, in lower case."""
+        return [self._table(_without(table, left_out)) for table in self.schema().tables]
+
+    def schema(self) -> Schema:
+        """Return the tables that are declared, without views."""
+        schema, views = read_schema(self.file.path), self.views()
+        return replace(schema, tables=tuple(table for table in schema.tables if table.name not in views))
+
+    def views(self) -> list[str]:
+        """Return the names of views, which are not copied."""
+        return [name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+
+    def collated(self) -> list[str]:
+        """Return the names of tables that compare some column otherwise than byte by byte."""
+        tables = self.connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL")
+        return [name for name, sql in tables if re.search(r"\bcollate\s+['\"`\[]?(nocase|rtrim)\b", sql, re.IGNORECASE)]
+
+    def rows(self, table: Table) -> Iterator[Rows]:
+        """Yield a table's rows, CHUNK at a time, as SQLite holds them."""
+        names = _NAMES.listed(column.name for column in table.columns)
+        cursor = self.connection.execute(f"SELECT {names} FROM {_NAMES.quoted(table.name)}")
+        while rows := cursor.fetchmany(CHUNK):
+            yield rows
+
+    def orphans(self, table: Table, key: ForeignKey) -> int:
+        """Return how many rows refer to a row that is not there."""
+        columns = [f"c.{_NAMES.quoted(name)}" for name in key.columns]
+        targets = [f"p.{_NAMES.quoted(name)}" for name in key.targets]
+        refers = " AND ".join(f"{name} IS NOT NULL" for name in columns)
+        equal = " AND ".join(f"{target} = {column}" for target, column in zip(targets, columns, strict=True))
+        parent, child = map(_NAMES.quoted, (key.table, table.name))
+        there = f"SELECT 1 FROM {parent} AS p WHERE {equal}"
+        return self._number(f"SELECT COUNT(*) FROM {child} AS c WHERE {refers} AND NOT EXISTS ({there})")
+
+    def repeated(self, table: Table, columns: Sequence[str]) -> int:
+        """Return how many combinations of values are repeated once all are text."""
+        texts = [f"CAST({_NAMES.quoted(name)} AS TEXT)" for name in columns]
+        known = " AND ".join(f"{text} IS NOT NULL" for text in texts)
+        name = _NAMES.quoted(table.name)
+        groups = f"SELECT 1 FROM {name} WHERE {known} GROUP BY {', '.join(texts)} HAVING COUNT(*) > 1"
+        return self._number(f"SELECT COUNT(*) FROM ({groups})")
+
+    def _number(self, sql: str) -> int:
+        return int(self.connection.execute(sql).fetchone()[0])
+
+    def _table(self, table: Table) -> SourceTable:
+        seen = [Seen() for _ in table.columns]
+        dated = [is_dated(column.type) for column in table.columns]
+        for rows in self.rows(table):
+            parts = zip(seen, zip(*rows, strict=True), dated, strict=True)
+            seen = [merged(before, look(values, is_dated=dates)) for before, values, dates in parts]
+        indexes = list(self._indexes(table))
+        plain = [index for index in indexes if index is not None]
+        return SourceTable(table, tuple(seen), tuple(plain), len(indexes) - len(plain))
+
+    def _indexes(self, table: Table) -> Iterator[Index | None]:
+        """Yield a table's indexes but its primary key's; None is one of a part of the rows, or of expressions."""
+        spelled = {column.name.lower(): column.name for column in table.columns}
+        indexes = self.connection.execute(
+            'SELECT name, "unique", origin, partial FROM pragma_index_list(?) ORDER BY seq DESC', (table.name,)
+        ).fetchall()
+        for name, is_unique, origin, is_partial in indexes:
+            if origin == "pk":
+                continue
+            parts = self.connection.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", (name,)).fetchall()
+            columns = [spelled.get(str(column).lower()) for (column,) in parts]
+            known = tuple(column for column in columns if column is not None)
+            yield Index(known, bool(is_unique)) if len(known) == len(columns) and not is_partial else None
+
+
+@contextmanager
+def open_source(file: SourceFile) -> Iterator[Source]:
+    """Open a file to read all of it at one moment; raises InputError where it cannot be read, or changes meanwhile."""
+    try:
+        with closing(open_read_only(file.path)) as connection:
+            connection.text_factory = decode_text
+            connection.execute("BEGIN")
+            connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            yield Source(file, connection)
+    except sqlite3.Error as error:
+        raise InputError(f"{file.path}: cannot be read ({error})") from error
+    if content_of(file.path) != file.digest:
+        raise InputError(f"{file.path} changed while it was copied: run the command again when nobody writes to it")
+
+
+class SqliteWriter(Writer):
+    """A SQLite file that is being written, with the types of another engine."""
+
+    declares_keys = True
+
+    def __init__(self, connection: sqlite3.Connection, rules: Rules) -> None:
+        super().__init__(connection, rules._replace(names=_NAMES), sqlite3.Error)
+
+    def load(self, table: PlannedTable, rows: Iterable[Rows]) -> None:
+        """Write a table's rows, without the escapes of broken bytes."""
+        places = ", ".join("?" * len(table.columns))
+        for chunk in rows:
+            self.connection.executemany(
+                f"INSERT INTO {self.quoted(table.name)} VALUES ({places})", map(_storable, chunk)
+            )
+
+
+def _storable(row: Sequence[object]) -> tuple[object, ...]:
+    """Return a row without the escapes that text of broken bytes has."""
+    return tuple(cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell for cell in row)
+
+
+def _without(table: Table, left_out: frozenset[tuple[str, str]]) -> Table:
+    """Return a table without some columns, and without the foreign keys that they are of."""
+    columns = tuple(column for column in table.columns if (table.name.lower(), column.name.lower()) not in left_out)
+    if len({column.name for column in columns} & {*table.primary_key}) < len(table.primary_key):
+        columns = tuple(replace(column, primary_key=0) for column in columns)
+    keys = tuple(
+        key
+        for key in table.foreign_keys
+        if not any((table.name.lower(), name.lower()) in left_out for name in key.columns)
+        and not any((key.table.lower(), name.lower()) in left_out for name in key.targets)
+    )
+    return Table(table.name, columns, keys)

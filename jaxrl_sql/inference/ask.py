@@ -1,0 +1,287 @@
+"""Ask a database a question: a model or an endpoint writes SQL, the executor runs it, and a vote chooses one result."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl_sql.config import EvaluateConfig, Override, TrainConfig, changed, load_config
+from jaxrl_sql.config.load import COMMAND_LINE
+from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
+from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.runtime.endpoint import endpoint_values
+from jaxrl_sql.runtime.model_locator import defaults_for, fetched
+from jaxrl_sql.runtime.terminal import printable
+from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
+from jaxrl_sql.types import Example, InputError, Response
+
+if TYPE_CHECKING:
+    from jaxrl_sql.text2sql.evals.records import Answered
+    from jaxrl_sql.text2sql.evals.vote import Ballot
+
+LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 30_000}
+"""Limits of the executor for a person's or an agent's queries."""
+
+_TEMPERATURE = 0.8
+_NO_ROOM = "cut where the model has no position left"
+
+
+class Candidate(NamedTuple):
+    """A query that some of the answers wrote, the votes of its result, and how it ended."""
+
+    sql: str
+    answers: int
+    votes: float
+    outcome: Outcome
+
+
+class Reply(NamedTuple):
+    """A reply to a question: the chosen SQL and its result, the answer that holds it, and all candidates.
+
+    `answers` were sampled; `votes` are those of each result, the chosen one's first, and none where nothing ran.
+    `finish_reason` is that of the answer; `note` reports answers that are incomplete, with the setting to raise.
+    """
+
+    sql: str | None
+    outcome: Outcome | None
+    response: Response
+    candidates: tuple[Candidate, ...]
+    answers: int
+    votes: tuple[float, ...]
+    finish_reason: str = ""
+    note: str = ""
+
+    @property
+    def margin(self) -> float:
+        """Return by how many votes the chosen result leads the next; by `soft` they are summed similarities."""
+        first, second = (*self.votes, 0.0, 0.0)[:2]
+        return first - second
+
+
+Ask = Callable[[Sequence[Example]], list[Reply]]
+"""Answers questions, several at a time."""
+
+
+def ask_config(
+    model: str,
+    overrides: Sequence[Override] = (),
+    *,
+    files: Sequence[Path] | None = None,
+    endpoint: str | None = None,
+    recipe: str | None = None,
+    samples: int | None = None,
+    origin: str = COMMAND_LINE,
+) -> TrainConfig:
+    """Return the configuration that asks a model, a path or a name of the hub; with an `endpoint` its name there.
+
+    A model's folder names how it was trained to be asked; `files`, `overrides`, `recipe` and `samples` lie over that.
+    More than one sample gets a temperature. Raises InputError as `load_config` does, where an error calls overrides
+    `origin`, and for a model that is not there.
+    """
+    beneath = defaults_for("" if endpoint else model)
+    beneath["executor"] |= LIMITS
+    above: dict[str, Any] = {"recipe": recipe} if recipe else {}
+    if endpoint:
+        above["evaluate"] = {"model": model}
+        beneath["data"] = {"prompt": "chat"}
+        overrides = [*endpoint_values("evaluate", endpoint), *overrides]
+    else:
+        above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
+    if samples is not None:
+        above["evaluate"] = above.get("evaluate", {}) | {"samples": samples}
+        beneath["evaluate"] = beneath.get("evaluate", {}) | ({"temperature": _TEMPERATURE} if samples > 1 else {})
+    return load_config(files, overrides, beneath, above, origin)
+
+
+def log_line(line: str) -> None:
+    """Log a line on tables that a model is not shown; unless logging is configured it goes to standard error."""
+    logging.getLogger("jaxrl_sql").warning(printable(line))
+
+
+def database_of(
+    db: str,
+    stand_in: Path | None = None,
+    leave_out: Sequence[str] = (),
+    report: Callable[[str], object] = log_line,
+) -> Example:
+    """Return a question without words on a database, a SQLite file or the URL of another engine's.
+
+    `report` takes lines about tables that the model is not shown. Raises InputError for a database that is absent or
+    has no tables, and for `stand_in` and `leave_out` with a SQLite file.
+    """
+    from jaxrl_sql.databases.sample.served import open_served
+    from jaxrl_sql.text2sql.schema.read import read_schema
+
+    if is_served(db):
+        served = open_served(db, stand_in, leave_out, report)
+        path, engine, url = served.shown_by, served.engine, served.url
+    else:
+        path, engine, url = Path(db), "sqlite", ""
+        refuse_leave_out(leave_out, db)
+        if stand_in is not None:
+            raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
+        if not path.is_file():
+            raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
+    schema = read_schema(path)
+    for line in schema.omissions:
+        report(line)
+    if not schema.tables:
+        raise InputError(f"--db {path}: the database has no tables that can be read")
+    return Example("", path.stem, str(path), "", "", dialect=engine, engine_url=url)
+
+
+@contextmanager
+def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
+    """Open the model, or the endpoint, and yield what answers questions, `at_once` of them side by side.
+
+    Raises InputError for a model that cannot be read.
+    """
+    if config.evaluate.base_url:
+        with _opened_endpoint(config) as ask_endpoint:
+            yield ask_endpoint
+        return
+    # Slow to import: the errors so far are reported before.
+    from jaxrl_sql.inference import policy_client as policy
+    from jaxrl_sql.models.ops.rng import Purpose
+    from jaxrl_sql.text2sql.prompts.prompts import make_prompt
+
+    cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
+    with (
+        make_executor(config.executor, config.data.hide) as executor,
+        policy.open_policy_client(
+            config, executor, min(cfg.max_num_seqs, at_once * cfg.samples), Purpose.EVAL, policy.longest_of(cfg)
+        ) as client,
+    ):
+        policy.check_turns(client.recipe, cfg.turns)
+        sampling = policy.sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
+
+        def ask(questions: Sequence[Example]) -> list[Reply]:
+            nonlocal asked
+            examples = [replace(one, uid=f"question {asked + i}") for i, one in enumerate(questions)]
+            prompts = [make_prompt(one, client.style, client.engine.tokenizer, most) for one in examples]
+            pairs = [(one, prompt) for one, prompt in zip(examples, prompts, strict=True) if prompt is not None]
+            if len(pairs) < len(examples):
+                raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
+            longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
+            room = client.engine.model.max_positions - longest  # a person wants what there is
+            fitted = sampling.within(room)
+            answered = policy.answers(client, pairs, fitted, asked, cfg.turns)
+            asked += len(pairs)
+            limit = "" if fitted.longest == sampling.longest else _NO_ROOM
+            if fault := next((one.fault for one in answered if one.fault), ""):
+                raise InputError(f"not answered: {fault}")
+            return [
+                choose_reply(executor, example, answers, cfg, limit)
+                for example, answers in zip(examples, answered, strict=True)
+            ]
+
+        yield ask
+
+
+@contextmanager
+def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
+    """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
+    from jaxrl_sql.inference.endpoint_client import endpoint_answers
+
+    with TemporaryDirectory() as folder, make_executor(config.executor, config.data.hide) as executor:
+        here = changed(config, {"evaluate.out": folder})
+        with endpoint_answers(here, executor, {}, lambda _line: None) as ask_all:
+            numbers = count()
+
+            def ask(questions: Sequence[Example]) -> list[Reply]:
+                examples = [replace(one, uid=f"question {i}") for i, one in enumerate(questions)]
+                answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
+                if fault := next((one.fault for one in answered if one.fault), ""):
+                    raise InputError(f"not answered: {fault}")
+                return [
+                    choose_reply(executor, example, answers, config.evaluate)
+                    for example, answers in zip(examples, answered, strict=True)
+                ]
+
+            yield ask
+
+
+class Asker:
+    """A model that is asked on a thread of its own, which opens it with the first question.
+
+    JAX's current mesh belongs to a thread: several open models have one each, and the caller's stays as it was.
+    """
+
+    def __init__(self, config: TrainConfig, at_once: int = 1) -> None:
+        self.config = config
+        self._at_once = at_once
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
+        self._stack = ExitStack()
+        self._ask: Ask | None = None
+
+    def answer(self, examples: Sequence[Example]) -> list[Reply]:
+        """Return a reply per question; raises InputError for a model that cannot be read and an overlong prompt."""
+        return self._thread.submit(self._answer, examples).result()
+
+    def _answer(self, examples: Sequence[Example]) -> list[Reply]:
+        if self._ask is None:
+            prepare_process()
+            self._ask = self._stack.enter_context(opened(fetched(self.config), self._at_once))
+        return self._ask(examples)
+
+    def close(self) -> None:
+        """Release the model and its executor; a later question opens them again."""
+        self._thread.submit(self._stack.close).result()
+        self._ask = None
+
+
+def choose_reply(
+    executor: Executor, example: Example, answered: Answered, cfg: EvaluateConfig, limit: str = ""
+) -> Reply:
+    """Choose among the answers and run their SQL; `limit` names the limit that cut them where no setting did."""
+    from jaxrl_sql.text2sql.evals.vote import ballots, choose
+
+    ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
+    choice = choose(ballot)
+    counts = Counter(sql for sql in answered.sqls if sql is not None)
+    outcomes = executor.execute_many([(example.database, sql) for sql in counts])
+    found = [
+        Candidate(sql, count, _votes(ballot, answered.sqls.index(sql)), outcome)
+        for (sql, count), outcome in zip(counts.items(), outcomes, strict=True)
+    ]
+    outcome = next((one.outcome for one in found if one.sql == choice.sql), None)
+    ranked = sorted(found, key=lambda one: (one.sql != choice.sql, -one.votes))
+    votes: dict[int, float] = {}
+    for at, result in enumerate(ballot.results):
+        if result >= 0:
+            votes[result] = max(votes.get(result, 0.0), _votes(ballot, at))
+    of_results = tuple(sorted(votes.values(), reverse=True))
+    response = answered.responses[choice.index]
+    reason, note = _ending(answered, choice.index, cfg, limit)
+    return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results, reason, note)
+
+
+def _ending(answered: Answered, at: int, cfg: EvaluateConfig, limit: str) -> tuple[str, str]:
+    """Return the finish reason of answer `at`, and a line on incomplete answers: this one, or else the others."""
+    from jaxrl_sql.text2sql.evals.endings import why_incomplete
+
+    reasons = answered.finish_reasons
+    lines = []
+    for reason in (reasons[at], *sorted(set(reasons))) if reasons else ():
+        if why := limit if limit and reason == "length" else why_incomplete(reason, cfg):
+            who = "the answer is" if reason == reasons[at] else f"{reasons.count(reason)} of {len(reasons)} answers are"
+            lines.append(f"{who} {why}")
+    return (reasons[at] if reasons else ""), next(iter(lines), "")
+
+
+def _votes(ballot: Ballot, at: int) -> float:
+    """Return the votes of a candidate's result: how many have it, or how like the others it is; 0 where it failed."""
+    if ballot.results[at] < 0:
+        return 0.0
+    if ballot.likeness is None:
+        return float(ballot.results.count(ballot.results[at]))
+    ran = [i for i, result in enumerate(ballot.results) if result >= 0 and i != at]
+    return float(ballot.likeness[at, ran].sum())

@@ -1,0 +1,94 @@
+"""From a request for an evaluation to its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import Override, TrainConfig, load_config
+from jaxrl_sql.config.load import COMMAND_LINE, as_published, check_keys
+from jaxrl_sql.runtime.endpoint import endpoint_values
+from jaxrl_sql.runtime.model_locator import defaults_for
+from jaxrl_sql.types import InputError
+
+ONE_ANSWERS = (
+    "give one of --predictions FILE, for each --data one, --model M, and evaluate.base_url=URL evaluate.model=M"
+)
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """A request for an evaluation, over its files and overrides; an empty value leaves the choice to those.
+
+    `data` names folders of benchmarks, `split` the part of each; `predictions` are files, one per folder, of which
+    `sql_field` holds the SQL. Else `model`, a folder, file or name of the hub, answers in the form of `recipe`, or the
+    endpoint at the URL `endpoint`. `system` is a published system, whose paper's prompt, sampling and rule are taken.
+    `allow_missing` leaves out questions without a prediction, `allow_extra` predictions for no question. `out` is the
+    folder to write.
+    """
+
+    data: Sequence[str] = ()
+    split: str = ""
+    predictions: Sequence[str] = ()
+    sql_field: str = ""
+    model: str = ""
+    endpoint: str = ""
+    system: str = ""
+    recipe: str = ""
+    out: str = ""
+    allow_missing: bool = False
+    allow_extra: bool = False
+
+
+def evaluation_config(
+    request: EvaluationRequest,
+    overrides: Sequence[Override] = (),
+    files: Sequence[Path] | None = None,
+    origin: str = COMMAND_LINE,
+) -> TrainConfig:
+    """Return the configuration of an evaluation: a model's own defaults, the files, overrides, and the request on top.
+
+    Raises InputError as `load_config` does, where an error calls overrides `origin`, for a model that is not there, and
+    where neither predictions nor a model or endpoint answer.
+    """
+    overrides = [*endpoint_values("evaluate", request.endpoint), *overrides]
+    check_keys(files, overrides, origin)  # before a model is looked for on the hub
+    model, chat = request.model, {"data": {"prompt": "chat"}}
+    if model:
+        beneath = defaults_for(model)
+    else:  # the file or a value may name one, whose defaults lie beneath both
+        published = _with_system(request, {}, but=("max_prompt_tokens",)) or chat
+        named = load_config(files, overrides, published, origin=origin)
+        model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
+        if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
+            raise InputError(ONE_ANSWERS)
+        beneath = defaults_for(model) | (chat if has_endpoint else {})
+    beneath = _with_system(request, beneath)
+    above: dict[str, Any] = {}
+    names = ("split", "sql_field", "allow_missing", "allow_extra", "out")
+    above["evaluate"] = {name: getattr(request, name) for name in names if getattr(request, name)}
+    above["evaluate"] |= {
+        name: list(getattr(request, name)) for name in ("data", "predictions") if getattr(request, name)
+    }
+    above |= {"recipe": request.recipe} if request.recipe else {}
+    above |= {"model": {"checkpoint": beneath["model"]["checkpoint"]}} if "model" in beneath else {}
+    return load_config(files, overrides, beneath, above, origin)
+
+
+def _with_system(request: EvaluationRequest, beneath: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, Any]:
+    """Return defaults with those of the request's system over them, without some keys of its section `data`."""
+    if not request.system:
+        return dict(beneath)
+    found = as_published(request.system, beneath, bool(request.predictions))
+    return {**found, "data": {name: value for name, value in found.get("data", {}).items() if name not in but}}
+
+
+def check_answerer(config: TrainConfig) -> None:
+    """Raise InputError without a benchmark, and unless predictions, a model or an endpoint alone answer."""
+    cfg = config.evaluate
+    if not cfg.data:
+        raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
+    if sum(map(bool, (cfg.predictions, config.model.checkpoint, cfg.base_url))) != 1:
+        raise InputError(ONE_ANSWERS)

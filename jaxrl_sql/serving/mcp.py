@@ -1,0 +1,206 @@
+"""The MCP server: tools with which agents read a database, and have a model write SQL for it.
+
+Nothing that the tools are given can write: one statement that reads, run by the executor in a sandbox, within its
+budgets, of whose result the first rows are returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.databases.sample.options import is_served
+from jaxrl_sql.inference.ask import Asker, database_of, log_line
+from jaxrl_sql.runtime.plain import exact
+from jaxrl_sql.text2sql.env.address import open_url
+from jaxrl_sql.text2sql.env.executor import Executor, ExecutorError, Outcome, make_executor
+from jaxrl_sql.types import Example, InputError, JaxrlSqlError
+
+NEEDED = "agents are spoken to by the package mcp: pip install 'jaxrl-sql[mcp]'"
+
+MAX_ROWS = 200
+"""Rows of a result that a tool returns, where no other number is set."""
+LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
+_LONGEST_CELL = 2_000
+_LONGEST_SCHEMA = 40_000
+
+
+class Database:
+    """A database that is only read: its queries, plans and schema. `name` is a file, or the URL of a server.
+
+    A result has up to `max_rows` rows. `report` takes lines about tables that the schema leaves out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stand_in: Path | None,
+        executor: Executor,
+        max_rows: int,
+        leave_out: Sequence[str] = (),
+        hide: Sequence[str] = (),
+        report: Callable[[str], object] = log_line,
+    ) -> None:
+        self.hide, self._report = hide, report
+        self.name, self.stand_in, self.leave_out, self.executor = name, stand_in, leave_out, executor
+        self.address = open_url(name) if is_served(name) else str(Path(name))
+        limits = executor.limits
+        cut: dict[str, Any] = {"max_rows": max_rows, "on_excess": "cut"}
+        elsewhere = limits.other_engines
+        self.limits = limits.replace(**cut, other_engines=elsewhere.replace(**cut) if elsewhere else None)
+
+    @cached_property
+    def example(self) -> Example:
+        """Return a question without words on the database; a server's database is shown by a sample."""
+        from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
+
+        database = database_of(self.name, self.stand_in, self.leave_out, self._report)
+        return hide_in_example(database, self.hide)
+
+    def query(self, sql: str) -> dict[str, Any]:
+        """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""
+        return table(self.executor.execute(self.address, sql, limits=self.limits))
+
+    def explain(self, sql: str) -> dict[str, Any]:
+        """Return the engine's plan of a statement, of which nothing is run; raises JaxrlSqlError where it has none."""
+        return table(self.executor.explain(self.address, sql, limits=self.limits))
+
+    def schema(self, tables: Sequence[str] | None) -> str:
+        """Return some tables and views (None: all) as CREATE TABLE statements; of very many their names alone.
+
+        Views are named as such, and so are tables and columns that SQLite cannot read.
+        """
+        from jaxrl_sql.text2sql.schema.quote import quote_name
+        from jaxrl_sql.text2sql.schema.read import read_schema
+        from jaxrl_sql.text2sql.schema.render import ddl, names_only
+
+        whole = read_schema(self.example.db_path, self.example.hide)
+        wanted = {name.casefold() for name in tables or ()}
+        listed = (*whole.tables, *whole.views)
+        known = {table.name.casefold(): table.name for table in listed}
+        if unknown := sorted(wanted - known.keys()):
+            raise JaxrlSqlError(f"no table {unknown[0]!r}; there are {', '.join(known.values())}")
+        part = replace(whole, tables=tuple(table for table in listed if not wanted or table.name.casefold() in wanted))
+        text = ddl(part)
+        views = [quote_name(view.name) for view in whole.views if view in part.tables]
+        notes = [f"views: {', '.join(views)}"] * bool(views) + list(() if wanted else whole.omissions)
+        below = "".join(f"\n\n-- {line}" for line in notes)[:_LONGEST_SCHEMA]
+        if len(text) <= _LONGEST_SCHEMA:
+            return text + below
+        short = names_only(part)[:_LONGEST_SCHEMA] + below
+        return f"{short}\n(names alone, as there is much: name some `tables` to see their columns' types and keys)"
+
+
+def table(outcome: Outcome) -> dict[str, Any]:
+    """Return a result in the types of JSON; raises JaxrlSqlError with status, reason and hint for a failed query."""
+    if outcome.status != "ok":
+        parts = [outcome.status, *(part for part in (outcome.error, outcome.hint) if part)]
+        raise JaxrlSqlError(": ".join(parts[:2]) + (f" ({parts[2]})" if len(parts) > 2 else ""))
+    rows = [[cell(value) for value in row] for row in outcome.rows]
+    return {"columns": outcome.columns, "rows": rows, "is_cut": outcome.is_cut}
+
+
+def cell(value: Any) -> Any:
+    """Return a value as clients read JSON: large integers as text, bytes in hexadecimal, long texts cut."""
+    if value is None or isinstance(value, bool | int):
+        return exact(value)
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)  # JSON has no infinity
+    text = f"x'{value[:_LONGEST_CELL].hex()}'" if isinstance(value, bytes) else str(value)
+    text = text.encode("utf-8", errors="replace").decode("utf-8")
+    return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}… ({len(text)} characters)"
+
+
+def make_server(database: Database, asker: Asker | None) -> Any:
+    """Return the server of a database's tools; without an `asker` none answers questions."""
+    try:
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
+    except ImportError as error:
+        raise InputError(NEEDED) from error
+    server = MCPServer(
+        "jaxrl-sql", log_level="WARNING", instructions="Look at the schema, then query: nothing can be written."
+    )
+    reads = ToolAnnotations(read_only_hint=True, destructive_hint=False)
+
+    def as_tool(work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except (JaxrlSqlError, ExecutorError) as error:
+            raise ToolError(str(error)) from error
+
+    @server.tool(annotations=reads)
+    def schema(tables: list[str] | None = None) -> str:
+        """Show the tables and views as CREATE TABLE statements; `tables` names some of them."""
+        text: str = as_tool(lambda: database.schema(tables))
+        return text
+
+    @server.tool(annotations=reads)
+    def query(sql: str) -> dict[str, Any]:
+        """Run one SQL statement that reads, and return its columns and first rows (`is_cut`: there were more).
+
+        Integers beyond 2^53 are text.
+        """
+        rows: dict[str, Any] = as_tool(lambda: database.query(sql))
+        return rows
+
+    @server.tool(annotations=reads)
+    def explain(sql: str) -> dict[str, Any]:
+        """Show the engine's plan for one SQL statement, without running it."""
+        plan: dict[str, Any] = as_tool(lambda: database.explain(sql))
+        return plan
+
+    if asker is not None:
+        model = asker
+
+        @server.tool(annotations=reads)
+        def ask(question: str, evidence: str = "") -> dict[str, Any]:
+            """Have a model write the SQL that answers a question, run it, and return both.
+
+            `evidence` is background knowledge. With the finish reason `length` the answer, and perhaps its SQL, is
+            cut; `note` reports that.
+            """
+            if not question.strip():
+                raise ToolError("the question is empty")
+            example = replace(as_tool(lambda: database.example), question=question, evidence=evidence)
+            (reply,) = as_tool(lambda: model.answer([example]))
+            note = f" ({reply.note})" if reply.note else ""
+            if reply.sql is None:
+                raise ToolError(f"no SQL in the model's answer{note}")
+            answer = {"sql": reply.sql, "finish_reason": reply.finish_reason, "note": reply.note}
+            try:
+                return answer | database.query(reply.sql)
+            except (JaxrlSqlError, ExecutorError) as error:
+                raise ToolError(f"{error}; the model wrote: {reply.sql}{note}") from error
+
+    return server
+
+
+@contextmanager
+def opened_database(
+    name: str,
+    config: TrainConfig,
+    *,
+    stand_in: Path | None = None,
+    leave_out: Sequence[str] = (),
+    max_rows: int = MAX_ROWS,
+    report: Callable[[str], object] = log_line,
+) -> Iterator[Database]:
+    """Open a database, a SQLite file or a server's URL; raises InputError where it cannot be read."""
+    with make_executor(config.executor, config.data.hide) as executor:
+        database = Database(name, stand_in, executor, max_rows, leave_out, config.data.hide, report)
+        try:
+            outcome = executor.execute(database.address, "SELECT 1")
+        except ExecutorError as error:
+            raise InputError(f"--db: {error}") from error
+        if outcome.status != "ok":
+            raise InputError(f"--db: {outcome.status}: {outcome.error or ''}")
+        if leave_out or config.data.hide:
+            database.schema(None)  # an unknown name fails before a client is served
+        yield database

@@ -1,0 +1,101 @@
+"""The HTTP server of a model and its adapters."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.policy_client import open_policy_client
+from jaxrl_sql.models.lora import load_adapters, policy_params
+from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.rollout import Engine
+from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
+from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.types import InputError
+
+NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip install 'jaxrl-sql[serve]'"
+
+
+def serve(
+    config: TrainConfig,
+    name: str,
+    adapters: Sequence[tuple[str, Path]],
+    host: str,
+    port: int,
+    queue: int,
+    announce: Callable[[str], object],
+) -> None:
+    """Serve a model by its `name`, with adapters by theirs, until Ctrl-C or SIGTERM.
+
+    `announce` gets a line with the address when the server listens; `queue` requests may wait.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - an optional package
+
+        from jaxrl_sql.serving.app import make_app  # noqa: PLC0415
+        from jaxrl_sql.serving.batcher import Batcher  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(NEEDED) from error
+    with (
+        _listening(host, port) as listener,
+        open_engines(config, adapters, name) as engines,
+        (batcher := Batcher(engines, queue)).running(),
+    ):
+        address, port = listener.getsockname()[:2]
+        dates = {name: config.data.date} | {label: date_of(folder) or config.data.date for label, folder in adapters}
+        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(address).is_loopback, dates)
+        settings = uvicorn.Config(
+            app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
+        )
+        at = f"[{address}]" if ":" in address else address
+        announce(f"http://{at}:{port}/v1 serves {', '.join(engines)}")
+        uvicorn.Server(settings).run(sockets=[listener])
+
+
+@contextmanager
+def open_engines(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str) -> Iterator[dict[str, Any]]:
+    """Open a model and its adapters, and yield their engines by name; they share the model's weights.
+
+    Raises InputError for what cannot be read, and for a name that is given twice.
+    """
+    cfg = config.evaluate
+    with (
+        make_executor(config.executor, config.data.hide) as executor,
+        open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
+    ):
+        base = client.engine
+        if not isinstance(base, Engine):
+            raise InputError("serve samples from one copy of the model: rollout.mesh=training")
+        engine_config = replace(base.config, rounds_groups=True)
+        engines = {name: Engine(base.model, base.params, base.tokenizer, engine_config)}
+        for label, folder in adapters:
+            if label in engines:
+                raise InputError(f"--adapter {label}={folder}: the name {label} is taken")
+            params = policy_params(load_adapters(folder, base.model), base.params)
+            engines[label] = Engine(base.model, params, base.tokenizer, engine_config)
+        for engine in engines.values():
+            engine.vocabulary = base.vocabulary
+        yield engines
+
+
+def date_of(adapters: Path) -> str:
+    """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
+    with suppress(InputError):
+        return load_config(adapters.resolve().parent / RUN_CONFIG).data.date
+    return ""
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; raises InputError where the address cannot be had."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--host {host} --port {port}: {reason}; another --port, or 0 for any, may be free") from error

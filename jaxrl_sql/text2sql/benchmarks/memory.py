@@ -1,0 +1,30 @@
+"""A set of questions that a caller in Python passes as a list, in place of a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxrl_sql.text2sql.benchmarks.benchmark import Benchmark
+from jaxrl_sql.types import Example, InputError
+
+
+def benchmark_of(examples: Sequence[Example], name: str) -> Benchmark:
+    """Return examples as a set, judged by `test_suite` where one of them has a suite, else by `bird`.
+
+    Raises InputError, which calls the list `name`, for an empty list, another type than Example, a repeated id, and a
+    database file that is not there.
+    """
+    if not examples:
+        raise InputError(f"{name}: no example in it")
+    if strange := next((one for one in examples if not isinstance(one, Example)), None):
+        raise InputError(f"{name}: a {type(strange).__name__} is no Example of jaxrl_sql")
+    uid, count = Counter(one.uid for one in examples).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{name}: {count} examples have the id {uid!r}, and each needs one of its own")
+    files = {one.db_path: one.uid for one in reversed(examples)}
+    if absent := next((path for path in files if not Path(path).is_file()), None):
+        raise InputError(f"{name}: {files[absent]}: {absent}: no such file")
+    rule = "test_suite" if any(one.suite for one in examples) else "bird"
+    return Benchmark("plain", rule, tuple(examples), order=tuple(one.uid for one in examples))

@@ -1,0 +1,70 @@
+"""Python values that a caller passes to a training next to its configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.inference.fingerprint import digest_of
+from jaxrl_sql.inference.questions import PassedQuestions
+from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
+from jaxrl_sql.text2sql.rewards.score import RewardFunction
+from jaxrl_sql.types import Example, InputError
+
+Callback = Callable[[int, Mapping[str, Any]], object]
+"""Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
+
+DIR, TRAIN = "memory", "examples"
+"""`data.dir` and `data.train` of a run whose questions were passed."""
+
+
+class CallerInputs(NamedTuple):
+    """A callback, a reward function, training examples, and sets to evaluate on by name; None: the configuration's.
+
+    `examples` take the place of the folder `data.dir`: without `evals` nothing is evaluated then.
+    """
+
+    callback: Callback | None = None
+    reward: RewardFunction | None = None
+    examples: Sequence[Example] | None = None
+    evals: Mapping[str, Sequence[Example]] | None = None
+
+    def questions(self) -> PassedQuestions:
+        """Return the examples as sets; raises InputError for a set that cannot be used."""
+        evals: dict[str, Benchmark] | None = None if self.examples is None else {}
+        if self.evals is not None:
+            evals = {name: benchmark_of(examples, f"evals: {name}") for name, examples in self.evals.items()}
+        train = None if self.examples is None else benchmark_of(self.examples, TRAIN)
+        return PassedQuestions(train, evals)
+
+    def config(self, config: TrainConfig) -> TrainConfig:
+        """Return the configuration with names for the passed examples, which a run's folder keeps.
+
+        Raises InputError for a setting that needs a folder of questions.
+        """
+        values: dict[str, Any] = {"data.evals": list(self.evals)} if self.evals else {}
+        if self.examples is not None:
+            if config.data.shots:
+                raise InputError(f"examples: data.shots={config.data.shots} needs the training questions in a folder")
+            values |= {"data.source": "folder", "data.dir": DIR, "data.train": TRAIN}
+        train = values.get("data.train", config.data.train)
+        if train in (self.evals or ()):
+            raise InputError(f"evals: {train} is the name of the training set: choose another")
+        return changed(config, values)
+
+    def hashes(self) -> dict[str, str]:
+        """Return a hash of the reward function's source, which a resumed run compares."""
+        if self.reward is None:
+            return {}
+        function = inspect.unwrap(self.reward)
+        source = getattr(function, "__qualname__", type(function).__qualname__)
+        with suppress(OSError, TypeError):  # typed in, compiled, or an object
+            source = inspect.getsource(function)
+        return {"reward": digest_of(source)}
+
+
+NOTHING = CallerInputs()
+"""A run by its configuration alone."""

@@ -1,0 +1,208 @@
+"""Files that start a run on several hosts: a batch script of Slurm, a JobSet, a script for a Cloud TPU VM."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.types import InputError
+
+GRACE_S = 300
+"""How long before the end a run hears of it: a step is finished and saved in that time."""
+_PORT = 8476  # JAX's own for TPUs
+_RESTARTS = 1000
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a run is started on several hosts; the fields are the options of the command `launch`."""
+
+    form: str
+    hosts: int
+    files: Sequence[Path]
+    overrides: Sequence[str]
+    chips: int
+    tasks: int
+    time: str
+    partition: str
+    image: str
+    claim: str
+    accelerator: str
+    zone: str
+    name: str
+    folder: str
+    program: str
+
+
+def train_command(launch: LaunchOptions) -> list[str]:
+    """Return the words that every host runs: the same each time, so that it begins the run, or goes on with it."""
+    files = [word for file in launch.files for word in ("--config", str(file))]
+    return [*shlex.split(launch.program), "train", *files, *launch.overrides, "mesh.processes=0", "run.resume=true"]
+
+
+def slurm(launch: LaunchOptions, config: TrainConfig) -> str:
+    """Return a batch script: a task a host unless `--tasks` says more, queued again until the model is there."""
+    asks = [
+        f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
+        *([f"--gpus-per-node={launch.chips}"] if launch.chips else []),
+        *([f"--partition={shlex.quote(launch.partition)}"] if launch.partition else []),
+        *([f"--time={shlex.quote(launch.time)}", f"--signal=TERM@{GRACE_S}"] if launch.time else []),
+        "--requeue", "--open-mode=append", f"--chdir={shlex.quote(launch.folder)}", f"--output={launch.name}-%j.log",
+    ]  # fmt: skip
+    return f"""#!/bin/bash
+# Submit it with `sbatch FILE`. {launch.folder}, with what the configuration names, is on storage that all hosts see.
+{"".join(f"#SBATCH {one}{chr(10)}" for one in asks)}
+# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. Who cancels a job
+# sends one to this script, too, and wants no more of it.
+cancelled=
+trap 'cancelled=1' TERM
+srun --kill-on-bad-exit=1 {shlex.join(train_command(launch))}
+code=$?
+if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{config.run.dir}/model/config.json")} ]; then
+    exit $code
+fi
+# It was asked to stop before its end, and goes on in its next turn.
+scontrol requeue "$SLURM_JOB_ID"
+"""
+
+
+def jobset(launch: LaunchOptions, config: TrainConfig) -> str:
+    """Return a JobSet: an indexed job of a pod a host, which is started again as a whole when a pod of it fails."""
+    if not launch.image:
+        raise InputError("--image is missing: the container image that holds jaxrl-sql and its JAX")
+    if not launch.claim:
+        raise InputError(
+            "--claim is missing: the persistent volume claim that all pods mount at the folder of --folder"
+        )
+    done = shlex.quote(f"{config.run.dir}/model/config.json")
+    # A pod that saved and ended before its run did is no success: a failure starts the set again.
+    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
+    # The name that a headless service gives to the pod of index 0.
+    first = f"{launch.name}-hosts-0-0.{launch.name}:{_PORT}"
+    index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
+    container: dict[str, Any] = {
+        "name": "run",
+        "image": launch.image,
+        "command": ["bash", "-c", run],
+        "env": [
+            {"name": "JAX_COORDINATOR_ADDRESS", "value": first},
+            {"name": "JAX_NUM_PROCESSES", "value": str(launch.hosts)},
+            {"name": "JAX_PROCESS_ID", "valueFrom": index},
+        ],
+        "ports": [{"containerPort": _PORT}],
+        "volumeMounts": [{"name": "storage", "mountPath": launch.folder}],
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_S,
+        "containers": [container],
+        "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": launch.claim}}],
+    }
+    if launch.chips:
+        kind = "google.com/tpu" if launch.accelerator else "nvidia.com/gpu"
+        container["resources"] = {"limits": {kind: launch.chips}}
+    if launch.accelerator:
+        accelerator, _, topology = launch.accelerator.partition(":")
+        pod["nodeSelector"] = {
+            "cloud.google.com/gke-tpu-accelerator": accelerator,
+            "cloud.google.com/gke-tpu-topology": topology,
+        }
+    job = {
+        "parallelism": launch.hosts,
+        "completions": launch.hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": pod},
+    }
+    whole = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": launch.name},
+        "spec": {
+            "failurePolicy": {"maxRestarts": _RESTARTS},
+            "replicatedJobs": [{"name": "hosts", "replicas": 1, "template": {"spec": job}}],
+        },
+    }
+    comment = "# Submit it with `kubectl apply -f FILE`, where JobSet is installed."
+    return f"{comment}\n{yaml.safe_dump(whole, sort_keys=False)}"
+
+
+def tpu_vm(launch: LaunchOptions, config: TrainConfig) -> str:
+    """Return a script that starts the run on all hosts of a Cloud TPU VM, and again after a preemption."""
+    hosts = launch.hosts
+    if not (launch.accelerator and launch.zone):
+        raise InputError("--accelerator and --zone are missing, as in --accelerator v5p-64 --zone us-east5-a")
+    done, image = shlex.quote(f"{config.run.dir}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
+    run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
+    return f"""#!/bin/bash
+# Run it where gcloud is signed in. It makes a spot TPU VM of {hosts} hosts and starts the run on all, again after
+# a preemption. {launch.folder} is on storage that all hosts mount, and jaxrl-sql is installed on them (--image).
+set -euo pipefail
+name={shlex.quote(launch.name)} zone={shlex.quote(launch.zone)}
+run={shlex.quote(run)}
+tpu() {{ gcloud compute tpus tpu-vm "$1" "$name" --zone="$zone" "${{@:2}}"; }}
+while true; do
+    state=$(tpu describe --format='value(state)' 2> /dev/null || echo none)
+    case $state in
+        READY) ;;
+        none) tpu create --spot --accelerator-type={shlex.quote(launch.accelerator)} --version={shlex.quote(image)} ;;
+        PREEMPTED | TERMINATED) tpu delete --quiet && continue ;;
+        *) sleep 30 && continue ;;
+    esac
+    code=0
+    tpu ssh --worker=all --command="$run" || code=$?
+    [ $code -eq 0 ] && break
+    # Where the machine is still READY after a while nothing took it: the run itself was wrong, and would be again.
+    sleep 120
+    [ "$(tpu describe --format='value(state)' 2> /dev/null)" = READY ] && exit $code
+done
+"""
+
+
+FORMS: Mapping[str, Callable[[LaunchOptions, TrainConfig], str]] = {
+    "slurm": slurm,
+    "jobset": jobset,
+    "tpu-vm": tpu_vm,
+}
+
+
+def launch_file(launch: LaunchOptions) -> str:
+    """Return the file; raises InputError for a configuration or options that no run could be started with."""
+    config = load_config(launch.files, launch.overrides)
+    if launch.hosts < 1 or launch.tasks < 1 or launch.chips < 0:
+        raise InputError(f"--hosts {launch.hosts} --tasks {launch.tasks} --chips {launch.chips}: at least 1, 1 and 0")
+    name = launch.name or re.sub(r"[^a-z0-9]+", "-", Path(config.run.dir).name.lower()).strip("-")
+    if not _NAME.fullmatch(name):
+        raise InputError(f"--name {name!r}: small letters, digits and hyphens, a letter first, 52 at most")
+    if "\n" in launch.folder or not launch.folder.startswith("/"):
+        raise InputError(f"--folder {launch.folder}: a whole path, which is the same on all hosts, is needed")
+    for option, value in (("partition", launch.partition), ("time", launch.time)):
+        if "\n" in value:
+            raise InputError(f"--{option} {value!r}: one line is needed")
+    if launch.tasks > 1 and launch.form != "slurm":
+        raise InputError(f"--tasks {launch.tasks}: {launch.form} starts a process a host")
+    processes, named = launch.hosts * launch.tasks, config.mesh.processes
+    if named not in (0, 1, processes):
+        raise InputError(f"mesh.processes={named}: {launch.hosts} hosts start {processes}: leave it out")
+    if launch.chips:
+        _check_mesh(config, launch.hosts * launch.chips)
+    return FORMS[launch.form](replace(launch, name=name), config)
+
+
+def _check_mesh(config: TrainConfig, chips: int) -> None:
+    """Raise InputError for a mesh that so many chips do not make up."""
+    sizes = [config.mesh.data, config.mesh.fsdp, config.mesh.tensor]
+    known = 1
+    for size in sizes:
+        known *= max(size, 1)
+    if chips % known if -1 in sizes else chips != known:
+        shown = "x".join(map(str, sizes))
+        raise InputError(f"mesh {shown} (data x fsdp x tensor) is not made up of {chips} chips: set mesh.fsdp={chips}")

@@ -1,0 +1,289 @@
+//! Queries that would hang, fill the machine or write, each with the status it must get; and not a byte of any file moves.
+
+#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use sqlexec_core::{Caps, Config, Limits, Outcome, Pool, Status, Stop};
+use tempfile::TempDir;
+
+mod cases;
+
+/// What a run may last beyond its limit of 250 ms before it counts as hung. Generous, for a machine that is busy.
+const HANG: Duration = Duration::from_secs(30);
+
+/// The file systems' contents before and after.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
+}
+
+struct Fixture {
+    folder: TempDir,
+    pool: Pool,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        cases::make_shop(&folder.path().join("shop.sqlite"));
+        let log = Connection::open(folder.path().join("log.sqlite")).unwrap();
+        log.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+        drop(log);
+        let pool = Pool::new(&Config { threads: Some(2), ..Config::default() }).unwrap();
+        Self { folder, pool }
+    }
+
+    fn run(&self, file: &str, sql: &str, limits: &Limits) -> Arc<Outcome> {
+        let path: Arc<Path> = self.folder.path().join(file).into();
+        let job = self.pool.submit(&[(path, sql.into())], &Arc::new(limits.clone())).unwrap();
+        assert!(job.wait(Duration::from_secs(60)).unwrap(), "hangs: {}", shown(sql));
+        Arc::clone(&job.outcomes().unwrap()[0])
+    }
+}
+
+fn shown(sql: &str) -> String {
+    sql.chars().take(120).collect()
+}
+
+/// Runaways are stopped after 250 ms; what ends by itself has time for a busy machine.
+fn limits_for(status: Status) -> Limits {
+    let timeout = if status == Status::Timeout { Duration::from_millis(250) } else { Duration::from_secs(60) };
+    Limits { timeout: Some(timeout), ..Limits::default() }
+}
+
+fn check(cases: &[(Status, String)]) {
+    let fixture = Fixture::new();
+    let before = contents(fixture.folder.path());
+    for (status, sql) in cases {
+        let begun = Instant::now();
+        let outcome = fixture.run("shop.sqlite", sql, &limits_for(*status));
+        assert_eq!(outcome.status, *status, "{:?}: {}", outcome.error, shown(sql));
+        if *status == Status::Timeout {
+            assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{}", shown(sql));
+            assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(sql));
+        }
+    }
+    // The connections are as good as new, and nobody wrote.
+    assert_eq!(fixture.run("shop.sqlite", "SELECT count(*) FROM item", &Limits::default()).status, Status::Ok);
+    assert_eq!(contents(fixture.folder.path()), before);
+    drop(fixture.pool);
+    assert_eq!(contents(fixture.folder.path()), before);
+}
+
+#[test]
+fn nothing_writes() {
+    check(&cases::writing());
+}
+
+#[test]
+fn nothing_reaches_outside() {
+    check(&cases::reaching_outside());
+}
+
+#[test]
+fn texts_that_are_no_statement_are_told_apart() {
+    check(&cases::no_statements());
+}
+
+#[test]
+fn what_never_ends_is_stopped() {
+    check(&cases::endless());
+}
+
+#[test]
+fn what_works_long_in_one_call_is_stopped_or_quick() {
+    check(&cases::long_calls());
+}
+
+#[test]
+fn what_grows_is_refused() {
+    check(&cases::growing());
+}
+
+#[test]
+fn a_statement_that_takes_long_to_prepare_is_stopped_or_refused() {
+    let fixture = Fixture::new();
+    for sql in cases::slow_to_prepare() {
+        let begun = Instant::now();
+        let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
+        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        let is_expected = matches!(outcome.status, Status::Ok | Status::Timeout | Status::TooLarge);
+        assert!(is_expected, "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
+    }
+}
+
+/// SQLite asks the handler only where it may jump; long work in between is charged, so that a budget of steps ends it, too.
+#[test]
+fn work_that_never_asks_is_charged() {
+    let fixture = Fixture::new();
+    for sql in cases::straight_line() {
+        let begun = Instant::now();
+        let outcome = fixture.run("shop.sqlite", &sql, &limits_for(Status::Timeout));
+        assert_eq!(outcome.stopped_by, Some(Stop::Wall), "{:?} {:?}: {}", outcome.status, outcome.error, shown(&sql));
+        assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+        let steps = Limits { timeout: None, vm_steps: Some(2_000_000), ..Limits::default() };
+        let taken: Vec<u64> = (0..2)
+            .map(|i| {
+                let begun = Instant::now();
+                let outcome = fixture.run("shop.sqlite", &format!("{sql} -- {i}"), &steps);
+                assert_eq!(outcome.stopped_by, Some(Stop::VmSteps), "{:?}: {}", outcome.status, shown(&sql));
+                assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(&sql));
+                outcome.vm_steps
+            })
+            .collect();
+        assert_eq!(taken[0], taken[1], "{}", shown(&sql));
+    }
+}
+
+#[test]
+fn a_snippet_of_a_row_with_many_matches_is_refused() {
+    let fixture = Fixture::new();
+    for (n_matches, status, sql) in cases::snippets() {
+        let name = format!("hits{n_matches}.sqlite");
+        let hits = Connection::open(fixture.folder.path().join(&name)).unwrap();
+        hits.execute_batch("CREATE VIRTUAL TABLE IF NOT EXISTS hits USING fts5(body); DELETE FROM hits").unwrap();
+        hits.execute("INSERT INTO hits VALUES (?1)", ["a ".repeat(n_matches)]).unwrap();
+        drop(hits);
+        let outcome = fixture.run(&name, sql, &Limits { timeout: None, ..Limits::default() });
+        assert_eq!(outcome.status, status, "{n_matches} {:?}: {sql}", outcome.error);
+    }
+}
+
+#[test]
+fn ordinary_use_of_what_is_bounded_is_fine() {
+    check(&cases::ordinary());
+}
+
+#[test]
+fn each_limit_holds_and_is_named() {
+    let fixture = Fixture::new();
+    let caps = |caps: Caps| Limits { caps, ..Limits::default() };
+    let standard = Caps::default();
+    let sorted = "SELECT id FROM note ORDER BY body || id LIMIT -1 OFFSET 299";
+    for (limits, sql, message) in [
+        (caps(Caps { max_length: 1_000, ..standard }), "SELECT hex(zeroblob(501))", "string or blob too big"),
+        (caps(Caps { max_sql_length: 20, ..standard }), "SELECT 1234567890123456", "statement too long"),
+        (caps(Caps { max_like_pattern: 4, ..standard }), "SELECT 'a' LIKE '12345'", "LIKE or GLOB pattern too complex"),
+        (
+            caps(Caps { max_expr_depth: 5, ..standard }),
+            "SELECT 1+2+3+4+5+6+7",
+            "Expression tree is too large (maximum depth 5)",
+        ),
+        (
+            caps(Caps { max_compound: 2, ..standard }),
+            "VALUES (1) UNION SELECT 2 UNION SELECT 3",
+            "too many terms in compound SELECT",
+        ),
+        (caps(Caps { max_vdbe_ops: 5, ..standard }), "SELECT * FROM item", "out of memory"),
+        (caps(Caps { max_columns: 2, ..standard }), "SELECT 1, 2, 3", "too many columns in result set"),
+        (
+            Limits { heap_bytes: 3_000_000, ..Limits::default() },
+            "SELECT hex(zeroblob(2000000))",
+            "over the limit of 3000000 bytes of memory",
+        ),
+        (
+            Limits { temp_bytes: 1_000_000, ..Limits::default() },
+            sorted,
+            "over the limit of 1000000 bytes of temporary files",
+        ),
+    ] {
+        let outcome = fixture.run("shop.sqlite", sql, &limits);
+        assert_eq!((outcome.status, outcome.error.as_deref()), (Status::TooLarge, Some(message)), "{sql}");
+        let outcome = fixture.run("shop.sqlite", sql, &Limits::default());
+        assert_eq!(outcome.status, Status::Ok, "{:?}: {sql}", outcome.error);
+    }
+}
+
+#[test]
+fn memory_is_a_matter_of_the_run_alone() {
+    let fixture = Fixture::new();
+    let limits = Limits { heap_bytes: 40_000_000, ..Limits::default() };
+    // Each run holds some 30 MB: one after another or two at once, none is charged another's.
+    let values = cases::repeat("printf('%.*c', 4000000 - id, 'x')", ", ", 7);
+    let sqls: Vec<String> = (1..=12).map(|i| format!("SELECT {values} FROM item WHERE id = {i}")).collect();
+    let path: Arc<Path> = fixture.folder.path().join("shop.sqlite").into();
+    let pairs: Vec<_> = sqls.iter().map(|sql| (Arc::clone(&path), Arc::from(sql.as_str()))).collect();
+    let job = fixture.pool.submit(&pairs, &Arc::new(limits)).unwrap();
+    assert!(job.wait(Duration::from_secs(60)).unwrap());
+    for outcome in job.outcomes().unwrap() {
+        assert_eq!(outcome.status, Status::Ok, "{:?}", outcome.error);
+    }
+}
+
+#[test]
+fn a_pattern_with_a_fixed_beginning_uses_its_index() {
+    let fixture = Fixture::new();
+    let steps = |sql: &str| fixture.run("shop.sqlite", sql, &Limits::default()).vm_steps;
+    for (pattern, is_indexed) in [("'name 77%'", true), ("'name_77%'", false), ("'%77%'", false)] {
+        let sql = format!("SELECT id FROM item WHERE name LIKE {pattern}");
+        assert_eq!(steps(&sql) < 1_000, is_indexed, "{sql}: {} steps", steps(&sql));
+    }
+}
+
+#[test]
+fn a_database_with_a_log_mode_is_read_without_making_a_log() {
+    let fixture = Fixture::new();
+    let before = contents(fixture.folder.path());
+    let count = || {
+        let outcome = fixture.run("log.sqlite", "SELECT count(*) FROM t", &Limits::default());
+        format!("{:?}", outcome.table.as_ref().map(|table| format!("{:?}", table.value(0, 0))))
+    };
+    let first = count();
+    assert!(first.contains('1'), "{first}");
+    assert_eq!(contents(fixture.folder.path()), before);
+    // A writer comes, changes something and goes: the next run sees it.
+    let writer = Connection::open(fixture.folder.path().join("log.sqlite")).unwrap();
+    writer.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    assert!(count().contains('2'));
+    writer.execute_batch("INSERT INTO t VALUES (3)").unwrap();
+    drop(writer);
+    assert!(count().contains('3'));
+}
+
+#[test]
+fn the_budget_of_steps_gives_one_verdict_however_busy_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path: Arc<Path> = folder.path().join("numbers.sqlite").into();
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
+    let sqls: Vec<String> = (1..=12)
+        .map(|i| {
+            format!(
+                "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r WHERE x < {}) \
+                 SELECT sum(x), max(length(replace(printf('%.*c', x % 3000, 'a'), 'a', 'b'))) FROM r",
+                i * 200
+            )
+        })
+        .collect();
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let run = |threads: usize, limits: Limits| {
+        let pool = Pool::new(&Config { threads: Some(threads), cache_bytes: 0, ..Config::default() }).unwrap();
+        // A comment makes each job's texts its own, or one would wait for the other's runs.
+        let pairs = |job: usize| -> Vec<(Arc<Path>, Arc<str>)> {
+            sqls.iter().map(|sql| (Arc::clone(&path), format!("{sql} -- {job}").into())).collect()
+        };
+        let limits = Arc::new(limits);
+        let jobs: Vec<_> = (0..threads.min(4)).map(|job| pool.submit(&pairs(job), &limits).unwrap()).collect();
+        jobs.iter()
+            .map(|job| {
+                assert!(job.wait(Duration::from_secs(600)).unwrap());
+                job.outcomes().unwrap().iter().map(|o| (o.status, o.stopped_by, o.vm_steps)).collect::<Vec<_>>()
+            })
+            .collect::<Vec<_>>()
+    };
+    let steps = Limits { timeout: None, vm_steps: Some(50_000), ..Limits::default() };
+    let alone = run(1, steps.clone()).remove(0);
+    let n_stopped = alone.iter().filter(|verdict| verdict.1 == Some(Stop::VmSteps)).count();
+    assert!((3..=9).contains(&n_stopped), "{n_stopped} of {} were stopped", alone.len());
+    for crowd in run(8 * cores, steps) {
+        assert_eq!(crowd, alone);
+    }
+    // Nor does the time that others use count as a run's own.
+    let cpu = Limits { timeout: None, cpu: Some(Duration::from_secs(5)), ..Limits::default() };
+    assert!(run(8 * cores, cpu).iter().flatten().all(|verdict| verdict.0 == Status::Ok));
+}

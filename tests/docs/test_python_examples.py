@@ -1,0 +1,188 @@
+"""Each example in Python of the pages runs in a test: here, or in the test that `RUN` names."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sqlite3
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from jaxrl_sql.commands.export import main as export
+from jaxrl_sql.config import ExecutorConfig
+from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.text2sql.adapters.episode import SqlTask, example_of
+from jaxrl_sql.text2sql.benchmarks import load_folder
+from jaxrl_sql.text2sql.env.executor import make_executor
+from sqlexec_rs import Executor, Limits
+from sqlexec_rs.servers import Server
+
+ROOT = Path(__file__).parents[2]
+START = ROOT / "configs" / "quickstart_start"
+PAGES = ["README.md", "CONTRIBUTING.md", "AGENTS.md", "sqlexec_rs/README.md"]
+PAGES += [path.relative_to(ROOT).as_posix() for part in ("docs", "skills") for path in ROOT.glob(f"{part}/**/*.md")]
+HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adapters/test_adapters.py"
+# Of each page its examples in order, and the test that runs each.
+RUN = {
+    "README.md": ["tests/e2e/test_api.py"],
+    "docs/environment.md": [HERE, HERE, ADAPTERS, ADAPTERS, ADAPTERS, ADAPTERS],
+    "docs/evaluation.md": [HERE],
+    "docs/executor.md": [HERE, HERE],
+    "docs/models.md": [HERE],
+    "docs/recipes.md": [HERE],
+    "skills/read-a-run/SKILL.md": [HERE],
+    "sqlexec_rs/README.md": [HERE],
+}
+TABLE = "CREATE TABLE item(name TEXT, price INTEGER); INSERT INTO item VALUES ('nail', 2), ('saw', 1500);"
+
+
+def examples_of(page: str) -> list[str]:
+    """Return the examples in Python of a page, without those of doctests (pycon)."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        textwrap.dedent(found[2])
+        for found in re.finditer(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def run(page: str, number: int, names: dict[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
+    """Run an example of a page with some names, but for some of its texts, and return all names after it."""
+    text = examples_of(page)[number]
+    for part in without:
+        assert part in text
+        text = text.replace(part, "")
+    exec(compile(text, page, "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def make_shop(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE product(name TEXT, price REAL); INSERT INTO product VALUES ('saw', 15.5), ('nail', 0.02);"
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return generated questions, 4 of them in `dev`."""
+    where = tmp_path_factory.mktemp("data")
+    generate(where, SynthSpec(seed=5, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=4))
+    return where
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    assert {page: len(found) for page in PAGES if (found := examples_of(page))} == {
+        page: len(tests) for page, tests in RUN.items()
+    }
+    for page, tests in RUN.items():
+        for test in set(tests):
+            assert Path(page).name in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not name {page}"
+
+
+def test_predictions_are_scored(folder: Path, data: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "spider_dev").symlink_to(data / "dev")
+    sqls = [example.gold_sql for example in load_folder(data / "dev").examples]
+    numbers = run("docs/evaluation.md", 0, {"sqls": [*sqls[1:], None]})["numbers"]
+    assert numbers["count"] == len(sqls)
+    assert numbers["accuracy"] < 1
+    assert run("docs/evaluation.md", 0, {"sqls": sqls})["numbers"]["accuracy"] == 1.0
+
+
+def test_a_model_is_loaded_and_saved(folder: Path) -> None:
+    (folder / "Qwen2.5-0.5B").symlink_to(START)
+    assert export([str(START), "--gguf", "f16", "--out", "exported"]) == 0
+    (written,) = (folder / "exported").glob("*.gguf")
+    written.rename("gemma-3-270m-Q4_K_M.gguf")
+    run("docs/models.md", 0, {})
+    assert (folder / "out" / "model.safetensors").is_file()
+
+
+def test_a_recipe_scores_responses(data: Path) -> None:
+    examples = load_folder(data / "dev").examples[:2]
+    responses = [f"<think>so</think>\n<answer>\n```sql\n{examples[0].gold_sql}\n```\n</answer>", "no query"]
+    with make_executor(ExecutorConfig()) as executor:
+        names = {"executor": executor, "examples": examples, "responses": responses}
+        right, wrong = run("docs/recipes.md", 0, names)["rewards"]
+    assert right.total > wrong.total
+
+
+def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "pop.sqlite")) as connection:
+        connection.execute("CREATE TABLE singer(name TEXT)")
+    names = run("docs/environment.md", 0, {})
+    assert names["observation"] is not None
+    made: list[dict[str, Any]] = []
+    names["GRPOTrainer"] = lambda *_, **options: made.append(options)
+    run("docs/environment.md", 1, names)
+    assert [*made[0], *made[1]] == ["environment_factory", "reward_funcs"]
+    task: SqlTask = names["task"]
+    columns = {"db_path": ["pop.sqlite"], "gold_sql": ["SELECT count(*) FROM singer"]}
+    text = "<think>so</think><solution>SELECT count(*) FROM singer</solution>"
+    assert made[1]["reward_funcs"](prompts=["?"], completions=[text], **columns) == [1.0]
+    example = example_of({"db_path": "pop.sqlite", "gold_sql": "SELECT 1"})
+    assert task.score(example, text).reward.total == 0.0
+    task.executor.close()
+
+
+def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
+    with duckdb.connect("shop.db") as connection:
+        connection.execute(TABLE)
+    seen: list[Any] = []
+    with Executor(threads=1) as executor:
+        run("docs/executor.md", 0, {"ex": Recorded(executor, seen), "Limits": Limits})
+    assert [(out.status, out.rows) for out in seen] == [("ok", [("nail",), ("saw",)])]
+
+
+class Recorded:
+    """An executor that keeps its outcomes; `places` are URLs in place of a page's, by how those begin."""
+
+    def __init__(self, executor: Executor, seen: list[Any], places: dict[str, str] | None = None) -> None:
+        self.executor, self.seen, self.places = executor, seen, places or {}
+
+    def execute(self, database: str, sql: str, **options: Any) -> Any:
+        place = self.places.get(database.partition("//")[0], database)
+        self.seen.append(self.executor.execute(place, sql, **options))
+
+
+def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> None:
+    urls = [server_database(engine, TABLE).reader for engine in ("postgresql", "mariadb")]
+    seen: list[Any] = []
+    with Executor(threads=1) as executor:
+        places = dict(zip(("postgresql:", "mysql:"), urls, strict=True))
+        run("docs/executor.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
+    assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
+
+
+def test_a_run_s_numbers_are_read(folder: Path) -> None:
+    (folder / "runs" / "first").mkdir(parents=True)
+    rows = [{"step": 0, "phase": "eval", "eval/dev/accuracy": 0.5}, {"step": 1, "phase": "grpo"}]
+    (folder / "runs" / "first" / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert run("skills/read-a-run/SKILL.md", 0, {})["rows"] == rows
+
+
+def test_the_executor_s_page_scores_and_shows_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_shop(folder / "shop.sqlite")
+    golds = ["SELECT name FROM product", "SELECT price FROM product"]
+    names = {"predicted": golds, "golds": golds, "paths": ["shop.sqlite"] * 2}
+    uses = {"pandas": "out.to_pandas(), ", "polars": "out.to_polars(), ", "pyarrow": ", pyarrow.table(out)"}
+    absent = [text for package, text in uses.items() if importlib.util.find_spec(package) is None]
+    if uses["pyarrow"] not in absent:
+        names["pyarrow"] = importlib.import_module("pyarrow")
+    names = run("sqlexec_rs/README.md", 0, names, without=absent)
+    assert names["arrays"]["bird"].tolist() == [1, 1]
+    assert capsys.readouterr().out == "schema_error: no such column: nmae. Did you mean product.name?\n"

@@ -1,0 +1,77 @@
+"""Exit codes of commands, and errors in one line."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.commands.running import report_errors
+from jaxrl_sql.text2sql.env.executor import Executor
+
+
+def write_text() -> None:
+    """Write to a disk that is full."""
+    Path("/dev/full").write_text("questions", encoding="utf-8")
+
+
+def write_rows() -> None:
+    """Write rows to a database that cannot grow."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t(x)")
+        connection.execute("PRAGMA max_page_count = 2")
+        connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (write_text, "error: a file cannot be written: No space left on device\n"),
+        (write_rows, "error: a database cannot be written: database or disk is full\n"),
+    ],
+)
+def test_a_full_disk_is_one_line(work: Callable[[], None], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(work) == 1
+    assert capsys.readouterr().err == said
+
+
+def ask_nothing() -> None:
+    """Make a mistake."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("SELECT lost")
+
+
+def test_a_mistake_of_ours_is_raised() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        report_errors(ask_nothing)
+
+
+def break_off() -> None:
+    """Ask an executor that has gone."""
+    executor = Executor()
+    executor.close()
+    executor.execute("one.sqlite", "SELECT 1")
+
+
+def test_an_executor_that_broke_off_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(break_off) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def interrupt() -> None:
+    """Press Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_has_the_code_that_it_has_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(interrupt) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_exit_code_is_the_result_of_the_work(result: int | None, code: int) -> None:
+    assert report_errors(lambda: result) == code

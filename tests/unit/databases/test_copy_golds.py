@@ -1,0 +1,192 @@
+"""Golds of copied databases: they are translated, run, and kept where both engines say the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from jaxrl_sql.commands.copy import main
+from jaxrl_sql.text2sql.benchmarks import load_benchmark
+from jaxrl_sql.text2sql.env.address import parse_address
+from sqlexec_rs import Executor
+
+ENGINES = ("duckdb", "postgresql", "mariadb")
+
+
+Place = Any
+"""A place to copy to, `Place` of conftest.py."""
+
+MakeFile = Callable[..., Path]
+"""Makes a SQLite file in a folder by a script, and returns the folder."""
+
+Refusal = Callable[[Sequence[str]], str]
+"""Returns the one line with which a command is refused."""
+
+
+GOLDS = {
+    "plain": "SELECT Name FROM Person WHERE Age > 30",
+    "text": 'SELECT count(*) FROM person WHERE NAME = "Ann" AND code = 7',
+    "like": "SELECT Name FROM Person WHERE name LIKE 'a%' ORDER BY Name",
+    "average": "SELECT avg(Age) FROM Person",
+    "near": "SELECT avg(x) FROM far",
+    "sorted": "SELECT Name FROM Person ORDER BY Age",
+    "group": "SELECT Name, count(*) FROM Person GROUP BY id",
+    "loose": "SELECT Name, Age FROM Person GROUP BY Age > 30",
+    "bare": "SELECT max(Age), Name FROM Person",
+    "row": "SELECT rowid, Name FROM Person",
+    "fails": "SELECT nothing FROM Person",
+    "broken": "SELECT FROM WHERE",
+    "tied": "SELECT Name FROM Person ORDER BY Team LIMIT 1",
+}
+
+
+@pytest.fixture
+def question_set(tmp_path: Path, make_file: MakeFile) -> Path:
+    """Make a set of one database, and a question a gold."""
+    folder = tmp_path / "set"
+    script = "CREATE TABLE Person (Id INTEGER PRIMARY KEY, Name TEXT, Age INT, Team TEXT, Code TEXT);"
+    script += "CREATE TABLE far (x REAL)"
+    people = [(1, "Ann", 31, "a", "7"), (2, "bob", 20, "a", "8"), (3, "AL", 50, "b", "9"), (4, "Cy", 31, "a", None)]
+    numbers = [(0.1 * 3**i * (-1) ** i,) for i in range(40)]
+    make_file(folder / "databases", "club", script, {"Person": people, "far": numbers})
+    lines = [{"id": uid, "db_id": "club", "question": f"{uid}?", "sql": sql} for uid, sql in GOLDS.items()]
+    lines.append({"id": "elsewhere", "db_id": "other", "question": "?", "sql": "SELECT 1"})
+    make_file(folder / "databases", "other", "CREATE TABLE t (x INT)", {"t": [(1,)]})
+    (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def read_lines(path: Path) -> dict[str, dict[str, Any]]:
+    return {line["id"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
+
+
+def test_golds_are_kept_where_both_say_the_same(
+    place: Place, capsys: pytest.CaptureFixture[str], question_set: Path
+) -> None:
+    folder = question_set
+    more = ["--only", "club", "--questions", str(folder), *(["--reader", place.reader] if place.reader else [])]
+    assert main(place.arguments(folder, *more)) == 0
+    kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert kept.keys() | left.keys() == {*GOLDS, "elsewhere"}
+    assert kept.keys() & left.keys() == set()
+    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= kept.keys()
+    statuses = {uid: line["status"] for uid, line in left.items() if uid != "tied"}
+    assert statuses["elsewhere"] == "not_copied"
+    assert statuses["fails"] == "gold_failed"
+    assert statuses["broken"] == "not_translated"
+    assert statuses["row"] in ("schema_error", "different_rows")
+    if place.engine == "mariadb":  # whose row is shown beside a group is anybody's choice there
+        assert {statuses.get(uid, "different_rows") for uid in ("loose", "bare")} == {"different_rows"}
+    else:
+        assert (statuses["loose"], statuses["bare"]) == ("different_rows", "schema_error")
+        assert "GROUP BY" in left["bare"]["message"]
+    messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
+    assert all(" only there" in message or " only on SQLite" in message for message in messages), messages
+    assert kept["tied"]["tied"] if "tied" in kept else left["tied"]["status"] == "tied"
+    engine = "mysql" if place.engine == "mariadb" else place.engine
+    one = kept["plain"]
+    assert (one["db_id"], one["dialect"], one["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
+    told, name = parse_address(place.reader or place.to), f"{place.prefix}club"
+    assert one["db"] == (f"duckdb:{Path(told.folder, name)}.duckdb" if place.engine == "duckdb" else told.told(name))
+    assert (urlsplit(place.to).password or "no password") not in str(kept) + str(left) + capsys.readouterr().out
+    url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
+    with Executor(threads=1) as executor:
+        assert sorted(executor.execute(url, one["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_other_golds_that_hold_at_the_engine_go_with_the_question(place: Place, question_set: Path) -> None:
+    folder = question_set
+    others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
+    line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
+    (folder / "questions.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    assert main(place.arguments(folder, "--questions", str(folder))) == 0
+    (example,) = load_benchmark(place.out).examples
+    (other,) = example.other_golds
+    with Executor(threads=1) as executor:
+        assert sorted(executor.execute(example.database, other).rows) == [("Ann",), ("Cy",), ("bob",)]
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Place, question_set: Path) -> None:
+    folder = question_set
+    assert main(place.arguments(folder)) == 0
+    folder = folder.rename(tmp_path / "moved")
+    assert main(place.arguments(folder, "--questions", str(folder))) == 0
+    assert {"plain", "elsewhere"} <= read_lines(place.out / "questions.jsonl").keys()
+
+
+def _rewritten(source: Path, target: Path) -> None:
+    """Write the same database again, with other bytes: in another order, and with other pages."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        new.execute("PRAGMA page_size = 8192")
+        new.executescript("\n".join(old.iterdump()))
+    assert source.read_bytes() != target.read_bytes()
+
+
+@pytest.mark.parametrize("rewrites", [False, True])
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_golds_find_the_copy_of_the_same_database_elsewhere(
+    tmp_path: Path, place: Place, question_set: Path, *, rewrites: bool
+) -> None:
+    folder = question_set
+    other = shutil.copytree(folder, tmp_path / "other")
+    if rewrites:
+        for path in (other / "databases").glob("*/*.sqlite"):
+            path.unlink()
+            _rewritten(folder / "databases" / path.parent.name / path.name, path)
+    with closing(sqlite3.connect(other / "databases/other/other.sqlite")) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        connection.commit()
+    assert main(place.arguments(folder, "--questions", str(other))) == 0
+    kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert {"plain", "text", "sorted"} <= kept.keys()
+    assert left["elsewhere"]["status"] == "not_copied"
+    assert "no database that was copied has the same tables and rows" in left["elsewhere"]["message"]
+    assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
+
+
+def test_questions_that_cannot_be_asked_are_refused(
+    tmp_path: Path, place_of: Callable[[str], Place], question_set: Path, refusal: Refusal
+) -> None:
+    folder = question_set
+    place = place_of("postgresql")
+    asked = place.arguments(folder, "--questions", str(folder))
+    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(asked)
+    assert "is not the server of --to" in refusal([*asked, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
+    assert "no such folder" in refusal([*asked, "--reader", place.reader, "--questions", str(tmp_path / "no")])
+    wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
+    message = refusal([*asked, "--reader", wrong])
+    assert "golds cannot be run there" in message
+    assert "wr0ng-pass" not in message
+    assert "must be at least 1" in refusal([*asked, "--reader", place.reader, "--timeout-ms", "0"])
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("place", "folder", "count", "questions"),
+    [
+        *((engine, "bird_superhero", 1, 129) for engine in ENGINES),
+        pytest.param("duckdb", "spider_dev", 19, 972, marks=pytest.mark.slow),
+        pytest.param("postgresql", "spider_dev", 19, 972, marks=pytest.mark.nightly),
+        pytest.param("mariadb", "spider_dev", 19, 972, marks=pytest.mark.nightly),
+    ],
+    indirect=["place"],
+)
+def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
+    reader = ["--reader", place.reader] if place.reader else []
+    assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
+    manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
+    assert len(manifest["databases"]) == count
+    left = read_lines(place.out / "left_out.jsonl").values()
+    assert len(read_lines(place.out / "questions.jsonl")) + len(left) == questions
+    # What is left has no form at the engine, or is SQLite's choice among rows that are as good.
+    assert sum(line["status"] != "tied" for line in left) <= 0.02 * questions

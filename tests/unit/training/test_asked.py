@@ -1,0 +1,86 @@
+"""A model's folder says how the model is asked, wherever it is copied to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.config import load_config, to_yaml
+from jaxrl_sql.runtime.model_locator import defaults_for, find_asked, find_model
+from jaxrl_sql.training.model_card import keep_asked
+from jaxrl_sql.types import InputError
+
+TEMPLATE = "{% block user %}{{ schema }}\nAsked: {{ question }}{% endblock %}"
+
+
+def trained(run: Path, *overrides: str) -> Path:
+    """Write a run's configuration, and what its model says of it; return the model's folder."""
+    (run / "model").mkdir(parents=True)
+    config = load_config(None, [f"run.dir={run}", *overrides])
+    (run / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    keep_asked(run / "model", config)
+    return run / "model"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        [
+            "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer=gone", "data.retrieve=7",
+            "data.max_prompt_tokens=900", "sampling.turns=4", "sampling.max_total_tokens=700", "sampling.stop=[END]",
+            "validation.max_new_tokens=200", "model.dtype=bfloat16", "data.dir=/of/this/machine",
+            "data.date=2024-02-09",
+        ],
+    ],
+)  # fmt: skip
+def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", *overrides)
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    assert find_model(str(copy)) == (copy, None), "no run is there"
+    of_run, of_copy = defaults_for(str(tmp_path / "run")), defaults_for(str(copy))
+    assert of_copy.pop("model") == of_run.pop("model") | {"checkpoint": str(copy)}
+    assert of_copy == of_run
+    assert str(tmp_path) not in (copy / "jaxrl_sql.yaml").read_text()
+    assert "/of/this" not in (copy / "jaxrl_sql.yaml").read_text()
+
+
+def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path: Path) -> None:
+    shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.include_ids=/of/this/machine/chosen.txt")
+    meant = ("data.retrieve=5", "data.synonyms=/of/this/machine/vectors")
+    model = trained(tmp_path / "run", *shown, *meant)
+    assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
+    asked = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
+    assert asked is not None
+    assert (asked.data.dir, asked.data.include_ids, asked.data.synonyms) == ("spider", "chosen.txt", "vectors")
+
+
+def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text(TEMPLATE)
+    model = trained(tmp_path / "run", "data.prompt=chat", f"data.template={tmp_path}/mine.jinja")
+    (tmp_path / "mine.jinja").unlink()
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    asked = find_asked(str(copy))[1]
+    assert asked is not None
+    assert Path(asked.data.template).read_text() == TEMPLATE
+    keep_asked(Path(shutil.copytree(copy, tmp_path / "again")), asked)
+    assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
+    ours = trained(tmp_path / "other", "data.prompt=chat", "data.template=generic")
+    assert not (ours / "prompt.jinja").exists()
+
+
+def test_a_recipe_that_is_code_is_named_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit")
+    model = trained(tmp_path / "run", f"recipe={tmp_path}/mine.py:MINE")
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    with pytest.raises(InputError, match=r"recipe of its own.*recipe=mine\.py:MINE$"):
+        load_config(None, (), defaults_for(str(copy)))
+    assert load_config(None, ["recipe=arctic"], defaults_for(str(copy))).recipe == "arctic"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "jaxrl_sql.yaml").write_text("data: {promt: chat}\n")
+    with pytest.raises(InputError, match=r"jaxrl_sql\.yaml: unknown key data\.promt; the nearest is data\.prompt"):
+        defaults_for(str(tmp_path))

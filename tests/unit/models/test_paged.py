@@ -24,7 +24,7 @@ from jaxrl_sql.models.paged import (
     init_pool,
 )
 from jaxrl_sql.models.spec import SlidingWindow
-from jaxrl_sql.models.stacked_layers import layer_of, split_layers
+from jaxrl_sql.models.stacked_layers import abstract_layers, layer_of, split_layers
 
 PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
 WINDOW = ModelConfig(
@@ -195,4 +195,4 @@ def test_layers_are_the_same_split_and_stacked() -> None:
         for one, other in zip(*(jax.tree.leaves(layer_of(each, i)) for each in (params, split)), strict=True):
             np.testing.assert_array_equal(one, other)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
-    assert jax.tree.map(lambda x: x.shape, paged.abstract_layers(shapes)) == jax.tree.map(lambda x: x.shape, split)
+    assert jax.tree.map(lambda x: x.shape, abstract_layers(shapes)) == jax.tree.map(lambda x: x.shape, split)

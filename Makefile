@@ -96,9 +96,12 @@ $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
 	$(CARGO_TEST) --doc
 	@touch $@
 
+# Tests of these folders have their own targets, and importing them takes time.
+OTHERS := --ignore=tests/browser --ignore=tests/multidevice --ignore=tests/parity
+
 .PHONY: test
 test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
-	$(BIN)/python -m pytest -q $(SHARED) $(ARGS)
+	$(BIN)/python -m pytest -q $(SHARED) $(OTHERS) $(ARGS)
 
 .PHONY: structure
 structure: ## print the lines of each package, import pairs, cycles and imports of an upper layer

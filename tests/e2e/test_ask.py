@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 import anyio
-import mcp
 import pytest
 
 from jaxrl_sql.commands.ask import main, show
@@ -266,6 +265,8 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
     config = load_config(None, [f"model.checkpoint={MODEL}", *QUICK])
 
     async def call() -> list[tuple[bool, str]]:
+        import mcp
+
         replies = []
         with opened_database(str(db), config) as database:
             asker = Asker(config)
@@ -347,6 +348,8 @@ def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
         return chat_server.said(next(texts), finish_reason="length")
 
     async def call(config: TrainConfig) -> list[str]:
+        import mcp
+
         with opened_database(str(db), config) as database:
             asker = Asker(config)
             async with mcp.Client(make_server(database, asker)) as client:

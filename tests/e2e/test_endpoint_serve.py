@@ -24,7 +24,6 @@ from typing import Any
 import anyio
 import jax
 import jax.numpy as jnp
-import mcp
 import numpy as np
 import optax
 import pytest
@@ -118,6 +117,8 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
 
 def agent(root: Path, url: str) -> str:
     """Return the SQL that an agent gets, whose tool asks the endpoint."""
+    import mcp
+
     words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
     words += ["--recipe", "skyrl_sql", "evaluate.turns=3", f"data.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(

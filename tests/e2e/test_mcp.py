@@ -16,11 +16,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import anyio
-import mcp
 import psycopg2
 import pymysql
 import pytest
@@ -29,6 +28,9 @@ from jaxrl_sql.commands.mcp import main
 from jaxrl_sql.config import load_config
 from jaxrl_sql.serving.mcp import cell, make_server, opened_database
 from sqlexec_rs.servers import Server
+
+if TYPE_CHECKING:
+    import mcp
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 HOSTILE = Path(__file__).parents[1] / "native"
@@ -243,11 +245,12 @@ VACUUM
 ANALYZE
 """
 
-Work = Callable[[mcp.Client], Awaitable[Any]]
+Work = Callable[["mcp.Client"], Awaitable[Any]]
 
 
 def talk(work: Work, db: str, *overrides: str) -> Any:
     """Let a client call the tools of a database in this process, and return what its work returns."""
+    import mcp
 
     async def run() -> Any:
         with opened_database(db, load_config(None, overrides)) as opened:
@@ -259,6 +262,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
 
 def talk_over_stdio(work: Work, *arguments: str) -> Any:
     """Start the command, let a client do its work, and return what its work returns."""
+    import mcp
 
     async def run() -> Any:
         server = mcp.StdioServerParameters(

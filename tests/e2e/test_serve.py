@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import jax
 import numpy as np
-import openai
 import pytest
 import uvicorn
 
@@ -32,6 +31,9 @@ from jaxrl_sql.models.lora import Adapters, Pair, init_adapters, load_adapters, 
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
+
+if TYPE_CHECKING:
+    import openai
 
 START = Path(__file__).parents[2] / "configs/quickstart_start"
 MODEL = "quickstart_start"
@@ -103,6 +105,8 @@ def server(adapters: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(server: str) -> Iterator[openai.OpenAI]:
+    import openai
+
     with openai.OpenAI(api_key="none", base_url=server, max_retries=0) as opened:
         yield opened
 

@@ -163,6 +163,7 @@ def test_every_command_is_known_here(tmp_path: Path) -> None:
     assert lines_of(tmp_path, tmp_path, "").keys() | OTHERS == commands().keys()
 
 
+@pytest.mark.slow
 def test_no_command_changes_a_file_next_to_a_database(data: Path, tmp_path: Path, chat_server: ModuleType) -> None:
     before = state(data)
 

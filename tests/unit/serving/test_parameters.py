@@ -9,10 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import openai.types.chat as openai_chat
 import pytest
-from openai.types import completion_create_params
-from openai.types.chat import completion_create_params as chat_create_params
 from pydantic import BaseModel
 
 from jaxrl_sql.config import EvaluateConfig
@@ -242,6 +239,10 @@ def test_requests_of_our_own_client_are_read() -> None:
 
 
 def test_every_parameter_of_openai_s_package_is_known() -> None:
+    import openai.types.chat as openai_chat
+    from openai.types import completion_create_params
+    from openai.types.chat import completion_create_params as chat_create_params
+
     for kind, params in ((ChatRequest, chat_create_params), (CompletionRequest, completion_create_params)):
         names = typing.get_type_hints(params.CompletionCreateParamsBase)
         assert set(names) <= kind.model_fields.keys() | IGNORED | REFUSED.keys()

@@ -300,7 +300,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--from @/none --to duckdb:@/c --out @/new", "@/none: no such folder, and no SQLite file"),
         ("--from @/folder --to duckdb:@/c --out @/new", "@/folder: no SQLite file"),
         ("--from @/data/train --to oracle://x --out @/new", "no address of a database"),
-        ("--from @/data/train/databases --to postgresql://127.0.0.1:9/x --out @/new", "has no user: SCHEME://USER@…: give"),
+        ("--from @/data/train/databases --to postgresql://127.0.0.1:9/x --out @/new", "has no user: SCHEME"),
         ("--from @/data/train/databases --to duckdb:@/c --out @/good.sqlite", "name another --out"),
         ("--from @/text.sqlite --to duckdb:@/c --out @/new", "@/text.sqlite: cannot be read (file is not a database)"),
         ("--from @/good.sqlite --to duckdb:@/c --out @/new --only other", "--only other: no such database"),

@@ -47,7 +47,7 @@ class GroupBatch:
     rollout_logprobs [B,G,T] float32: under the sampler's full temperature-scaled distribution
     reward [B,G] float32, weight [B,G] float32 (0 drops a completion), truncated [B,G] bool
 
-    Where completions are packed (`data.pack`; else None) the model runs R < G rows of T tokens, which hold them:
+    Where completions are packed (`batching.pack`; else None) the model runs R < G rows of T tokens, which hold them:
     packed_start [B,G] int32: where in the R·T places of its prompt's rows a completion begins
     packed_length [B,R] int32: the tokens of each row
     scored [B,K] int32: the places among them whose tokens are learned, R·T beyond the last; None: all are scored

@@ -1,7 +1,7 @@
-"""Host nouns: what flows between the rooms before and after the device.
+"""Data types of the host, before and after the device.
 
 None of these holds a JAX array, so loaders, executors, rewards and reports load without jax.
-The device nouns stand in `jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` turns the first into the second.
+Those of the device are in `jaxrl_sql.batch`; `jaxrl_sql.training.batching.pack` converts.
 """
 
 from __future__ import annotations

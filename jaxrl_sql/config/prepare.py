@@ -174,7 +174,7 @@ def _faults(found: PrepareConfig) -> list[str]:
             faults.append(f"sources.{name}: low={one.low} is above high={one.high}")
         if (one.low, one.high) != (0.0, 1.0) and not one.rates:
             faults.append(
-                f"sources.{name}: low and high bound a pass rate: name rates, the file that filter_data writes"
+                f"sources.{name}: low and high bound a pass rate: name rates, the file that data filter writes"
             )
     sections: dict[str, PrepareConfig | SourceConfig | ValidationSplit] = {"": found, "validation.": found.validation}
     sections |= {f"sources.{name}.": one for name, one in found.sources.items()}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, get_type_hints
 
 
 class OneOf(tuple[str, ...]):
-    """The names that a key may hold; the code behind each stands in the room that its section is for."""
+    """The names that a key may hold; the code of each is in the package of its section."""
 
     __slots__ = ()
 

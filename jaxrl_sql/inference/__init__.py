@@ -1,1 +1,1 @@
-"""Answers to questions from a model folder or an endpoint: clients, prompts of a set, journals."""
+"""Answers from a model folder or an endpoint, and what is made of them: evaluation, distillation, filtering."""

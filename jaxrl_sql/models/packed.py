@@ -1,7 +1,7 @@
 """Completions that share rows: from a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
 
-`data.pack` says on the host where each completion stands. Everything is by prompt, so that a mesh that splits B has
-nothing to exchange.
+`training.batching.pack` finds the place of each completion on the host. Everything is by prompt, so that a mesh that
+splits B has nothing to exchange.
 """
 
 from __future__ import annotations

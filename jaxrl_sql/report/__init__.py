@@ -1,4 +1,4 @@
-"""The report room: from the files of a run folder to one page, `jaxrl-sql report RUN`.
+"""The report of a run folder, `jaxrl-sql report RUN`, and in `view/` the pages of its answers.
 
-It reads only what is on disk, so a run that was killed, or one that goes on, can be looked at like a finished one.
+It reads only files of the run, so a run that was killed or has not ended is shown like a finished one.
 """

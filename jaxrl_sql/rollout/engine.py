@@ -81,7 +81,7 @@ class Engine:
 
         A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
         random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the environment
-        of a completion that has several turns (`sqlenv.turns`); observations are waited for, so that what is computed
+        of a completion that has several turns (`env.turns`); observations are waited for, so that what is computed
         together never depends on how fast SQL ran. One call at a time: raises InputError while another is being read.
 
         Prompts from number `ahead` on are the first of the next call, at `step` + 1: they are sampled in the slots that

@@ -1,1 +1,1 @@
-"""The runtime room."""
+"""The run folder, journals, metrics, display, hub, endpoints and files of tokenizers."""

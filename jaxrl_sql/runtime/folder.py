@@ -38,7 +38,7 @@ PLACES = (
     "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
     "data.traces",
 )  # fmt: skip
-"""Keys of files and folders that may have moved when a run resumes; `run.inputs` compares their content."""
+"""Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 

@@ -1,1 +1,1 @@
-"""A server of OpenAI's form over the engine: `jaxrl-sql serve --model M`."""
+"""The OpenAI-compatible server (`jaxrl-sql serve`) and the MCP server (`jaxrl-sql mcp`)."""

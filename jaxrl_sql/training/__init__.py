@@ -1,1 +1,1 @@
-"""A training run: its session, questions, rollouts, evaluation and checkpoints, shared by the commands."""
+"""A training run by GRPO or demonstrations: lifecycle, rollouts, evaluation, checkpoints, exports; and verbal RL."""

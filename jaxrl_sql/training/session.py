@@ -77,7 +77,7 @@ class Session:
     """A run that is open. Loops ask `agree_to_stop` between steps and end by `stopped` when it says so (`stop`).
 
     `evaluation` is the last one's (step, numbers), which rates the checkpoint of that step and is made but once;
-    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions (`run.inputs`).
+    `eval_rules` judges the answers of each set of `evals`. `inputs` are hashes of files and questions.
     `ends` are the tokens that end an answer, the taught one last. `caller` has the values of a caller in Python.
     """
 

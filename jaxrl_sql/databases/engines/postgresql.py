@@ -14,7 +14,7 @@ from jaxrl_sql.databases.engines.base import CONNECT_SECONDS, LOCK_SECONDS, READ
 from jaxrl_sql.databases.engines.catalog import Catalog, Column, ForeignKey, Key, Record, Table, TablePath
 from jaxrl_sql.databases.engines.kinds import Kind, Rows
 from jaxrl_sql.databases.engines.tables import NameRules, PlannedColumn, PlannedTable, Rules
-from jaxrl_sql.text2sql.env.readers import revoke_script
+from jaxrl_sql.text2sql.env.executor import revoke_script
 from jaxrl_sql.text2sql.schema.quote import quote_text
 from jaxrl_sql.types import Cell, InputError
 

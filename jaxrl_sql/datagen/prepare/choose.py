@@ -107,7 +107,7 @@ def read_rates(path: Path) -> dict[str, tuple[int, int]]:
     for number, record in records(path):
         uid, right, of = text(record.get("id")), record.get("right"), record.get("of")
         if not uid or not isinstance(right, int) or not isinstance(of, int) or not 0 <= right <= of:
-            if "settings" in record:  # the first line of filter_data's journal
+            if "settings" in record:  # the first line of data filter's journal
                 continue
             raise InputError(f"{path}:{number}: a rate has an id, right and of, not {json.dumps(record)[:80]}")
         if of:

@@ -1,1 +1,1 @@
-"""Pure functions, the ground floor: products, masked sums, random keys, the next-token distribution, tokenizers."""
+"""Pure functions of arrays: products, masked sums, random keys, the next-token distribution."""

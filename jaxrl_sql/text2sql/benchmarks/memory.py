@@ -18,13 +18,15 @@ def benchmark_of(examples: Sequence[Example], name: str) -> Benchmark:
     """
     if not examples:
         raise InputError(f"{name}: no example in it")
-    if strange := next((one for one in examples if not isinstance(one, Example)), None):
-        raise InputError(f"{name}: a {type(strange).__name__} is no Example of jaxrl_sql")
-    uid, count = Counter(one.uid for one in examples).most_common(1)[0]
+    for example in examples:
+        if not isinstance(example, Example):
+            raise InputError(f"{name}: a {type(example).__name__} is no Example of jaxrl_sql")
+    uid, count = Counter(example.uid for example in examples).most_common(1)[0]
     if count > 1:
         raise InputError(f"{name}: {count} examples have the id {uid!r}, and each needs one of its own")
-    files = {one.db_path: one.uid for one in reversed(examples)}
-    if absent := next((path for path in files if not Path(path).is_file()), None):
-        raise InputError(f"{name}: {files[absent]}: {absent}: no such file")
-    rule = "test_suite" if any(one.suite for one in examples) else "bird"
-    return Benchmark("plain", rule, tuple(examples), order=tuple(one.uid for one in examples))
+    files = {example.db_path: example.uid for example in reversed(examples)}
+    for path, example_id in files.items():
+        if not Path(path).is_file():
+            raise InputError(f"{name}: {example_id}: {path}: no such file")
+    rule = "test_suite" if any(example.suite for example in examples) else "bird"
+    return Benchmark("plain", rule, tuple(examples), order=tuple(example.uid for example in examples))

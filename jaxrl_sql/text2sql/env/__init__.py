@@ -1,1 +1,1 @@
-"""Where SQL is run: `executor` and `files` alone import the native package, `ports` what others ask of an executor."""
+"""Running SQL: the executor, addresses, dialects and dialogues; `ports` is the interface of an executor."""

@@ -1,4 +1,4 @@
-"""The only door to the native executor: everything else in the project takes an executor as an argument."""
+"""Making executors: everything else in the project takes an executor as an argument."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from jaxrl_sql.text2sql.env.hiding import hidden_columns
 from jaxrl_sql.text2sql.env.ports import ScoreRow
 from jaxrl_sql.types import Fields
 from sqlexec_rs import RULE_NAMES, STATUS_NAMES, STOP_NAMES, Executor, ExecutorError, Limits, Outcome
+from sqlexec_rs.servers import revoke_script
 
 __all__ = [
     "RULE_NAMES",
@@ -19,6 +20,7 @@ __all__ = [
     "Outcome",
     "exploratory",
     "make_executor",
+    "revoke_script",
     "score_rows",
     "timing_executor",
 ]

@@ -1,4 +1,4 @@
-"""SQL as a tree, for what evaluation counts in it; a gold is asked for its tree by several parts of this room."""
+"""SQL as a tree, parsed once for all parts of an evaluation."""
 
 from __future__ import annotations
 

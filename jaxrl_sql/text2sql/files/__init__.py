@@ -1,1 +1,1 @@
-"""From folders of questions and databases to token ids: loaders, schemas, prompts, filters, order and packing."""
+"""Files of questions: JSON lines, indexes of huge files, shares and reasoning traces."""

@@ -82,8 +82,8 @@ class PromptSet(NamedTuple):
 
     `pruned` are the uids whose schema was cut down to fit, `faults` lines about descriptions that cannot be read.
 
-    A huge set's are made when they are asked for (`data.stream`): `streamed` is then its identity, and the most tokens
-    that a prompt may have.
+    A huge set's are made when they are requested (`text2sql.question_sets.stream`): `streamed` is then its identity,
+    and the most tokens that a prompt may have.
     """
 
     examples: Sequence[Example]

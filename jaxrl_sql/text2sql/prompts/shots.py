@@ -1,6 +1,6 @@
 """Few-shot examples: of the training questions on other databases, those most like the question that is asked.
 
-BM25 over the questions' words, cut into three characters each as values are (`data.schema.retrieve`). The order of the
+BM25 over the questions' words, cut into three characters each as values are (`schema.retrieve`). The order of the
 questions decides between equals, so that the same training set shows the same examples everywhere.
 """
 

@@ -1,6 +1,6 @@
 """Huge sets: questions and prompts that are made when they are asked for, by number, with a bounded number kept.
 
-The records lie in one file with an index (`data.index`); nothing of the set is in memory but what was asked for last. A
+The records lie in one file with an index (`text2sql.files.index`); only the questions requested last are in memory. A
 record that cannot be used gives its place to the next one that can, so that every number has a question and an order
 over the numbers is one over questions: the same in every run, and resumed by one cursor.
 """

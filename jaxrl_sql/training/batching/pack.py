@@ -1,4 +1,4 @@
-"""The one door from host nouns to device nouns: token lists become a padded `GroupBatch`.
+"""From data types of the host to those of the device: token lists become a padded `GroupBatch`.
 
 Lengths are rounded up to buckets so that a run compiles a handful of shapes. Padding is told by lengths; the value
 that fills it (0) is never looked at.

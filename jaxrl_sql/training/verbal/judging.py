@@ -5,7 +5,7 @@ For each question candidates are sampled until there are `candidates` distinct o
 each, `rounds` times; the best mean wins, ties are broken at random. Only numbers between the last <scores> tags are
 read, and a reply without the right number of them is counted and requested again a bounded number of times.
 
-Any function that answers prompts can be asked (`Ask`; `verbal.replay` makes one of an engine or an endpoint). What is
+Any function that answers prompts can be asked (`Ask`; `replay` makes one of an engine or an endpoint). What is
 requested next depends on the seed and on the answers alone, so a run whose answers were recorded can be resumed.
 """
 

@@ -332,7 +332,7 @@ def test_a_script_without_end_is_stopped(tmp_path: Path) -> None:
         (["sources.s.dir=SET", "sources.s.count=many"], "count=many: "),
         (["sources.s.dir=SET", "sources.s.count=-1"], "sources.s.count=-1 must be 0 or more"),
         (["sources.s.dir=SET", "sources.s.balance=size"], "sources.s.balance='size' is none of none, complexity"),
-        (["sources.s.dir=SET", "sources.s.low=0.5"], "name rates, the file that filter_data writes"),
+        (["sources.s.dir=SET", "sources.s.low=0.5"], "name rates, the file that data filter writes"),
         (["sources.s.dir=SET", "sources.s.exclude=['(']"], "not a regular expression"),
         (["sources.s.dir=SET", "sources.s.complexity=[Hard]"], "sources.s: nothing of"),
         (["sources.s.dir=SET", "sources.s.include_ids=nowhere"], "nowhere: No such file"),

@@ -39,7 +39,7 @@ FIXED = "grpo.optim.schedule=linear"
         ((), "grpo.num_generations=4", False),
         ((), "seed=1", False),
         ((), "health.zero_advantage_patience=7", True),
-        (("model.checkpoint=here",), "model.checkpoint=there", True),  # `run.inputs` looks at what lies there
+        (("model.checkpoint=here",), "model.checkpoint=there", True),  # `training.inputs` looks at what lies there
         (("data.prompt=chat", "data.date=2024-02-09"), "data.date=2024-02-10", False),
     ],
 )

@@ -52,6 +52,7 @@ def test_lists_that_cannot_be_used_are_refused(examples: list[Example], tmp_path
         ([], "no example in it"),
         ([examples[0], examples[0]], "2 examples have the id 'q0'"),
         ([examples[0], {"question": "?"}], "a dict is no Example"),
+        ([examples[0], None], "a NoneType is no Example"),
         ([examples[0], absent], r"q9: .*x\.sqlite: no such file"),
     ):
         with pytest.raises(InputError, match=f"^evals: dev: {words}"):

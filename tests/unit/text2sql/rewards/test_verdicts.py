@@ -132,7 +132,7 @@ def test_an_evaluation_without_any_verdict_is_an_error() -> None:
 
 
 def test_a_rate_without_verdicts_is_not_read(tmp_path: Path) -> None:
-    """Its later line holds, which `filter_data` writes when it has sampled the question again."""
+    """Its later line holds, which `data filter` writes when it has sampled the question again."""
     rates = [("1", 0, 0), ("2", 0, 1), ("2", 3, 4)]
     lines = [{"id": uid, "right": right, "of": of} for uid, right, of in rates]
     (tmp_path / "rates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

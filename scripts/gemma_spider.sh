@@ -33,7 +33,7 @@ export JAXRL_SQL_DATA=$RUN/data
 own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's own
     local name=$1 command=$2 start=$3; shift 3
     [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
-    "$PY" -m "jaxrl_sql.$command" --config configs/own_database.yaml "data.dir=$RUN/shop" "run.dir=$RUN/$name" \
+    "$PY" -m jaxrl_sql "$command" --config configs/own_database.yaml "data.dir=$RUN/shop" "run.dir=$RUN/$name" \
         run.resume=true "seed=$SEED" "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "${asked[@]}" \
         model.compute_dtype=bfloat16 'model.frozen=[embed]' model.remat=query,key,value,attended,gate,up \
         model.kept_logits_mib=512 run.display=plain "$@" ${settings[@]+"${settings[@]}"}
@@ -56,7 +56,7 @@ done
 stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
     local name=$1 command=$2 start=$3; shift 3
     [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
-    "$PY" -m "jaxrl_sql.$command" --config "$CONFIG" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
+    "$PY" -m jaxrl_sql "$command" --config "$CONFIG" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
         "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "$@" ${settings[@]+"${settings[@]}"}
 }
 

@@ -1,6 +1,6 @@
 """Say what this machine has for jaxrl_sql, and what each lacking piece would bring: `jaxrl-sql doctor`.
 
-Nothing is changed. The exit code is 1 where what every run needs does not work: jax, or the executor.
+Nothing is changed. The exit code is 1 where the executor does not work, or a JAX that is installed.
 """
 
 from __future__ import annotations
@@ -51,10 +51,17 @@ def findings() -> Iterator[Finding]:
     """Yield what is here, what every run needs first."""
     yield Finding("jaxrl-sql", f"{_version('jaxrl-sql')}, Python {platform.python_version()}, {platform.platform()}")
     yield _tried("executor", _executor, "pip install --force-reinstall sqlexec-rs, or `make setup` in a clone")
-    yield (jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without"))
-    yield _driver()
-    if jax.works:
-        yield _processor()
+    missing = [name for name in ("jax", "flax", "optax", "orbax-checkpoint") if not _version(name)]
+    if missing:
+        advice = "pip install 'jaxrl-sql[train]' (or cuda, cuda12, tpu): training, and answers of a model folder"
+        yield Finding("jax", f"not there: {', '.join(missing)}", advice)
+    else:
+        yield (
+            jax := _tried("jax", _devices, "pip install 'jaxrl-sql[cuda]' (or cuda12, tpu); JAX_PLATFORMS=cpu without")
+        )
+        yield _driver()
+        if jax.works:
+            yield _processor()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", in_bytes(total), "rollout.memory is the share of it that the KV cache may take")
     disk = shutil.disk_usage(Path.cwd())

@@ -164,7 +164,7 @@ def to_yaml(config: TrainConfig) -> str:
     return text
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     """Quotes a text that OmegaConf reads as a number, such as 1e3, which YAML 1.1 does not."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:

@@ -39,6 +39,7 @@ _REASONS: Mapping[Reason, str] = {
 }
 # The advice for a server that refuses a connection, by a part of its message.
 _CHECKS = {
+    "ssl": "check sslmode and sslrootcert",
     "password": "check the user and the password",
     "permission denied": "give a user who may make databases",
     "access denied": "check the user and the password",

@@ -1,4 +1,4 @@
-"""Attention as `xla` computes it, with products of bfloat16 by a unit of the CPU (`models.ops.cpu`), also in the gradient.
+"""Attention as `xla` computes it, with bfloat16 products by a unit of the CPU (`models.ops.cpu`), also in the gradient.
 
 What is multiplied is rounded to bfloat16, in the gradient too (there `xla`, whose products are widened on a CPU, rounds
 the result alone); scores, softmax and sums are in float32.

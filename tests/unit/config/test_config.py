@@ -54,6 +54,12 @@ def test_of_several_files_each_lies_over_those_before_it_and_the_command_line_ov
         load_config([recipe, machine])
 
 
+def test_yaml_keeps_texts_that_yaml_could_read_otherwise(tmp_path: Path) -> None:
+    texts = ["a\x85b", "1e3", "1_0", "\U0001f600", "a\u2028b", "yes", "~"]
+    config = load_config(None, [{"data.hide": texts}])
+    assert load_config(write(tmp_path, "c.yaml", to_yaml(config))).data.hide == texts
+
+
 def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
     config = load_config(None, ["grpo.optim.lr=3e-7", "mesh.tensor=2", "data.evals=[x, y]", "run.resume=true"])
     assert load_config(write(tmp_path, "c.yaml", to_yaml(config))) == config

@@ -128,7 +128,7 @@ impl Url {
     pub fn n_roles(&self) -> Result<Option<usize>, String> {
         let Some(roles) = self.option("roles") else { return Ok(None) };
         let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
-        n.map(Some).ok_or_else(|| format!("roles={roles}: it is a number from 1 to {MAX_ROLES}"))
+        n.map(Some).ok_or_else(|| format!("roles={roles}: it must be a number from 1 to {MAX_ROLES}"))
     }
 
     /// Returns whether golds have a role of their own.
@@ -209,15 +209,21 @@ fn option(pair: &str) -> Result<(String, String), String> {
 /// Takes the port off; an address in brackets has colons of its own.
 fn split_port(address: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':').unwrap_or(rest)),
-        None => address.rsplit_once(':').unwrap_or((address, "")),
+        Some((host, "")) => (host, ""),
+        Some((host, rest)) => (host, rest.strip_prefix(':').ok_or("its host is malformed: only :PORT may follow ]")?),
+        None => {
+            let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+            if host.contains([':', '[', ']']) {
+                return Err("its host is malformed: put an IPv6 address in brackets, as in [::1]:5432".to_owned());
+            }
+            (host, port)
+        }
     };
-    let port = if port.is_empty() {
-        None
-    } else {
-        Some(port.parse().map_err(|_| "its port is no number up to 65535: %-encode :, /, ? and @ in a password")?)
-    };
-    Ok((host, port))
+    if port.is_empty() {
+        return Ok((host, None));
+    }
+    let number = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
+    Ok((host, Some(number.ok_or("its port is no number up to 65535: %-encode :, /, ? and @ in a password")?)))
 }
 
 fn percent_encode(part: &str) -> PercentEncode<'_> {
@@ -249,6 +255,16 @@ mod tests {
         assert_eq!((url.host.as_str(), url.port, url.password), ("::1", Some(5), None));
         let url = parse("postgres://ann@%2Frun%2Fpg/d").unwrap();
         assert_eq!((url.host.as_str(), url.port), ("/run/pg", None));
+    }
+
+    #[test]
+    fn a_malformed_host_or_port_is_refused() {
+        for host in ["::1", "[::1", "fe80::1:5432", "[::1]5432", "h]", "h:+5", "h: 5", "h:65536"] {
+            assert!(
+                parse(&format!("mysql://ann:secret@{host}/d")).is_err_and(|error| !error.contains("secret")),
+                "{host}"
+            );
+        }
     }
 
     #[test]
@@ -290,7 +306,7 @@ mod tests {
         assert_eq!(user("mysql://ann@h/d?sslmode=disable", 7).unwrap(), "ann");
         for wrong in ["0", "-1", "1025", "many", ""] {
             let error = user(&format!("mysql://ann:secret@h/d?roles={wrong}"), 0).unwrap_err();
-            assert_eq!(error, format!("roles={wrong}: it is a number from 1 to 1024"));
+            assert_eq!(error, format!("roles={wrong}: it must be a number from 1 to 1024"));
         }
     }
 

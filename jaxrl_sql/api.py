@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxrl_sql import config as configs
 from jaxrl_sql.config import Override, TrainConfig
-from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
 from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.types import Example, InputError
@@ -116,12 +116,13 @@ def train(
     Raises InputError for an input that cannot be used, HealthError for a run that has stopped learning, and
     RunFolderError where its folder cannot be written.
     """
-    prepare_process()
-    from jaxrl_sql.training.caller import CallerInputs
-    from jaxrl_sql.training.grpo import train as run
-
     with _in_python():
-        chosen = fetched(_config(config, overrides))
+        chosen = _config(config, overrides)
+        prepare_process()
+        from jaxrl_sql.training.caller import CallerInputs
+        from jaxrl_sql.training.grpo import train as run
+
+        chosen = fetched(chosen)
         return Run(Path(chosen.run.dir), run(chosen, CallerInputs(callback, reward, examples, evals)))
 
 
@@ -246,9 +247,10 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Raise an InputError with names of parameters in place of a command's options."""
+    """Raise an InputError with names of parameters in place of a command's options, and one where JAX is absent."""
     try:
-        yield
+        with needing_jax():
+            yield
     except InputError as error:
         text = _OPTION.sub(_parameter, str(error))
         if text == str(error):

@@ -87,8 +87,9 @@ def test_passed_examples_a_reward_function_and_a_callback(
         assert row["reward/mean"] == pytest.approx(sum(rewards) / 4)
         assert row["reward/recipe"] <= row["reward/mean"]
     assert (run.config.data.dir, run.config.data.train, run.config.data.evals) == ("memory", "examples", ["held_out"])
-    assert "--resume" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"run: reward: not as when the run began"):
+    advice = "stopped; resume with jx.train(…, {'run.resume': True}, examples=…, evals=…, reward=…)"
+    assert advice in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(InputError, match=r"run: the reward function: not as when the run began"):
         train({"run.resume": True})
     with pytest.raises(InputError, match=r"run: data\.train: not as when the run began"):
         jx.train(

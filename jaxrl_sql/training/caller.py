@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,9 @@ from jaxrl_sql.types import Example, InputError
 
 Callback = Callable[[int, Mapping[str, Any]], object]
 """Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
+
+Questions = Iterable[Example] | Benchmark
+"""A set: examples, or what `load_benchmark` returns."""
 
 DIR, TRAIN = "memory", "examples"
 """`data.dir` and `data.train` of a run whose questions were passed."""
@@ -29,8 +32,8 @@ class CallerInputs(NamedTuple):
 
     callback: Callback | None = None
     reward: RewardFunction | None = None
-    examples: Sequence[Example] | None = None
-    evals: Mapping[str, Sequence[Example]] | None = None
+    examples: Questions | None = None
+    evals: Mapping[str, Questions] | None = None
 
     def questions(self) -> PassedQuestions:
         """Return the examples as sets; raises InputError for a set that cannot be used."""

@@ -47,5 +47,5 @@ def test_calls_from_python_without_jax_name_the_packages(tmp_path: Path) -> None
 def test_another_absent_package_is_no_lack_of_jax() -> None:
     with pytest.raises(ModuleNotFoundError), needing_jax():
         raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
-    with pytest.raises(InputError, match="^this needs JAX"), needing_jax():
+    with pytest.raises(InputError, match=r"^this needs JAX"), needing_jax():
         raise ModuleNotFoundError("No module named 'jax.numpy'", name="jax.numpy")

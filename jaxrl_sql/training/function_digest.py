@@ -5,17 +5,21 @@ Helpers that it calls by a global name are known by that name. Another version o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from enum import Enum
+from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from jaxrl_sql.inference.fingerprint import digest_of
 
-_SIMPLE = (str, int, float, bool, complex, bytes, type(None), type(...))
+_SIMPLE = (str, int, float, bool, complex, bytes, type(None), type(...), Enum, PurePath)
 
 
 def function_digest(function: Callable[..., object]) -> str:
@@ -37,6 +41,8 @@ class _Parts:
         """Return a value as JSON; a list, dict or set is its type alone unless `is_deep`."""
         if isinstance(value, _SIMPLE):
             return [type(value).__name__, repr(value)]
+        if isinstance(value, re.Pattern):
+            return ["pattern", repr(value.pattern), value.flags]
         if id(value) in self._above:
             return ["again", type(value).__qualname__]
         self._above.append(id(value))
@@ -45,13 +51,16 @@ class _Parts:
         finally:
             self._above.pop()
 
-    def _container(self, value: object, is_deep: bool) -> Any:
+    def _container(self, value: Any, is_deep: bool) -> Any:
         if isinstance(value, tuple) or (is_deep and isinstance(value, list)):
             return [_name(type(value)), *(self.of(part, is_deep=is_deep) for part in value)]
         if isinstance(value, frozenset) or (is_deep and isinstance(value, AbstractSet)):
             return [_name(type(value)), *sorted(map(repr, (self.of(part, is_deep=is_deep) for part in value)))]
         if is_deep and isinstance(value, Mapping):
             return self._mapping(value)
+        if _is_record(value) and (is_deep or value.__dataclass_params__.frozen):
+            fields = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+            return [_name(type(value)), [[name, self.of(part, is_deep=is_deep)] for name, part in fields]]
         return None
 
     def _mapping(self, values: Mapping[Any, Any]) -> Any:
@@ -97,6 +106,10 @@ class _Parts:
 
     def _all(self, values: Sequence[object]) -> list[Any]:
         return [self.of(value, is_deep=False) for value in values]
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not callable(value)
 
 
 def _name(value: Any) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -182,3 +186,38 @@ def test_a_run_of_passed_examples_is_resumed_in_python_alone(
     advice = CallerInputs(examples=examples, reward=length).resume_advice(Path("runs/mine"))
     assert advice.endswith("{'run.resume': True}, examples=…, reward=…)")
     assert CallerInputs().resume_advice(Path("runs/mine")) == "go on with --resume runs/mine"
+
+
+@dataclass(frozen=True)
+class Weights:
+    length: float
+    pattern: re.Pattern[str] = re.compile("SELECT")
+
+
+def test_settings_of_a_partial_and_of_a_closure_count() -> None:
+    def make(weights: Weights) -> Callable[..., float]:
+        return lambda answer: weights.length * len(answer.text)
+
+    settings = (Weights(1), Weights(2), Weights(1, re.compile("WITH")))
+    assert len({digest(functools.partial(weighed, weights=weights)) for weights in settings}) == 3
+    assert len({digest(make(weights)) for weights in settings}) == 3
+    assert digest(make(Weights(1))) == digest(make(Weights(1)))
+
+
+def test_another_process_has_the_same_hash() -> None:
+    """A set of constants has another order in each."""
+    program = (
+        "from jaxrl_sql.training.function_digest import function_digest\n"
+        "print(function_digest(lambda answer: answer.sql in {'a', 'b', 'c', 'd', 'e'}))\n"
+    )
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(hashes) == 1

@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxrl_sql import config as configs
 from jaxrl_sql.config import Override, TrainConfig
-from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
 from jaxrl_sql.runtime.model_locator import fetched
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.ask import Reply
     from jaxrl_sql.text2sql.rewards.score import RewardFunction
-    from jaxrl_sql.training.caller import Callback
+    from jaxrl_sql.training.caller import Callback, Questions
 
 _AT_ONCE = 16
 _ORIGIN = "overrides"
@@ -46,6 +46,7 @@ _PARAMETERS = {
     "allow-missing": "allow_missing=True",
     "allow-extra": "allow_extra=True",
     "as": "system",
+    "field": "sql_field",
 }
 
 Files = str | Path | Sequence[str | Path] | TrainConfig | None
@@ -81,9 +82,7 @@ class Run:
         """Return the trained model, ready for questions."""
         return Model(self.folder, *overrides)
 
-    def evaluate(
-        self, data: str | Path | Sequence[Example], *overrides: Override, out: str | Path | None = None
-    ) -> Evaluation:
+    def evaluate(self, data: str | Path | Questions, *overrides: Override, out: str | Path | None = None) -> Evaluation:
         """Let the trained model answer the questions of a benchmark's folder or of a list, and judge the answers."""
         return evaluate(data, None, *overrides, model=self.folder, out=out)
 
@@ -101,27 +100,29 @@ def train(
     *overrides: Override,
     callback: Callback | None = None,
     reward: RewardFunction | None = None,
-    examples: Sequence[Example] | None = None,
-    evals: Mapping[str, Sequence[Example]] | None = None,
+    examples: Questions | None = None,
+    evals: Mapping[str, Questions] | None = None,
 ) -> Run:
     """Train by GRPO or PPO, after the supervised steps of the section `sft`, and return the run.
 
     `callback(step, metrics)` is called after each step and each evaluation with its row of `Run.metrics`; a true value
     stops the run after the step, with a checkpoint. `reward(answer)` replaces the recipe's reward by a number, or by a
     `Reward` with its own parts; an answer has `text`, `sql`, `example`, `status` and the recipe's `reward`, so that
-    `answer.reward.total` plus a term joins both. `examples` are trained on and `evals`, lists by name, evaluated on in
-    place of the folder `data.dir`; examples without `evals` are trained on without evaluations. Of several processes
-    each calls its own functions.
+    `answer.reward.total` plus a term joins both. `examples`, a list or a `load_benchmark`, are trained on and `evals`,
+    sets of that kind by name, evaluated on in place of the folder `data.dir`; examples without `evals` are trained on
+    without evaluations. Of several processes each calls its own functions. A resumed run needs the same examples and
+    `reward`, whose code, arguments and attributes are compared.
 
     Raises InputError for an input that cannot be used, HealthError for a run that has stopped learning, and
     RunFolderError where its folder cannot be written.
     """
-    prepare_process()
-    from jaxrl_sql.training.caller import CallerInputs
-    from jaxrl_sql.training.grpo import train as run
-
     with _in_python():
-        chosen = fetched(_config(config, overrides))
+        chosen = _config(config, overrides)
+        prepare_process()
+        from jaxrl_sql.training.caller import CallerInputs
+        from jaxrl_sql.training.grpo import train as run
+
+        chosen = fetched(chosen)
         return Run(Path(chosen.run.dir), run(chosen, CallerInputs(callback, reward, examples, evals)))
 
 
@@ -190,7 +191,7 @@ class Evaluation:
 
 
 def evaluate(  # noqa: PLR0913 - one parameter per option of the command
-    data: str | Path | Sequence[Example],
+    data: str | Path | Questions,
     predictions: Predictions | None = None,
     *overrides: Override,
     model: str | Path | None = None,
@@ -203,9 +204,9 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Evaluation:
-    """Judge predictions, or the answers of a `model`, on a benchmark's folder or a list of examples.
+    """Judge predictions, or the answers of a `model`, on a benchmark: a folder, a `load_benchmark` or examples.
 
-    With an `endpoint`, the URL of a server of OpenAI's form, the override `evaluate.model` names the model there.
+    With an `endpoint`, the URL of a server of OpenAI's form, `model` is the name of a model there.
     `system` takes prompt, sampling and rule of a published system's evaluation, `recipe` its form of answers alone;
     `split` is the part of a folder, `sql_field` the field of SQL in a file of predictions. `allow_missing` leaves out
     questions without a prediction, `allow_extra` predictions for no question. With `out` the command's files stay
@@ -219,6 +220,10 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
 
     is_listed, is_mapped = not isinstance(data, str | Path), isinstance(predictions, Mapping)
     with tempfile.TemporaryDirectory(prefix="jaxrl_sql-") as scratch, _in_python():
+        if split and is_listed:
+            raise InputError(f"split {split}: is for a folder, and data is a list of examples")
+        if sql_field and (is_mapped or predictions is None):
+            raise InputError(f"sql_field {sql_field}: is for a file of predictions")
         memory = Memory(
             benchmark_of(data, "examples") if not isinstance(data, str | Path) else None,
             predictions if isinstance(predictions, Mapping) else None,
@@ -246,9 +251,10 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Raise an InputError with names of parameters in place of a command's options."""
+    """Raise an InputError with names of parameters in place of a command's options, and one where JAX is absent."""
     try:
-        yield
+        with needing_jax():
+            yield
     except InputError as error:
         text = _OPTION.sub(_parameter, str(error))
         if text == str(error):

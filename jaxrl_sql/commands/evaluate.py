@@ -1,7 +1,7 @@
 """Judge predictions or a model on a benchmark's questions, by several rules side by side.
 
 `jaxrl-sql evaluate --data DIR --predictions FILE --out DIR` needs no model and no jax; `--model M` in place
-of predictions lets one answer, and `evaluate.base_url=… evaluate.model=…` one behind an endpoint. `--as SYSTEM` sets
+of predictions lets one answer, and `--endpoint URL --model M` one behind an endpoint. `--as SYSTEM` sets
 prompt, schema, sampling and rule as that system's paper evaluates. `--compare A B` sets two finished evaluations beside
 one another. All else is in the section `evaluate` of the configuration. The folder `--out` gets metrics.json,
 records.jsonl, the predictions in the benchmark's own form and config.yaml; broken off, the same command goes on from
@@ -45,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--predictions", action="append", default=[], metavar="FILE", help="one for each --data")
     field = "where predicted SQL stands in --predictions, if not in pred_sql or sql"
     parser.add_argument("--field", dest="sql_field", metavar="NAME", help=field)
-    parser.add_argument("--model", help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file")
+    parser.add_argument(
+        "--model",
+        help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file; with --endpoint its name there",
+    )
     parser.add_argument(
         "--as", dest="system", metavar="SYSTEM", help=f"asked and judged as its paper evaluates: {', '.join(SYSTEMS)}"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
-from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
@@ -20,9 +20,6 @@ from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
 from jaxrl_sql.types import InputError, JaxrlSqlError
-
-NEEDS_JAX = "this needs JAX: pip install 'jaxrl-sql[train]' (for GPUs 'jaxrl-sql[cuda]', for TPUs 'jaxrl-sql[tpu]')"
-_JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
 
 
 def run_command(
@@ -102,7 +99,7 @@ def _reported(error: Exception) -> tuple[Exception, int] | None:
             reported = error, UNHEALTHY
         case JaxrlSqlError() | ExecutorError():
             reported = error, 1
-        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _JAX:
+        case ModuleNotFoundError() if lacks_jax(error):
             reported = InputError(NEEDS_JAX), 2
         case FileExistsError() | NotADirectoryError():
             reported = no_folder(error), 2

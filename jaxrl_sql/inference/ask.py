@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxrl_sql.config import EvaluateConfig, Override, TrainConfig, changed, load_config
 from jaxrl_sql.config.load import COMMAND_LINE
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
-from jaxrl_sql.inference.process import prepare_process
+from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.model_locator import defaults_for, fetched
 from jaxrl_sql.runtime.terminal import printable
@@ -227,10 +227,11 @@ class Asker:
         return self._thread.submit(self._answer, examples).result()
 
     def _answer(self, examples: Sequence[Example]) -> list[Reply]:
-        if self._ask is None:
-            prepare_process()
-            self._ask = self._stack.enter_context(opened(fetched(self.config), self._at_once))
-        return self._ask(examples)
+        with needing_jax():
+            if self._ask is None:
+                prepare_process()
+                self._ask = self._stack.enter_context(opened(fetched(self.config), self._at_once))
+            return self._ask(examples)
 
     def close(self) -> None:
         """Release the model and its executor; a later question opens them again."""

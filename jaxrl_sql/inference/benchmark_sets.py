@@ -16,6 +16,7 @@ from jaxrl_sql.text2sql.evals.score_predictions import check_rules
 from jaxrl_sql.text2sql.prompts.dialects import placed, refuse_translated
 from jaxrl_sql.text2sql.question_sets.filters import keep_only
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide, hide_in_benchmark
+from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError
 
 _RULES = ("bird", "refined", "test_suite")
@@ -50,6 +51,8 @@ def open_sets(config: TrainConfig, notes: list[str], memory: Memory = Memory()) 
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
     if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
         raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
+    if cfg.predictions:  # a model's recipe is looked up when the model is opened
+        find_recipe(config.recipe)
     sets: list[Set] = []
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions first, and a model is asked the first ones alone.

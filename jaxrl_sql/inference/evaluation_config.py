@@ -14,7 +14,8 @@ from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.types import InputError
 
 ONE_ANSWERS = (
-    "give one of --predictions FILE, for each --data one, --model M, and evaluate.base_url=URL evaluate.model=M"
+    "give one of --predictions FILE, for each --data one, --model M, and --endpoint URL --model M (or "
+    "evaluate.base_url=URL evaluate.model=M)"
 )
 
 
@@ -23,8 +24,9 @@ class EvaluationRequest:
     """A request for an evaluation, over its files and overrides; an empty value leaves the choice to those.
 
     `data` names folders of benchmarks, `split` the part of each; `predictions` are files, one per folder, of which
-    `sql_field` holds the SQL. Else `model`, a folder, file or name of the hub, answers in the form of `recipe`, or the
-    endpoint at the URL `endpoint`. `system` is a published system, whose paper's prompt, sampling and rule are taken.
+    `sql_field` holds the SQL. Else `model`, a folder, file or name of the hub, answers in the form of `recipe`; with
+    the URL `endpoint` it is the name of a model there. `system` is a published system, whose paper's prompt, sampling
+    and rule are taken.
     `allow_missing` leaves out questions without a prediction, `allow_extra` predictions for no question. `out` is the
     folder to write.
     """
@@ -55,7 +57,7 @@ def evaluation_config(
     """
     overrides = [*endpoint_values("evaluate", request.endpoint), *overrides]
     check_keys(files, overrides, origin)  # before a model is looked for on the hub
-    model, chat = request.model, {"data": {"prompt": "chat"}}
+    model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         beneath = defaults_for(model)
     else:  # the file or a value may name one, whose defaults lie beneath both
@@ -72,6 +74,7 @@ def evaluation_config(
     above["evaluate"] |= {
         name: list(getattr(request, name)) for name in ("data", "predictions") if getattr(request, name)
     }
+    above["evaluate"] |= {"model": request.model} if request.endpoint and request.model else {}
     above |= {"recipe": request.recipe} if request.recipe else {}
     above |= {"model": {"checkpoint": beneath["model"]["checkpoint"]}} if "model" in beneath else {}
     return load_config(files, overrides, beneath, above, origin)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, changed
-from jaxrl_sql.inference.fingerprint import digest_of
 from jaxrl_sql.inference.questions import PassedQuestions
 from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
 from jaxrl_sql.text2sql.rewards.score import RewardFunction
+from jaxrl_sql.training.function_digest import function_digest
 from jaxrl_sql.types import Example, InputError
 
 Callback = Callable[[int, Mapping[str, Any]], object]
 """Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
 
+Questions = Iterable[Example] | Benchmark
+"""A set: examples, or what `load_benchmark` returns."""
+
 DIR, TRAIN = "memory", "examples"
 """`data.dir` and `data.train` of a run whose questions were passed."""
+REWARD = "the reward function"
 
 
 class CallerInputs(NamedTuple):
@@ -29,8 +32,8 @@ class CallerInputs(NamedTuple):
 
     callback: Callback | None = None
     reward: RewardFunction | None = None
-    examples: Sequence[Example] | None = None
-    evals: Mapping[str, Sequence[Example]] | None = None
+    examples: Questions | None = None
+    evals: Mapping[str, Questions] | None = None
 
     def questions(self) -> PassedQuestions:
         """Return the examples as sets; raises InputError for a set that cannot be used."""
@@ -43,10 +46,14 @@ class CallerInputs(NamedTuple):
     def config(self, config: TrainConfig) -> TrainConfig:
         """Return the configuration with names for the passed examples, which a run's folder keeps.
 
-        Raises InputError for a setting that needs a folder of questions.
+        Raises InputError for a setting that needs a folder of questions, and for a run that was begun with passed
+        examples and has none now.
         """
-        values: dict[str, Any] = {"data.evals": list(self.evals)} if self.evals else {}
+        values: dict[str, Any] = {} if self.evals is None else {"data.evals": list(self.evals)}
+        if self.examples is None and (config.data.dir, config.data.train) == (DIR, TRAIN) and not Path(DIR).exists():
+            raise InputError(f"{config.run.dir}: its questions were passed in Python: {_resume_call('examples')}")
         if self.examples is not None:
+            values.setdefault("data.evals", [])
             if config.data.shots:
                 raise InputError(f"examples: data.shots={config.data.shots} needs the training questions in a folder")
             values |= {"data.source": "folder", "data.dir": DIR, "data.train": TRAIN}
@@ -55,15 +62,18 @@ class CallerInputs(NamedTuple):
             raise InputError(f"evals: {train} is the name of the training set: choose another")
         return changed(config, values)
 
+    def resume_advice(self, folder: Path) -> str:
+        """Return how the run in a folder is resumed: by the command's option, or with the same values in Python."""
+        passed = [name for name in ("examples", "evals", "reward") if getattr(self, name) is not None]
+        return _resume_call(*passed) if passed else f"go on with --resume {folder}"
+
     def hashes(self) -> dict[str, str]:
-        """Return a hash of the reward function's source, which a resumed run compares."""
-        if self.reward is None:
-            return {}
-        function = inspect.unwrap(self.reward)
-        source = getattr(function, "__qualname__", type(function).__qualname__)
-        with suppress(OSError, TypeError):  # typed in, compiled, or an object
-            source = inspect.getsource(function)
-        return {"reward": digest_of(source)}
+        """Return a hash of the reward function, which a resumed run compares, by its name in the refusal."""
+        return {} if self.reward is None else {REWARD: function_digest(self.reward)}
+
+
+def _resume_call(*passed: str) -> str:
+    return f"resume with jx.train(…, {{'run.resume': True}}, {', '.join(f'{name}=…' for name in passed)})"
 
 
 NOTHING = CallerInputs()

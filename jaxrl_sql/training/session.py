@@ -175,7 +175,7 @@ class Session:
         if self.stop_reason:
             raise HealthError(self.stop_reason)
         self.checkpoints.wait()  # who reads the next line may end the machine
-        self.note(f"stopped; go on with --resume {self.folder}")
+        self.note(f"stopped; {self.caller.resume_advice(self.folder)}")
         return self.request.exit_code or 0
 
     def resume_step(self) -> int:

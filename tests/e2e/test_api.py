@@ -18,6 +18,7 @@ import jax
 import pytest
 
 import jaxrl_sql as jx
+from jaxrl_sql.commands.train import main as train_command
 from jaxrl_sql.config import Override
 from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import InputError
@@ -87,8 +88,11 @@ def test_passed_examples_a_reward_function_and_a_callback(
         assert row["reward/mean"] == pytest.approx(sum(rewards) / 4)
         assert row["reward/recipe"] <= row["reward/mean"]
     assert (run.config.data.dir, run.config.data.train, run.config.data.evals) == ("memory", "examples", ["held_out"])
-    assert "--resume" in capsys.readouterr().out
-    with pytest.raises(InputError, match=r"run: reward: not as when the run began"):
+    advice = "stopped; resume with jx.train(…, {'run.resume': True}, examples=…, evals=…, reward=…)"
+    assert advice in " ".join(capsys.readouterr().out.split())
+    assert train_command(["--resume", str(run.folder)]) == 2
+    assert "run: its questions were passed in Python: resume with jx.train(…, " in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"run: the reward function: not as when the run began"):
         train({"run.resume": True})
     with pytest.raises(InputError, match=r"run: data\.train: not as when the run began"):
         jx.train(

@@ -1,0 +1,48 @@
+"""Sets of questions that a caller in Python passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxrl_sql.text2sql.benchmarks import benchmark_of
+from jaxrl_sql.types import Example, InputError
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> list[Example]:
+    path = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE item(name TEXT)")
+    return [Example(f"q{i}", "shop", str(path), "How many items?", "SELECT count(*) FROM item") for i in range(3)]
+
+
+def test_a_generator_and_a_set_are_read_once(examples: list[Example]) -> None:
+    assert benchmark_of((example for example in examples), "examples") == benchmark_of(examples, "examples")
+    assert {*benchmark_of({*examples}, "examples").examples} == {*examples}
+    with pytest.raises(InputError, match=r"^examples: no example in it$"):
+        benchmark_of((example for example in examples[:0]), "examples")
+
+
+def test_a_benchmark_keeps_its_rule(examples: list[Example]) -> None:
+    benchmark = benchmark_of(examples, "examples")._replace(name="ehrsql", rule="ehrsql")
+    assert benchmark_of(benchmark, "examples") == benchmark
+    with pytest.raises(InputError, match=r"^examples: no example in it$"):
+        benchmark_of(benchmark._replace(examples=()), "examples")
+
+
+def test_what_is_no_set_of_examples_is_refused(examples: list[Example]) -> None:
+    numbered = [dataclasses.replace(example, uid=i) for i, example in enumerate(examples)]  # type: ignore[arg-type]
+    wrong: tuple[tuple[Any, str], ...] = (
+        (numbered, r"examples: the id 0 is no text"),
+        (examples[0], r"examples: a list of examples is needed, not Example"),
+        ("data/dev", r"examples: a str is no Example of jaxrl_sql"),
+    )
+    for questions, words in wrong:
+        with pytest.raises(InputError, match=f"^{words}$"):
+            benchmark_of(questions, "examples")

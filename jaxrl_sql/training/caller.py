@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.inference.fingerprint import digest_of
 from jaxrl_sql.inference.questions import PassedQuestions
 from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
 from jaxrl_sql.text2sql.rewards.score import RewardFunction
-from jaxrl_sql.training.function_digest import function_digest
 from jaxrl_sql.types import Example, InputError
 
 Callback = Callable[[int, Mapping[str, Any]], object]
@@ -69,7 +72,31 @@ class CallerInputs(NamedTuple):
 
     def hashes(self) -> dict[str, str]:
         """Return a hash of the reward function, which a resumed run compares, by its name in the refusal."""
-        return {} if self.reward is None else {REWARD: function_digest(self.reward)}
+        return {} if self.reward is None else {REWARD: code_digest(self.reward)}
+
+
+def code_digest(function: Callable[..., object]) -> str:
+    """Return a hash of a function's code; of a partial that of its function, of an object that of its `__call__`.
+
+    Values (defaults, closures, arguments of a partial, attributes) and functions that it calls do not count.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return digest_of(_code(code) if code else getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _code(code: CodeType) -> list[object]:
+    """Return the parts of a code object that say what it computes."""
+    return [code.co_code.hex(), list(code.co_names), [_constant(value) for value in code.co_consts]]
+
+
+def _constant(value: object) -> object:
+    if isinstance(value, CodeType):
+        return _code(value)
+    # The order of a set is another in each process.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def _resume_call(*passed: str) -> str:

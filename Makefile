@@ -92,7 +92,7 @@ SHARED := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-re
 CARGO_TEST := cargo test --quiet --release --package sqlexec_core --package sqlexec_py
 
 $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
-	RUST_TEST_THREADS=6 $(CARGO_TEST) --tests
+	RUST_TEST_THREADS=4 $(CARGO_TEST) --tests
 	$(CARGO_TEST) --doc
 	@touch $@
 

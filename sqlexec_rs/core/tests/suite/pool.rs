@@ -361,7 +361,7 @@ fn what_is_kept_for_old_states_and_limits_is_given_up(base: &Config) {
     let kept = fixture.stats()["gold_bytes"];
     assert!((4_000_000..30 << 20).contains(&kept), "{kept} bytes, of 4 MB in each of 30 states");
 
-    let fixture = Fixture::new(base, 1);
+    let fixture = Fixture::settled(base, 1);
     for max_rows in 1_000..2_000 {
         let limits = Arc::new(Limits { max_rows, ..Limits::default() });
         let item = fixture.item("SELECT 1", &["SELECT hex(zeroblob(5000))"]);

@@ -149,7 +149,7 @@ def test_each_of_several_roles_is_refused_that_can_write(dialect: Dialect, datab
         errors = {outcome.error for outcome in outcomes if outcome.error}
         assert len(errors) == 1
         assert f"{mixed}_2 can do more than read" in errors.pop()
-        assert "roles=0: it is a number" in (executor.execute(f"{url}?roles=0", "SELECT 1").error or "")
+        assert "roles=0: it must be a number" in (executor.execute(f"{url}?roles=0", "SELECT 1").error or "")
 
 
 # Parts of the message for the owner, and for a user who may insert into one table.
@@ -190,7 +190,7 @@ def test_the_error_of_a_wrong_url_is_a_line_without_the_password(
         f"{scheme}://nobody:secret@{place}": wrong,
         f"{scheme}://reader:secret@127.0.0.1:1/main": "refused",
         f"{scheme}://reader:secret@127.0.0.1:port/main": "port",
-        f"{scheme}://reader:secret@127.0.0.1": "a database",
+        f"{scheme}://reader:secret@127.0.0.1": "the URL has no database",
         "oracle://reader:secret@h/d": "oracle:// is no scheme",
         database.url.rpartition("/")[0] + "/nosuch": absent,
     }

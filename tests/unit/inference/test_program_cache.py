@@ -20,7 +20,7 @@ COMMAND = """
 import sys
 import jax
 import jax.numpy as jnp
-from jaxrl_sql.training import programs
+from jaxrl_sql.inference import program_cache as programs
 
 programs.LEAST_S = 0.0
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -245,8 +245,8 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
         config = evaluation_config(request, [{"run.display": "none"}, *overrides], origin=_ORIGIN)
         check_answerer(config)
         with goes_on(config.evaluate.out):
-            found = evaluated(fetched(config), memory)
-        return Evaluation(found.numbers, found.records, found.warnings)
+            evaluation = evaluated(fetched(config), memory)
+        return Evaluation(evaluation.numbers, evaluation.records, evaluation.warnings)
 
 
 @contextmanager

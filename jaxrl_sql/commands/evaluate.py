@@ -93,8 +93,8 @@ def show(evaluated: Evaluated) -> None:
     """Print the tables of each set, and of all together where there are several, warnings, speed and files."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
-    found = [table for judged in evaluated.sets for table in tables(judged)]
-    for table in [*found, overview(evaluated.sets, evaluated.numbers)] if len(evaluated.sets) > 1 else found:
+    by_set = [table for judged in evaluated.sets for table in tables(judged)]
+    for table in [*by_set, overview(evaluated.sets, evaluated.numbers)] if len(evaluated.sets) > 1 else by_set:
         _show(table)
     for warning in evaluated.warnings:
         print_text(warning)

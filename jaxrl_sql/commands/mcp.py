@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
-    parser.add_argument("--stand-in", type=Path, metavar="FILE", help="a SQLite file that shows what the URL's is like")
+    parser.add_argument(
+        "--stand-in", type=Path, metavar="FILE", help="a SQLite file that the model is shown for the URL's"
+    )
     add_leave_out(parser, several=False)
     parser.add_argument("--model", help="what answers questions: a run, a Hugging Face folder, a hub name, a GGUF file")
     add_endpoint(parser, "evaluate")

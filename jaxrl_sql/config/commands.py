@@ -10,7 +10,7 @@ from jaxrl_sql.config.rules import OneOf, PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class FilterConfig:
-    """Which questions of `data.train` the command `data filter` leaves out; what is 0 or empty does not filter.
+    """Filters of `jaxrl-sql data filter` for the questions of `data.train`; 0 or an empty value is no filter.
 
     Golds: `failing_gold`, `empty_gold` (no rows), over `max_gold_steps` VM steps or `max_gold_ms` milliseconds (which
     depends on the machine), under `min_sql_characters` or over `max_sql_characters`, or in the file of ids `noisy`.

@@ -84,8 +84,8 @@ def _with_system(request: EvaluationRequest, beneath: Mapping[str, Any], but: Se
     """Return defaults with those of the request's system over them, without some keys of its section `data`."""
     if not request.system:
         return dict(beneath)
-    found = as_published(request.system, beneath, bool(request.predictions))
-    return {**found, "data": {name: value for name, value in found.get("data", {}).items() if name not in but}}
+    published = as_published(request.system, beneath, bool(request.predictions))
+    return {**published, "data": {name: value for name, value in published.get("data", {}).items() if name not in but}}
 
 
 def check_answerer(config: TrainConfig) -> None:

@@ -36,15 +36,17 @@ def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmar
 
 def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
     """Return a caller's training questions as `training_questions` returns those of a folder."""
-    found = as_asked(data, passed, 0 if data.include_ids else data.limit_train, databases)
+    questions = as_asked(data, passed, 0 if data.include_ids else data.limit_train, databases)
     if data.include_ids:
-        found = found._replace(examples=tuple(keep_only(found.examples, data.include_ids, data.limit_train)))
-    return _with_dialects(data, databases, found)
+        questions = questions._replace(
+            examples=tuple(keep_only(questions.examples, data.include_ids, data.limit_train))
+        )
+    return _with_dialects(data, databases, questions)
 
 
-def _with_dialects(data: DataConfig, databases: DatabasesConfig, found: Benchmark) -> Benchmark:
+def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benchmark) -> Benchmark:
     change = _in_dialects(data, databases)
-    return found._replace(examples=tuple(map(change, found.examples))) if change else found
+    return questions._replace(examples=tuple(map(change, questions.examples))) if change else questions
 
 
 def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
@@ -73,15 +75,15 @@ def split_questions(data: DataConfig, split: str, limit: int, databases: Databas
     return as_asked(data, load_split(data.dir, split, limit), 0, databases)
 
 
-def as_asked(data: DataConfig, found: Benchmark, limit: int, databases: DatabasesConfig | None) -> Benchmark:
+def as_asked(data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None) -> Benchmark:
     """Return the first `limit` questions of a set (0: all) on their servers, with `data.hide` hidden.
 
     `databases` as in `split_questions`.
     """
-    found = found._replace(examples=found.examples[: limit or None])
+    questions = questions._replace(examples=questions.examples[: limit or None])
     if databases is not None:
-        found = found._replace(examples=placed(found.examples, dataclasses.asdict(databases)))
-    return hide_in_benchmark(found, data.hide)
+        questions = questions._replace(examples=placed(questions.examples, dataclasses.asdict(databases)))
+    return hide_in_benchmark(questions, data.hide)
 
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
@@ -89,12 +91,14 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
     make_synthetic(data)
     if data.include_ids and (streamed := _huge(data)):
         kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
-        found = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
+        questions = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
     else:
-        found = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
+        questions = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
         if data.include_ids:
-            found = found._replace(examples=tuple(keep_only(found.examples, data.include_ids, data.limit_train)))
-    return found
+            questions = questions._replace(
+                examples=tuple(keep_only(questions.examples, data.include_ids, data.limit_train))
+            )
+    return questions
 
 
 def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:

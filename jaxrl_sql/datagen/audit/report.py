@@ -52,7 +52,7 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
     trains, evals = sets[: len(config.train)], sets[len(config.train) :]
     findings: list[Finding] = []
     for target in evals if trains else ():
-        report(f"{target.name}: looking for what it shares with training")
+        report(f"{target.name}: comparing with the training sets")
         findings += shared_questions(trains, target, config.near_question)
         findings += shared_sql(trains, target)
         findings += shared_databases(trains, target, config.near_schema)

@@ -4,47 +4,40 @@ Code names the choices, YAML picks among them and gives the numbers. `load_confi
 nearest valid name, a value of the wrong type, and a choice that does not exist, each in one line.
 """
 
+from jaxrl_sql.config.augment import AugmentSettings
 from jaxrl_sql.config.check import CHOICES, check_config
-from jaxrl_sql.config.commands import (
-    AugmentConfig,
-    DistillConfig,
-    EndpointConfig,
-    EvaluateConfig,
-    FilterConfig,
-    VerbalConfig,
-)
+from jaxrl_sql.config.data import DataConfig, DialectsConfig
+from jaxrl_sql.config.distill import DistillSettings
+from jaxrl_sql.config.endpoint import EndpointConfig
+from jaxrl_sql.config.evaluate import EvaluateSettings
+from jaxrl_sql.config.executor import DatabasesConfig, ExecutorConfig
+from jaxrl_sql.config.filtering import FilterSettings
+from jaxrl_sql.config.grpo import GrpoConfig
+from jaxrl_sql.config.health import HealthConfig
 from jaxrl_sql.config.load import Override, changed, load_config, shipped, to_yaml
-from jaxrl_sql.config.sections import (
-    DatabasesConfig,
-    DataConfig,
-    DialectsConfig,
-    ExecutorConfig,
-    GrpoConfig,
-    HealthConfig,
-    LoraConfig,
-    MeshConfig,
-    ModelConfigSection,
-    OptimConfig,
-    RolloutConfig,
-    RunConfig,
-    SamplingConfig,
-    SecondStageConfig,
-    SftConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from jaxrl_sql.config.mesh import MeshConfig
+from jaxrl_sql.config.model import LoraConfig, ModelConfigSection
+from jaxrl_sql.config.optim import OptimConfig
+from jaxrl_sql.config.rollout import RolloutConfig
+from jaxrl_sql.config.roots import TrainConfig
+from jaxrl_sql.config.run import RunConfig
+from jaxrl_sql.config.sampling import SamplingConfig
+from jaxrl_sql.config.second_stage import SecondStageConfig
+from jaxrl_sql.config.sft import SftConfig
+from jaxrl_sql.config.validation import ValidationConfig
+from jaxrl_sql.config.verbal import VerbalSettings
 
 __all__ = [
     "CHOICES",
-    "AugmentConfig",
+    "AugmentSettings",
     "DataConfig",
     "DatabasesConfig",
     "DialectsConfig",
-    "DistillConfig",
+    "DistillSettings",
     "EndpointConfig",
-    "EvaluateConfig",
+    "EvaluateSettings",
     "ExecutorConfig",
-    "FilterConfig",
+    "FilterSettings",
     "GrpoConfig",
     "HealthConfig",
     "LoraConfig",
@@ -59,7 +52,7 @@ __all__ = [
     "SftConfig",
     "TrainConfig",
     "ValidationConfig",
-    "VerbalConfig",
+    "VerbalSettings",
     "changed",
     "check_config",
     "load_config",

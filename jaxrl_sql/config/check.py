@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import date
 from typing import Any
 
-from jaxrl_sql.config.rules import Above, OneOf, rules_of
-from jaxrl_sql.config.sections import TrainConfig
+from jaxrl_sql.config.fields import OneOf, Rule, sections_of
+from jaxrl_sql.config.roots import TrainConfig
 from jaxrl_sql.types import InputError
 
 _ROUNDING = 1e-6
@@ -18,7 +18,9 @@ REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 """What of a layer may be kept for the backward pass (`model.remat`)."""
 TRACKERS = ("tensorboard", "wandb", "trackio")
 _PASSWORDS = {"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD", "duckdb": "nothing"}
-RULES: Mapping[str, OneOf | Above] = dict(rules_of(TrainConfig))
+RULES: Mapping[str, Rule] = {
+    field.key: field.rule for section in sections_of(TrainConfig()) for field in section.fields if field.rule
+}
 """The rule of each key that has one."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {key: rule for key, rule in RULES.items() if isinstance(rule, OneOf)}
@@ -31,9 +33,6 @@ def check_config(config: TrainConfig) -> None:
     for key, rule in RULES.items():
         if fault := rule.fault(values[key]):
             raise InputError(f"config: {key}{fault}")
-    for key, value in values.items():
-        if isinstance(value, int | float) and value < 0 and not key.startswith("mesh."):
-            raise InputError(f"config: {key}={value} must be 0 or more")
     for claim, words in _claims(config):
         if not claim:
             raise InputError(f"config: {words}")

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jaxrl_sql.config.check import check_config, flatten
-from jaxrl_sql.config.sections import TrainConfig
+from jaxrl_sql.config.roots import TrainConfig
 from jaxrl_sql.types import InputError
 
 SHIPPED = Path(__file__).with_name("shipped")

@@ -12,8 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from jaxrl_sql.config.fields import OneOf, PositiveInt
 from jaxrl_sql.config.load import read_yaml, with_empty_value
-from jaxrl_sql.config.rules import OneOf, PositiveInt
 from jaxrl_sql.types import Fields, InputError
 
 TAKEN = ("train", "validation", "scripts")

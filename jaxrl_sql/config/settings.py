@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl_sql.config.check import RULES
+from jaxrl_sql.config.fields import Above, AtLeast, OneOf, Rule
 from jaxrl_sql.config.load import type_words
-from jaxrl_sql.config.rules import Above, OneOf
-from jaxrl_sql.config.sections import TrainConfig
+from jaxrl_sql.config.roots import TrainConfig
 
 
 class Setting(NamedTuple):
@@ -46,7 +46,7 @@ def settings_help(names: Collection[str]) -> str:
     return "\n\n".join(parts)
 
 
-def _sections(config: Any, name: str, rules: Mapping[str, OneOf | Above]) -> Iterator[Section]:
+def _sections(config: Any, name: str, rules: Mapping[str, Rule]) -> Iterator[Section]:
     prefix = f"{name}." if name else ""
     own = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
     inner = {key: value for key, value in own.items() if dataclasses.is_dataclass(value)}
@@ -64,10 +64,9 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
 
 
-def _allowed(key: str, default: Any, rules: Mapping[str, OneOf | Above]) -> str:
+def _allowed(key: str, default: Any, rules: Mapping[str, Rule]) -> str:
     rule = rules.get(key)
     if isinstance(rule, OneOf):
         return " | ".join(rule)
-    is_number = isinstance(default, int | float) and not isinstance(default, bool) and not key.startswith("mesh.")
-    bound = f" above {int(rule)}" if isinstance(rule, Above) else ", 0 or more" if is_number else ""
+    bound = f" {rule.words}" if isinstance(rule, Above) else f", {rule.words}" if isinstance(rule, AtLeast) else ""
     return f"{type_words(default)}{bound}"

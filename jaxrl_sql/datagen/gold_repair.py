@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from jaxrl_sql.config import DistillConfig
+from jaxrl_sql.config import DistillSettings
 from jaxrl_sql.datagen.augment import Change
 from jaxrl_sql.runtime.budget import BudgetSpentError, Spent
 from jaxrl_sql.runtime.endpoint import Endpoint, budget_of, open_endpoint
@@ -55,7 +55,7 @@ class Corrected(NamedTuple):
 class Correspondence:
     """An endpoint and the journal of what it said; `spent` when no more may be asked."""
 
-    cfg: DistillConfig
+    cfg: DistillSettings
     journal: Journal
     endpoint: Endpoint
     spent: bool = False
@@ -100,7 +100,7 @@ class Correspondence:
 
 
 @contextmanager
-def correspondence(cfg: DistillConfig, journal: Journal) -> Iterator[Correspondence]:
+def correspondence(cfg: DistillSettings, journal: Journal) -> Iterator[Correspondence]:
     """Open the endpoint; what earlier runs spent counts."""
     with open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint:
         yield Correspondence(cfg, journal, endpoint)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxrl_sql.config import EvaluateConfig, Override, TrainConfig, changed, load_config
+from jaxrl_sql.config import EvaluateSettings, Override, TrainConfig, changed, load_config
 from jaxrl_sql.config.load import COMMAND_LINE
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.process import needing_jax, prepare_process
@@ -240,7 +240,7 @@ class Asker:
 
 
 def choose_reply(
-    executor: Executor, example: Example, answered: Answered, cfg: EvaluateConfig, limit: str = ""
+    executor: Executor, example: Example, answered: Answered, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
     """Choose among the answers and run their SQL; `limit` names the limit that cut them where no setting did."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
@@ -265,7 +265,7 @@ def choose_reply(
     return Reply(choice.sql, outcome, response, tuple(ranked), len(answered.sqls), of_results, reason, note)
 
 
-def _ending(answered: Answered, at: int, cfg: EvaluateConfig, limit: str) -> tuple[str, str]:
+def _ending(answered: Answered, at: int, cfg: EvaluateSettings, limit: str) -> tuple[str, str]:
     """Return the finish reason of answer `at`, and a line on incomplete answers: this one, or else the others."""
     from jaxrl_sql.text2sql.evals.endings import why_incomplete
 

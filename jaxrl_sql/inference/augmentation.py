@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import AugmentConfig, TrainConfig
+from jaxrl_sql.config import AugmentSettings, TrainConfig
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
 from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
@@ -113,7 +113,7 @@ def copy_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str,
     return fingerprint(config, {"questions": set_digest(examples)}, keys, "")
 
 
-def _asks(cfg: AugmentConfig) -> bool:
+def _asks(cfg: AugmentSettings) -> bool:
     """Return whether any step asks the endpoint."""
     return bool(cfg.correct or cfg.reword or cfg.fill_tries)
 

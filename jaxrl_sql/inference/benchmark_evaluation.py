@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import EndpointConfig, EvaluateConfig, TrainConfig, to_yaml
+from jaxrl_sql.config import EndpointConfig, EvaluateSettings, TrainConfig, to_yaml
 from jaxrl_sql.inference.benchmark_sets import Memory, Set, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint, keys_of, set_digest
 from jaxrl_sql.runtime.display import Display, make_display
@@ -280,7 +280,7 @@ def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> N
     scratch.replace(out / METRICS)
 
 
-def incomplete_warnings(cfg: EvaluateConfig, records: Sequence[Record]) -> list[str]:
+def incomplete_warnings(cfg: EvaluateSettings, records: Sequence[Record]) -> list[str]:
     """Return the share of answers that are incomplete, a line per reason, with the setting to raise."""
     counts = finish_reasons(records)
     lines = [(count, why_incomplete(reason, cfg)) for reason, count in counts.items()]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.config import EvaluateConfig, TrainConfig
+from jaxrl_sql.config import EvaluateSettings, TrainConfig
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
@@ -75,7 +75,7 @@ def _limited(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
     return benchmark and benchmark._replace(examples=benchmark.examples[: limit or None])
 
 
-def _predictions(cfg: EvaluateConfig, at: int, memory: Memory) -> Predictions | None:
+def _predictions(cfg: EvaluateSettings, at: int, memory: Memory) -> Predictions | None:
     """Return the predictions for the set of a number, None where a model answers."""
     if not cfg.predictions:
         return None
@@ -121,7 +121,7 @@ def _set(
     return Set(name, benchmark, examples, own, rules, counts, sqls)
 
 
-def chosen(examples: Sequence[Example], cfg: EvaluateConfig, name: str, notes: list[str]) -> tuple[Example, ...]:
+def chosen(examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes: list[str]) -> tuple[Example, ...]:
     """Return the questions that are asked: those with an answer, of a list of ids, the first ones, as it is wanted."""
     found = [one for one in examples if one.answerable or not cfg.answerable_only]
     if cfg.include_ids:

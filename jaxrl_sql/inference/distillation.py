@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import DistillConfig, FilterConfig, TrainConfig
+from jaxrl_sql.config import DistillSettings, FilterSettings, TrainConfig
 from jaxrl_sql.inference.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
@@ -57,7 +57,7 @@ def distill(config: TrainConfig, warn: Callable[[str], object]) -> Distilled:
     ):
         # What supervised learning imitates is SQLite's, and translated where another dialect is asked for.
         asked_for = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
-        examples, dropped = by_gold(executor, asked_for, FilterConfig())
+        examples, dropped = by_gold(executor, asked_for, FilterSettings())
         dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
         asked = digests(examples)
         if changed := changed_since(journal.records, asked):
@@ -89,7 +89,7 @@ def ask_until_done(
     asked_as: tuple[Recipe, PromptStyle],
     examples: Sequence[Example],
     asked: Mapping[str, str],
-    cfg: DistillConfig,
+    cfg: DistillSettings,
     journal: Journal,
     display: Display,
 ) -> str:
@@ -120,7 +120,7 @@ def ask_until_done(
 
 
 def unanswered(
-    examples: Sequence[Example], records: Sequence[Mapping[str, Any]], cfg: DistillConfig, unreached: Collection[str]
+    examples: Sequence[Example], records: Sequence[Mapping[str, Any]], cfg: DistillSettings, unreached: Collection[str]
 ) -> list[Example]:
     """Return the questions to ask once more: too few right answers, too few answers, and not `unreached` just now."""
     answered = Counter(record["id"] for record in records if record["verdict"] != FAILED)
@@ -173,7 +173,7 @@ def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> 
 
 def write(
     out: Path,
-    cfg: DistillConfig,
+    cfg: DistillSettings,
     examples: Sequence[Example],
     dropped: Sequence[Dropped],
     records: Sequence[Mapping[str, Any]],

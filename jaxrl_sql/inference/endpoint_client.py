@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.config import EvaluateConfig, TrainConfig
+from jaxrl_sql.config import EvaluateSettings, TrainConfig
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
@@ -90,7 +90,7 @@ class _Client:
     style: PromptStyle
     executor: Any
     journal: Journal
-    config: EvaluateConfig
+    config: EvaluateSettings
     known: dict[_Key, Mapping[str, Any]]
 
     def ask(self, name: str, examples: Sequence[Example], run: int, tick: Callable[[int, int], None]) -> list[Answered]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig
+from jaxrl_sql.config import EvaluateSettings, SamplingConfig, TrainConfig
 from jaxrl_sql.inference.compiling import hear_compiling
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
@@ -179,7 +179,7 @@ def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
     return opened._replace(shots=choose_shots(config.data))
 
 
-def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
+def sampling_by(section: SamplingConfig | EvaluateSettings, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
     """Return how `n` answers a prompt are sampled by a section's numbers."""
     return SamplingParams(
         temperature=section.temperature,
@@ -195,7 +195,7 @@ def sampling_by(section: SamplingConfig | EvaluateConfig, n: int, seed: int, sto
     )
 
 
-def longest_of(section: SamplingConfig | EvaluateConfig) -> int:
+def longest_of(section: SamplingConfig | EvaluateSettings) -> int:
     """Return the tokens of the longest answer that a section's numbers allow, all of its turns together."""
     return sampling_by(section, n=1, seed=0, stop=()).longest
 

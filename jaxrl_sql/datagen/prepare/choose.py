@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.config import FilterConfig
+from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.config.prepare import SourceConfig
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.text2sql.benchmarks.detect import located
@@ -150,7 +150,7 @@ class _Usable:
         self, cfg: SourceConfig, found: Found, executor: SqlExecutor, scratch: Path, left_out: Counter[str]
     ) -> None:
         self.cfg, self.found, self.executor, self.scratch, self.left_out = cfg, found, executor, scratch, left_out
-        self.limits = FilterConfig(max_gold_steps=cfg.max_gold_steps, empty_gold=cfg.empty_gold)
+        self.limits = FilterSettings(max_gold_steps=cfg.max_gold_steps, empty_gold=cfg.empty_gold)
 
     def __call__(self, items: Iterable[Item]) -> Iterator[Example]:
         """Yield the questions that can be used, in order; golds run a chunk ahead of what is asked for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.config import EvaluateSettings
 from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
@@ -34,7 +34,7 @@ def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
     return {"truncated": share, **{f"finish_reason/{name}": count for name, count in named.items()}}
 
 
-def why_incomplete(reason: str, cfg: EvaluateConfig) -> str:
+def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
     """Return why an answer is incomplete, with the setting to raise; "" for other reasons."""
     if reason == "length":
         settings = f"evaluate.max_new_tokens={cfg.max_new_tokens}"

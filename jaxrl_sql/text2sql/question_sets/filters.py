@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.config import FilterConfig
+from jaxrl_sql.config import FilterSettings
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.files.jsonl import read_ids
@@ -46,7 +46,7 @@ def usable_golds(
     Reasons are `gold fails: <status>`, with `, over vm_steps` where that limit stopped it, and, with `drop_empty`,
     `gold empty`. `tick` is told how many have run.
     """
-    kept, dropped = by_gold(executor, examples, FilterConfig(empty_gold=drop_empty), tick)
+    kept, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), tick)
     return kept, [(one.uid, one.reason) for one in dropped]
 
 
@@ -62,7 +62,7 @@ def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> 
 def by_gold(
     executor: SqlExecutor,
     examples: Sequence[Example],
-    cfg: FilterConfig,
+    cfg: FilterSettings,
     tick: Callable[[int], None] | None = None,
 ) -> Filtered:
     """Run every gold and leave out those that fail, take too long, or return no rows.
@@ -100,7 +100,7 @@ def _run_golds(
         yield from zip(chunk, outcomes, strict=True)
 
 
-def _gold_fault(outcome: SqlOutcome, cfg: FilterConfig) -> str:
+def _gold_fault(outcome: SqlOutcome, cfg: FilterSettings) -> str:
     if outcome.status != "ok":
         over = ", over vm_steps" if outcome.stopped_by == "vm_steps" else ""
         return f"gold fails: {outcome.status}{over}" if cfg.failing_gold else ""
@@ -111,7 +111,7 @@ def _gold_fault(outcome: SqlOutcome, cfg: FilterConfig) -> str:
     return "gold empty" if cfg.empty_gold and outcome.row_count == 0 else ""
 
 
-def by_text(examples: Sequence[Example], cfg: FilterConfig) -> Filtered:
+def by_text(examples: Sequence[Example], cfg: FilterSettings) -> Filtered:
     """Leave out golds that a list calls wrong, and those that are too short or too long."""
     noisy = read_ids(cfg.noisy) if cfg.noisy else frozenset()
 
@@ -124,7 +124,7 @@ def by_text(examples: Sequence[Example], cfg: FilterConfig) -> Filtered:
     return _part((example, fault(example)) for example in examples)
 
 
-def _length_fault(characters: int, cfg: FilterConfig) -> str:
+def _length_fault(characters: int, cfg: FilterSettings) -> str:
     if characters < cfg.min_sql_characters:
         return f"gold under {cfg.min_sql_characters} characters"
     is_long = 0 < cfg.max_sql_characters < characters

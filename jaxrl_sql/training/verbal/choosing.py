@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import DataConfig, TrainConfig, changed
-from jaxrl_sql.config.commands import EndpointConfig, VerbalConfig
+from jaxrl_sql.config import DataConfig, EndpointConfig, TrainConfig, VerbalSettings, changed
 from jaxrl_sql.inference.fingerprint import digests, fingerprint, keys_of
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.inference.training_set import make_synthetic, split_questions
@@ -331,7 +330,7 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     return numbers
 
 
-def _cut_lines(cfg: VerbalConfig, records: Collection[Mapping[str, Any]]) -> Iterator[str]:
+def _cut_lines(cfg: VerbalSettings, records: Collection[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the shares of answers and of replies that are cut, with the settings to raise."""
     stages = (
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.config import EvaluateSettings
 from jaxrl_sql.inference.endpoint_client import _Client
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
@@ -234,7 +234,7 @@ def test_requests_of_our_own_client_are_read() -> None:
         "token_limit": "max_completion_tokens",
     }
     for settings in ({}, changed, {"send_temperature": False}):
-        client: Any = SimpleNamespace(config=EvaluateConfig(**settings))
+        client: Any = SimpleNamespace(config=EvaluateSettings(**settings))
         ask(ChatRequest, **_Client._options(client))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxrl_sql.config import EvaluateConfig
+from jaxrl_sql.config import EvaluateSettings
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons, incomplete_warning, why_incomplete
 
 
@@ -28,24 +28,24 @@ LIMIT = "cut at the token limit: raise evaluate.max_new_tokens"
 @pytest.mark.parametrize(
     ("reason", "cfg", "why"),
     [
-        ("stop", EvaluateConfig(), ""),
-        ("length", EvaluateConfig(max_new_tokens=7), f"{LIMIT}=7"),
+        ("stop", EvaluateSettings(), ""),
+        ("length", EvaluateSettings(max_new_tokens=7), f"{LIMIT}=7"),
         (
             "length",
-            EvaluateConfig(turns=3, max_total_tokens=9000),
+            EvaluateSettings(turns=3, max_total_tokens=9000),
             f"{LIMIT}=1024 (each turn) or evaluate.max_total_tokens=9000 (all turns)",
         ),
         (
             "length",
-            EvaluateConfig(turns=3, base_url="http://x"),
+            EvaluateSettings(turns=3, base_url="http://x"),
             f"{LIMIT}=1024",
         ),
-        ("turns", EvaluateConfig(turns=3), "out of turns and without a solution: raise evaluate.turns=3"),
-        ("content_filter", EvaluateConfig(), "cut by the server's content filter"),
-        ("eos", EvaluateConfig(), ""),
+        ("turns", EvaluateSettings(turns=3), "out of turns and without a solution: raise evaluate.turns=3"),
+        ("content_filter", EvaluateSettings(), "cut by the server's content filter"),
+        ("eos", EvaluateSettings(), ""),
     ],
 )
-def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateConfig, why: str) -> None:
+def test_a_warning_names_the_setting_to_raise(reason: str, cfg: EvaluateSettings, why: str) -> None:
     assert why_incomplete(reason, cfg) == why
     if why:
         assert incomplete_warning(1, 8, why) == f"warning: 1 of 8 answers (12.5%) are {why}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import ExecutorConfig, FilterConfig
+from jaxrl_sql.config import ExecutorConfig, FilterSettings
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.jsonl import read_ids
 from jaxrl_sql.text2sql.files.shares import hold_out, one_in
@@ -49,9 +49,9 @@ def test_golds_that_fail_are_slow_or_empty_are_left_out_with_their_numbers(db: s
         example(db, "slow", COUNTING),
     ]
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        kept, dropped = by_gold(executor, asked, FilterConfig(max_gold_steps=5_000))
+        kept, dropped = by_gold(executor, asked, FilterSettings(max_gold_steps=5_000))
         assert usable_golds(executor, asked)[1] == [("fails", "gold fails: schema_error"), ("empty", "gold empty")]
-        everything = by_gold(executor, asked, FilterConfig(failing_gold=False, empty_gold=False))
+        everything = by_gold(executor, asked, FilterSettings(failing_gold=False, empty_gold=False))
     assert [one.uid for one in kept] == ["good"]
     assert [(one.uid, one.reason) for one in dropped] == [
         ("fails", "gold fails: schema_error"),
@@ -69,10 +69,10 @@ def test_long_and_noisy_golds(db: str, tmp_path: Path) -> None:
     noisy = tmp_path / "noisy"
     noisy.write_text('{"id": "b"}\nc\n', encoding="utf-8")
     asked = [example(db, uid, "SELECT a FROM t" + " " * extra) for uid, extra in (("a", 0), ("b", 0), ("d", 9))]
-    kept, dropped = by_text(asked, FilterConfig(min_sql_characters=16))
+    kept, dropped = by_text(asked, FilterSettings(min_sql_characters=16))
     assert [one.uid for one in kept] == ["d"]
     assert dropped[0] == Dropped("a", "gold under 16 characters", {"characters": 15})
-    kept, dropped = by_text(asked, FilterConfig(max_sql_characters=15, noisy=str(noisy)))
+    kept, dropped = by_text(asked, FilterSettings(max_sql_characters=15, noisy=str(noisy)))
     assert [one.uid for one in kept] == ["a"]
     assert dropped == [
         Dropped("b", "noisy gold"),

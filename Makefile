@@ -287,7 +287,7 @@ gpu-check: ## tests and timings on this machine's accelerator with PY=…; on a 
 .PHONY: gpu-wheels
 gpu-wheels: ## wheels that a machine without a network may lack, into dist/: the executor's, built here, and small pure ones
 	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist \
-		./sqlexec_rs omegaconf 'antlr4-python3-runtime==4.9.*' sqlglot bm25s gguf tensorboardX
+		./sqlexec_rs sqlglot bm25s gguf tensorboardX
 
 .PHONY: gpu-spider-rehearsal
 gpu-spider-rehearsal: setup-dev ## what scripts/gpu_spider.sh does on a GPU, in small and here: a made-up model, generated data

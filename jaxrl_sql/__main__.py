@@ -131,9 +131,9 @@ class Commands(click.Group):
 def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a word may become: a setting, a configuration that the package brings, or a file."""
     from jaxrl_sql.config.load import SHIPPED
-    from jaxrl_sql.config.settings import sections
+    from jaxrl_sql.config.settings import all_sections
 
-    keys = [f"{setting.key}=" for section in sections() for setting in section.settings]
+    keys = [f"{field.key}=" for section in all_sections() for field in section.fields]
     words = [*keys, *sorted(f"configs/{path.name}" for path in SHIPPED.glob("*.yaml"))]
     fitting = [CompletionItem(word) for word in words if incomplete and word.startswith(incomplete)]
     return fitting or [CompletionItem(incomplete, type="file")]

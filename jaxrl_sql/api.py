@@ -26,14 +26,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from jaxrl_sql import config as configs
-from jaxrl_sql.config import Override, TrainConfig
+from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig, VerbalConfig
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
-from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.runtime.model_locator import fetched, with_date
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.ask import Reply
+    from jaxrl_sql.inference.benchmark_evaluation import Evaluated
+    from jaxrl_sql.inference.benchmark_sets import Memory
     from jaxrl_sql.text2sql.rewards.score import RewardFunction
     from jaxrl_sql.training.caller import Callback, Questions
 
@@ -66,7 +69,7 @@ class Run:
     @property
     def config(self) -> TrainConfig:
         """Return the run's configuration."""
-        return configs.load_config(self.folder / CONFIG)
+        return configs.load_config(TrainConfig, self.folder / CONFIG)
 
     @property
     def metrics(self) -> Any:
@@ -119,11 +122,14 @@ def train(
     with _in_python():
         chosen = _config(config, overrides)
         prepare_process()
+        from jaxrl_sql.training import grpo
         from jaxrl_sql.training.caller import CallerInputs
-        from jaxrl_sql.training.grpo import train as run
+        from jaxrl_sql.training.lifecycle import open_run
 
         chosen = fetched(chosen)
-        return Run(Path(chosen.run.dir), run(chosen, CallerInputs(callback, reward, examples, evals)))
+        with open_run(chosen, CallerInputs(callback, reward, examples, evals)) as s:
+            exit_code = grpo.train(s)
+        return Run(Path(chosen.run.dir), exit_code)
 
 
 class Model:
@@ -145,13 +151,13 @@ class Model:
         stand_in: str | Path | None = None,
         endpoint: str | None = None,
     ) -> None:
-        from jaxrl_sql.inference.ask import Asker, ask_config
+        from jaxrl_sql.inference.ask import Asker
+        from jaxrl_sql.inference.evaluation_config import ask_layers
 
         with _in_python():
-            self.config = ask_config(
-                str(model), overrides, endpoint=endpoint, recipe=recipe, samples=samples, origin=_ORIGIN
-            )
-        self._asker = Asker(self.config, _AT_ONCE)
+            layers = ask_layers(str(model), overrides, endpoint=endpoint, recipe=recipe, samples=samples)
+            self.config = configs.load_config(EvaluateConfig, None, *layers, origin=_ORIGIN)
+        self._asker = Asker(policy_spec(self.config), self.config.evaluate, self.config.executor, _AT_ONCE)
         self._leave_out, self._stand_in = leave_out, None if stand_in is None else Path(stand_in)
 
     def ask(self, database: str | Path, question: str, evidence: str = "") -> Reply:
@@ -213,9 +219,8 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
     there, and interrupted work resumes. Raises InputError for an input that cannot be used, and RunFolderError for a
     full disk.
     """
-    from jaxrl_sql.inference.benchmark_evaluation import evaluate as evaluated
     from jaxrl_sql.inference.benchmark_sets import Memory
-    from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_config
+    from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
     from jaxrl_sql.text2sql.benchmarks import benchmark_of
 
     is_listed, is_mapped = not isinstance(data, str | Path), isinstance(predictions, Mapping)
@@ -242,11 +247,40 @@ def evaluate(  # noqa: PLR0913 - one parameter per option of the command
             allow_extra=allow_extra,
         )
         prepare_process()
-        config = evaluation_config(request, [{"run.display": "none"}, *overrides], origin=_ORIGIN)
-        check_answerer(config)
-        with goes_on(config.evaluate.out):
-            evaluation = evaluated(fetched(config), memory)
+        layers = evaluation_layers(request, [{"run.display": "none"}, *overrides], origin=_ORIGIN)
+        evaluation = run_evaluation(configs.load_config(EvaluateConfig, None, *layers, origin=_ORIGIN), memory)
         return Evaluation(evaluation.numbers, evaluation.records, evaluation.warnings)
+
+
+def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Evaluated:
+    """Evaluate as the command does; `memory` has questions and predictions in place of files.
+
+    Raises InputError for an input that cannot be used, and RunFolderError for a full disk.
+    """
+    from jaxrl_sql.inference.evaluation_config import check_answerer
+
+    check_answerer(config.evaluate, config.model.checkpoint)
+    from jaxrl_sql.inference import benchmark_evaluation
+    from jaxrl_sql.inference.benchmark_sets import Memory
+
+    cfg = config.evaluate
+    with goes_on(cfg.out):
+        config = fetched(config)
+        journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
+        config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))
+        text, display = configs.to_yaml(config), config.run.display
+        return benchmark_evaluation.evaluate(
+            policy_spec(config), cfg, config.executor, text, display, memory or Memory()
+        )
+
+
+def policy_spec(config: EvaluateConfig | FilterConfig | VerbalConfig) -> PolicySpec:
+    """Return the model of a configuration and how it is asked."""
+    run = config.run
+    return PolicySpec(
+        config.recipe, config.seed, config.data, config.model, config.rollout, config.mesh,
+        run.compilation_cache, run.pad_to_max, config.sampling.stop,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -269,10 +303,12 @@ def _parameter(option: re.Match[str]) -> str:
 
 def _config(config: Files, overrides: Sequence[Override]) -> TrainConfig:
     if not isinstance(config, TrainConfig):
-        return configs.load_config(config, overrides, origin=_ORIGIN)
+        return configs.load_config(TrainConfig, config, overrides, origin=_ORIGIN)
     # Whoever passes a value names its recipe with it, code or not.
     beneath = dataclasses.asdict(config)
-    return configs.load_config(None, [{"recipe": config.recipe}, *overrides], beneath=beneath, origin=_ORIGIN)
+    return configs.load_config(
+        TrainConfig, None, [{"recipe": config.recipe}, *overrides], beneath=beneath, origin=_ORIGIN
+    )
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

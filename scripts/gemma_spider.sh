@@ -56,7 +56,7 @@ done
 stage() { # NAME COMMAND FIRST-MODEL settings…: a run of train or sft, which goes on where it was stopped
     local name=$1 command=$2 start=$3; shift 3
     [ ! -e "$RUN/$name/model/jaxrl_sql.yaml" ] || return 0
-    "$PY" -m jaxrl_sql "$command" --config "$CONFIG" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
+    "$PY" -m jaxrl_sql "$command" --config "$CONFIG" "data.dir=$JAXRL_SQL_DATA" "run.dir=$RUN/$name" run.resume=true "seed=$SEED" \
         "model.checkpoint=$start" "run.compilation_cache=$RUN/compiled" "$@" ${settings[@]+"${settings[@]}"}
 }
 
@@ -64,7 +64,7 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     local name=$1 model=$2 set; shift 2
     for set in $SETS; do
         [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
-        "$PY" -m jaxrl_sql evaluate --config "$CONFIG" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
+        "$PY" -m jaxrl_sql evaluate --config "$CONFIG" "data.dir=$JAXRL_SQL_DATA" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
             --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
     done
 }

@@ -31,14 +31,14 @@ case $platform in gpu) export JAX_PLATFORMS=cuda,cpu ;; *) export JAX_PLATFORMS=
 for wheel in dist/*.whl; do
     module=$(basename "$wheel" | cut -d- -f1)
     # The folder sqlexec_rs/ of the sources would pass for the package: the built module is what counts.
-    case $module in antlr4_python3_runtime) module=antlr4 ;; sqlexec_rs) module=sqlexec_rs._native ;; esac
+    case $module in sqlexec_rs) module=sqlexec_rs._native ;; esac
     if [ -e "$wheel" ] && ! has "$module"; then install "$wheel" || echo "gpu_check: $wheel does not fit $PY"; fi
 done
 if ! has sqlexec_rs._native && command -v cargo >/dev/null && has maturin; then
     install --no-build-isolation ./sqlexec_rs || echo "gpu_check: sqlexec_rs could not be built"
 fi
 has sqlexec_rs._native || echo "gpu_check: without sqlexec_rs (no wheel in dist/, no cargo and maturin): what needs it is left out"
-for module in flax optax omegaconf yaml safetensors; do
+for module in flax optax yaml safetensors; do
     has "$module" || { echo "gpu_check: $PY lacks $module: put its wheel into dist/ (make gpu-wheels)"; exit 1; }
 done
 

@@ -70,13 +70,13 @@ lay_wheels() { # what PY lacks, from the bundle
     local wheel module
     for wheel in "$RUN"/wheels/*.whl; do
         module=$(basename "$wheel" | cut -d- -f1)
-        case $module in antlr4_python3_runtime) module=antlr4 ;; sqlexec_rs) module=sqlexec_rs._native ;; tensorboard[xX]) module=tensorboardX ;; esac
+        case $module in sqlexec_rs) module=sqlexec_rs._native ;; tensorboard[xX]) module=tensorboardX ;; esac
         if [ -e "$wheel" ] && ! has "$module"; then
             "$PY" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$RUN/site" "$wheel" \
                 || echo "gpu_spider: $wheel does not fit $PY"
         fi
     done
-    for module in flax optax orbax.checkpoint transformers omegaconf sqlglot bm25s gguf tensorboardX rich sqlexec_rs._native; do
+    for module in flax optax orbax.checkpoint transformers yaml sqlglot bm25s gguf tensorboardX rich sqlexec_rs._native; do
         has "$module" || die "$PY lacks $module: put its wheel into dist/ before packing (make gpu-wheels)"
     done
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,8 @@ PRINTING = {
 PRINTS = ("print", "print_text", "show_table", "show_counts", "sys.stdout.write", "sys.stderr.write")
 # These, and everything that they import, work where JAX is not installed.
 WITHOUT_JAX = ("text2sql", "datagen", "databases", "report", "runtime", "config", "types")
+# Packages whose functions may take the root configuration of a command; others take the sections that they read.
+WITH_ROOT_CONFIGS = ("commands", "api", "training")
 # Modules that import an optional package.
 OPTIONAL = {"jaxrl_sql.text2sql.adapters.openenv": "openenv", "jaxrl_sql.text2sql.adapters.verifiers": "verifiers"}
 
@@ -196,6 +199,87 @@ def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def root_configs() -> set[str]:
+    """Return the names of the root configurations: the classes of config/roots.py."""
+    path = PACKAGE / "config/roots.py"
+    if not path.exists():
+        return {"TrainConfig"}
+    classes = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
+    return {node.name for node in classes if node.name.endswith("Config")} - {"RootConfig"}  # which has no section
+
+
+def named_types(annotation: ast.expr | None) -> set[str]:
+    """Return every name in an annotation, with those in its texts."""
+    if annotation is None:
+        return set()
+    nodes = list(ast.walk(annotation))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names.union(
+        (node.attr for node in nodes if isinstance(node, ast.Attribute)), *(re.findall(r"\w+", text) for text in texts)
+    )
+
+
+def aliases(names: set[str], tree: ast.Module) -> set[str]:
+    """Return the names that a file gives to types which name one of `names`, as in `Files = Path | TrainConfig`."""
+    types = (ast.Name, ast.Attribute, ast.BinOp, ast.Subscript)
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, types))
+    targets = (target for node in assigned if names & named_types(node.value) for target in node.targets)
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def signatures_with(names: set[str], tree: ast.Module) -> list[int]:
+    """Return the lines of a file's functions and of its classes' fields whose annotations name one of `names`.
+
+    A function counts once, however many of its parameters name one. An alias that the file defines counts as its type.
+    """
+    names = names | aliases(names, tree)
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = (argument for argument in ast.walk(node.args) if isinstance(argument, ast.arg))
+            annotations = [node.returns, *(argument.annotation for argument in arguments)]
+            lines += [node.lineno] if any(names & named_types(annotation) for annotation in annotations) else []
+        elif isinstance(node, ast.ClassDef):
+            fields = (field for field in node.body if isinstance(field, ast.AnnAssign))
+            lines += [field.lineno for field in fields if names & named_types(field.annotation)]
+    return sorted(lines)
+
+
+def signatures_with_root_configs() -> dict[str, list[int]]:
+    """Return the lines of the signatures that name a root configuration, by module outside of `config`."""
+    names = root_configs()
+    signatures = {
+        module: signatures_with(names, ast.parse(path.read_text(encoding="utf-8")))
+        for module, path in sorted(MODULES.items())
+        if package_of(module) != "config"
+    }
+    return {module: lines for module, lines in signatures.items() if lines}
+
+
+def test_signatures_with_a_root_config_are_seen() -> None:
+    tree = ast.parse(
+        "def f(a: int, *, b: Callable[[TrainConfig], int], c: TrainConfig): pass\n"
+        "async def g(*rest: 'Iterator[config.TrainConfig | None]') -> int: pass\n"
+        "def h() -> config.TrainConfig | None: pass\n"
+        "def i(a: TrainConfigs, b=TrainConfig): pass\n"
+        "class J:\n"
+        "    a: Mapping[str, TrainConfig]\n"
+        "    b: int\n"
+        "    def k(self, config: EvaluateConfig): x: TrainConfig = config\n"
+        "Files = str | TrainConfig\n"
+        "def m(files: Files): pass\n"
+    )
+    assert signatures_with({"TrainConfig", "EvaluateConfig"}, tree) == [1, 2, 3, 6, 8, 10]
+
+
+def test_root_configs_stay_where_commands_are() -> None:
+    signatures = signatures_with_root_configs()
+    assert {module for module in signatures if package_of(module) not in WITH_ROOT_CONFIGS} == set()
+    assert sum(map(len, signatures.values())) <= 40
+    assert len(signatures) <= 12
+
+
 def test_packages_without_jax_load_without_jax() -> None:
     chosen = [
         module
@@ -214,7 +298,7 @@ def test_packages_without_jax_load_without_jax() -> None:
 
 
 def main() -> None:
-    """Print the lines of each package, and how many packages import one another, cycles and imports upward."""
+    """Print the lines of each package, the counts of imports between packages, and of signatures with root configs."""
     graph = {module: {target for _, target in imports(module) if target in MODULES} for module in MODULES}
     layers = {package.partition(".")[0] for package in RANK}
     for layer in sorted(layers, key=lambda name: min(RANK[package] for package in RANK if package.startswith(name))):
@@ -226,6 +310,12 @@ def main() -> None:
     upward = [fault for module in MODULES for fault in faults(module)]
     apart = sum(a != b for a, b in pairs)
     sys.stdout.write(f"{apart} import pairs, {len(groups)} cycles, {len(upward)} imports of an upper layer\n")
+    signatures = signatures_with_root_configs()
+    count = sum(map(len, signatures.values()))
+    sys.stdout.write(f"root configs: {count} signatures in {len(signatures)} files\n")
+    for module, lines in signatures.items():
+        if package_of(module) not in WITH_ROOT_CONFIGS:
+            sys.stdout.write(f"  outside {', '.join(WITH_ROOT_CONFIGS)}: {module}, {len(lines)}\n")
 
 
 if __name__ == "__main__":

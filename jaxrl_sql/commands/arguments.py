@@ -6,20 +6,16 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jaxrl_sql.config import RootConfig
 from jaxrl_sql.config.settings import settings_help
+from jaxrl_sql.config.unknown import settings_called
 from jaxrl_sql.runtime.terminal import printable
 
 EXIT_CODES = """exit codes: 0 done, or stopped by SIGTERM with a checkpoint; 1 something broke, as when a disk is full;
 2 an input that cannot be used; 3 the run's own health stopped it; 130 stopped by Ctrl-C with a checkpoint"""
-
-ALL = ("", "data", "model", "executor", "run")
-"""The sections that every command reads."""
-TRAINED = (*ALL, "sft", "sampling", "validation", "mesh", "health")
-"""Those of a run that trains."""
 
 _NEAR = 0.5  # below, nobody would see a likeness
 _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
@@ -28,8 +24,11 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (\S+)")
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that writes no usage above an error, and names the option that is nearest to an unknown one.
 
-    What was called as `jaxrl-sql NAME` is called so in its usage and errors.
+    What was called as `jaxrl-sql NAME` is called so in its usage and errors. An unknown option that is the name of a
+    setting of `root` is answered with the setting's keys.
     """
+
+    root: type[RootConfig] | None = None
 
     def __init__(self, **options: Any) -> None:
         if sys.argv[0].startswith("jaxrl-sql "):
@@ -46,14 +45,18 @@ class Parser(argparse.ArgumentParser):
         if found is None:
             return ""
         name = found[1].partition("=")[0]
+        keys = settings_called(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
+        if keys:
+            return f"; settings have no dashes: {' or '.join(f'{key}=VALUE' for key in keys)}"
         near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=_NEAR)
         return f"; the nearest is {near[0]}" if near and name.startswith("-") else ""
 
 
-def add_config(parser: argparse.ArgumentParser, sections: Collection[str], epilog: str = EXIT_CODES) -> None:
-    """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `sections`."""
+def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES) -> None:
+    """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `root`."""
+    parser.root = root
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = f"{settings_help(sections)}\n\n{epilog}"
+    parser.epilog = f"{settings_help(root)}\n\n{epilog}"
     words = "YAML file, see configs/; may be repeated, and each lies over those before it"
     parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=words)
     parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")

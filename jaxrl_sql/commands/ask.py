@@ -22,11 +22,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
-from jaxrl_sql.inference.ask import Reply, ask_config, database_of, opened
+from jaxrl_sql.inference.ask import Reply, database_of, opened
+from jaxrl_sql.inference.evaluation_config import ask_layers
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text, printable
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, answer, and return the exit code."""
     codes = f"{EXIT_CODES}; of a single question 1 also where no answer held SQL that runs"
     parser = Parser(description=__doc__)
-    add_config(parser, (*ALL, "evaluate"), codes)
+    add_config(parser, EvaluateConfig, codes)
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
     )
@@ -72,17 +75,16 @@ def _ask(given: argparse.Namespace) -> int:
         raise InputError(f"one question at a time, in quotes: {questions[0]!r} and {questions[1]!r} were given")
     if questions and not questions[0].strip():
         raise InputError("the question is empty")
-    check_keys(given.config, overrides)
+    check_keys(EvaluateConfig, given.config, overrides)
     database = database_of(given.db, given.stand_in, given.leave_out, to_stderr)  # before a model is fetched for it
-    config = ask_config(
-        given.model, overrides, files=given.config, endpoint=given.endpoint, recipe=given.recipe, samples=given.n
-    )
+    layers = ask_layers(given.model, overrides, endpoint=given.endpoint, recipe=given.recipe, samples=given.n)
+    config = load_config(EvaluateConfig, given.config, *layers)
     from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
     database = hide_in_example(database, config.data.hide)
 
-    def answer(config: TrainConfig) -> int:
-        with opened(config) as ask:
+    def answer(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> int:
+        with opened(policy, cfg, limits) as ask:
 
             def reply(question: str) -> Reply:
                 words = replace(database, question=as_windows(question), evidence=as_windows(given.evidence))
@@ -92,7 +94,7 @@ def _ask(given: argparse.Namespace) -> int:
                 return show(reply(questions[0]), given.explain, sys.stdout)
             return talk(reply, given.explain, question_reader(Path(database.db_path)))
 
-    return run_or_print(answer, config, given)
+    return run_or_print(lambda fetched: answer(policy_spec(fetched), fetched.evaluate, fetched.executor), config, given)
 
 
 def to_stderr(line: str) -> None:

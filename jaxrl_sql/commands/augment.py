@@ -12,22 +12,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import ALL
 from jaxrl_sql.commands.running import run_command
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import AugmentConfig
 from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, do the work, and return the exit code."""
-    return run_command(_augment, __doc__ or "", arguments, (*ALL, "augment", "distill", "filter"))
+    return run_command(AugmentConfig, _augment, __doc__ or "", arguments)
 
 
-def _augment(config: TrainConfig) -> int:
+def _augment(config: AugmentConfig) -> int:
     from jaxrl_sql.inference.augmentation import augment
 
-    result = augment(config)
+    result = augment(config.augment, config.seed, config.data, config.executor, config.distill, config.filter)
     show_counts(sys.stdout, result.counts)
     print_text(str(result.out))
     if result.limit:

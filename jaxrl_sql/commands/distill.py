@@ -10,9 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import ALL
 from jaxrl_sql.commands.running import run_command
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import DistillConfig
 from jaxrl_sql.runtime.tables import show_counts
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -20,16 +19,23 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, do the work, and return the exit code."""
-    return run_command(_distill, __doc__ or "", arguments, (*ALL, "distill"), asks="distill")
+    return run_command(DistillConfig, _distill, __doc__ or "", arguments, asks="distill")
 
 
-def _distill(config: TrainConfig) -> int:
+def _distill(config: DistillConfig) -> int:
     for name in ("base_url", "model"):
         if not getattr(config.distill, name):
             raise InputError(f"distill.{name} is empty: it says which teacher to ask")
     from jaxrl_sql.inference.distillation import distill
 
-    result = distill(config, lambda line: print_text(line, sys.stderr))
+    result = distill(
+        config.recipe,
+        config.data,
+        config.executor,
+        config.distill,
+        config.run.display,
+        lambda line: print_text(line, sys.stderr),
+    )
     show_counts(sys.stdout, result.counts)
     for note in result.notes:
         print_text(note)

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
+from jaxrl_sql.api import run_evaluation
+from jaxrl_sql.commands.arguments import Parser, add_config, add_endpoint
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
-from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_config
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
 from jaxrl_sql.inference.process import prepare_process
-from jaxrl_sql.runtime.folder import goes_on
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -37,7 +37,7 @@ _CHANGED_SHOWN = 30
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, judge or compare, and return the exit code."""
     parser = Parser(description=__doc__)
-    add_config(parser, (*ALL, "evaluate", "sampling", "mesh"))
+    add_config(parser, EvaluateConfig)
     parser.add_argument(
         "--data", action="append", default=[], metavar="DIR", help="a benchmark's folder; may be repeated"
     )
@@ -64,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.compare:
         first, second = given.compare
         return report_errors(lambda: _compared(first, second, given))
-    return report_errors(lambda: run_or_print(_evaluate, _configuration(given), given))
+    return report_errors(lambda: _evaluate(given))
 
 
-def _configuration(given: argparse.Namespace) -> TrainConfig:
-    """Return the configuration of a command line, its options on top."""
+def _evaluate(given: argparse.Namespace) -> int:
+    """Evaluate and print the tables."""
     names = ("data", "split", "predictions", "sql_field", "model", "endpoint", "system", "recipe")
     request = EvaluationRequest(
         **{name: getattr(given, name) for name in names if getattr(given, name)},
@@ -76,20 +76,11 @@ def _configuration(given: argparse.Namespace) -> TrainConfig:
         allow_missing=given.allow_missing,
         allow_extra=given.allow_extra,
     )
-    return evaluation_config(request, given.overrides, given.config)
+    config = load_config(EvaluateConfig, given.config, *evaluation_layers(request, given.overrides, given.config))
+    return run_or_print(lambda fetched: show(run_evaluation(fetched)), config, given)
 
 
-def _evaluate(config: TrainConfig) -> int:
-    """Evaluate and print the tables; a full disk is reported in one line."""
-    check_answerer(config)
-    from jaxrl_sql.inference.benchmark_evaluation import evaluate
-
-    with goes_on(config.evaluate.out):
-        show(evaluate(config))
-    return 0
-
-
-def show(evaluated: Evaluated) -> None:
+def show(evaluated: Evaluated) -> int:
     """Print the tables of each set, and of all together where there are several, warnings, speed and files."""
     from jaxrl_sql.text2sql.evals.tables import overview, tables
 
@@ -101,6 +92,7 @@ def show(evaluated: Evaluated) -> None:
     if evaluated.speed is not None:
         show_speed(evaluated.speed)
     print_text("\n".join(map(str, evaluated.files)))
+    return 0
 
 
 def show_speed(numbers: Mapping[str, float]) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from jaxrl_sql.commands.arguments import Parser
 from jaxrl_sql.commands.running import report_errors
-from jaxrl_sql.config import CHOICES
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.terminal import print_text
 
+DTYPES = ("float32", "bfloat16")
 GGUF_KINDS = ("f16", "q8_0")
 
 
@@ -28,9 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", type=int, metavar="N", help="the run's checkpoint of step N, not its end")
     parser.add_argument("--average", nargs="+", default=(), metavar="MODEL", help="the mean of its and their weights")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/export, RUN/averaged)")
-    parser.add_argument(
-        "--dtype", choices=CHOICES["model.dtype"], default="bfloat16", help="of the folder's weights (bfloat16)"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the folder's weights (bfloat16)")
     parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file beside them")
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="a repository that is new is private")

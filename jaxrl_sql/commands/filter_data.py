@@ -11,22 +11,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.api import policy_spec
 from jaxrl_sql.commands.running import run_command
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import FilterConfig
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, do the work, and return the exit code."""
-    return run_command(_filter, __doc__ or "", arguments, (*ALL, "filter", "sampling", "rollout", "mesh"))
+    return run_command(FilterConfig, _filter, __doc__ or "", arguments)
 
 
-def _filter(config: TrainConfig) -> int:
+def _filter(config: FilterConfig) -> int:
     from jaxrl_sql.inference.filtering import filter_data, table
 
-    choice = filter_data(config, _report, lambda line: print_text(line, sys.stderr))
+    choice = filter_data(
+        policy_spec(config),
+        config.filter,
+        config.sampling,
+        config.executor,
+        _report,
+        lambda line: print_text(line, sys.stderr),
+    )
     show_table(sys.stdout, *table(choice))
     if choice.note:
         print_text(choice.note)

@@ -11,13 +11,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config, add_endpoint, add_leave_out
 from jaxrl_sql.commands.ask import to_stderr
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
-from jaxrl_sql.inference.ask import Asker, ask_config
+from jaxrl_sql.inference.ask import Asker
+from jaxrl_sql.inference.evaluation_config import Layers, ask_layers
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.serving.mcp import LIMITS, MAX_ROWS, make_server, opened_database
 from jaxrl_sql.types import InputError
@@ -26,7 +29,7 @@ from jaxrl_sql.types import InputError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, serve, and return the exit code."""
     parser = Parser(description=__doc__)
-    add_config(parser, (*ALL, "evaluate"), EXIT_CODES)
+    add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
         "--db", required=True, metavar="FILE|URL", help="a SQLite file, postgresql://…, mysql://…; it is only read"
     )
@@ -53,20 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(given: argparse.Namespace) -> int:
     """Serve until the client goes away; return the exit code."""
-    check_keys(given.config, given.overrides)  # before a model is looked for on the hub
+    check_keys(EvaluateConfig, given.config, given.overrides)  # before a model is looked for on the hub
     if given.endpoint and not given.model:
         raise InputError("--endpoint needs --model, the name that the server has for it")
     if given.model:
-        config = ask_config(
-            given.model,
-            given.overrides,
-            files=given.config,
-            endpoint=given.endpoint,
-            recipe=given.recipe,
-            samples=given.n,
-        )
+        layers = ask_layers(given.model, given.overrides, endpoint=given.endpoint, recipe=given.recipe, samples=given.n)
     else:
-        config = load_config(given.config, given.overrides, {"executor": dict(LIMITS)})
+        layers = Layers(given.overrides, {"executor": dict(LIMITS)}, {})
+    config = load_config(EvaluateConfig, given.config, *layers)
     if not is_served(given.db) and not Path(given.db).is_file():  # before a model is fetched for it
         found = "is a folder: name the file in it" if Path(given.db).is_dir() else "no such file"
         raise InputError(f"--db {given.db}: {found}")
@@ -76,16 +73,19 @@ def serve(given: argparse.Namespace) -> int:
         refuse_hide(config.data.hide, "--db names a database of another engine")
     else:
         refuse_leave_out(given.leave_out, given.db)
+    return run_or_print(
+        lambda fetched: _speak(policy_spec(fetched), fetched.evaluate, fetched.executor, given), config, given
+    )
 
-    def speak(config: TrainConfig) -> int:
-        chosen = {"stand_in": given.stand_in, "leave_out": given.leave_out, "max_rows": given.max_rows}
-        with opened_database(given.db, config, **chosen, report=to_stderr) as database:
-            asker = Asker(config) if given.model else None
-            try:
-                make_server(database, asker).run("stdio")
-            finally:
-                if asker is not None:
-                    asker.close()
-        return 0
 
-    return run_or_print(speak, config, given)
+def _speak(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, given: argparse.Namespace) -> int:
+    """Serve the tools on stdio; return the exit code."""
+    options = {"stand_in": given.stand_in, "leave_out": given.leave_out, "max_rows": given.max_rows}
+    with opened_database(given.db, limits, policy.data.hide, **options, report=to_stderr) as database:
+        asker = Asker(policy, cfg, limits) if given.model else None
+        try:
+            make_server(database, asker).run("stdio")
+        finally:
+            if asker is not None:
+                asker.close()
+    return 0

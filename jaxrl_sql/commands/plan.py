@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import TRAINED, Parser, add_config
+from jaxrl_sql.commands.arguments import Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.process import prepare_process
@@ -27,7 +27,7 @@ PROGRAMS = ("update", "score", "prefill", "decode")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, print the plan, and return the exit code: 0, also where nothing fits; 2 for bad input."""
     parser = Parser(description=__doc__)
-    add_config(parser, (*TRAINED, "rollout", "grpo"), "exit codes: 0, also where nothing fits; 2 for bad input")
+    add_config(parser, TrainConfig, "exit codes: 0, also where nothing fits; 2 for bad input")
     parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
     parser.add_argument(
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [*given.overrides, *(word for word in given.mesh or () if "=" in word)]
 
     def work() -> int:
-        config, programs = load_config(given.config, overrides), _wanted(given.compile)
+        config, programs = load_config(TrainConfig, given.config, overrides), _wanted(given.compile)
         if programs and is_elsewhere(given.topology):
             code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
@@ -59,16 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(config: TrainConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
-    from jaxrl_sql.planning.plan import make_plans
+    from jaxrl_sql.planning.chips import find_topology
+    from jaxrl_sql.planning.memory import PlannedModel
+    from jaxrl_sql.planning.plan import make_plan, mesh_sizes, model_shape, step_lengths
     from jaxrl_sql.planning.show import all_as_json, as_text, compared
+    from jaxrl_sql.text2sql.recipes import find_recipe
 
-    meshes = [word for word in options.mesh or () if "=" not in word]
-    lengths = (options.answer_tokens, options.prompt_tokens, options.schema_tokens)
+    topology = find_topology(options.topology)
+    model = PlannedModel(config.model, model_shape(config.model, config.data.vocab_size))
+    loss, mesh = find_recipe(config.recipe).loss, config.mesh
+    sections = config.workload(config.data.max_prompt_tokens)
+    lengths = step_lengths(sections, options.answer_tokens, options.prompt_tokens, options.schema_tokens)
+    meshes = [word for word in options.mesh or () if "=" not in word] or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]
     plans = []
-    for one in make_plans(config, options.topology, meshes, programs, *lengths):
-        plans.append(one)
+    for sizes in [mesh_sizes(text, topology.chips) for text in meshes]:
+        plans.append(make_plan(sections, model, topology, sizes, lengths, programs, loss))
         if not options.json:
-            print_text(as_text(one) + "\n")
+            print_text(as_text(plans[-1]) + "\n")
     if options.json:
         print_text(json.dumps(all_as_json(plans), indent=2))
     elif len(plans) > 1:

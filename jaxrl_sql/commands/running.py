@@ -6,11 +6,13 @@ import argparse
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import ALL, Parser, add_config, add_endpoint
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.commands.arguments import Parser, add_config, add_endpoint
+from jaxrl_sql.config import load_config, to_yaml
+from jaxrl_sql.config.check import values_by_key
+from jaxrl_sql.config.load import Root
 from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
@@ -23,26 +25,26 @@ from jaxrl_sql.types import InputError, JaxrlSqlError
 
 
 def run_command(
-    command: Callable[[TrainConfig], int],
+    root: type[Root],
+    command: Callable[[Root], int],
     description: str,
     arguments: Sequence[str] | None = None,
-    sections: Collection[str] = ALL,
-    rehearse: Callable[[TrainConfig], int] | None = None,
+    rehearse: Callable[[Root], int] | None = None,
     asks: str = "",
 ) -> int:
-    """Read `--config FILE --resume [FOLDER] key.sub=value …` and run a command; an error is one line and a code.
+    """Read `--config FILE key.sub=value …` and run a command; an error is one line and a code.
 
-    `sections` are those that it reads; `rehearse` is what `--dry-run` does, `asks` the one that
-    `--endpoint` is for. Given nothing at all it runs nothing: it
-    says how to begin, with exit code 2.
+    `root` has the sections that it reads; `asks` is the section that `--endpoint` is for. A training has `rehearse`,
+    which `--dry-run` calls, and `--resume [FOLDER]`. Without any argument nothing runs: the error says how to begin.
     """
     parser = Parser(description=description)
-    add_config(parser, sections)
-    parser.add_argument(
-        "--resume", nargs="?", const="", metavar="FOLDER",
-        help="go on with the run in FOLDER (else run.dir); without --config with the numbers that it began with",
-    )  # fmt: skip
+    add_config(parser, root)
+    parser.set_defaults(resume=None)
     if rehearse is not None:
+        parser.add_argument(
+            "--resume", nargs="?", const="", metavar="FOLDER",
+            help="resume the run in FOLDER (else run.dir); without --config with the numbers that it began with",
+        )  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="go as far as the first compilation, in no folder")
     if asks:
         add_endpoint(parser, asks)
@@ -52,15 +54,16 @@ def run_command(
         given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
     if not (given.config or given.resume is not None or given.overrides):
         begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
-        asked = f"nothing is asked for: {begin}, or go on with --resume FOLDER ({parser.prog} --help)"
+        begin += ", or go on with --resume FOLDER" if rehearse is not None else ""
+        asked = f"nothing is asked for: {begin} ({parser.prog} --help)"
         return _tell(InputError(asked), 2)
     prepare_process()
     work = rehearse if rehearse is not None and given.dry_run else command
-    return report_errors(lambda: run_or_print(work, _config(given.config, given.resume, given.overrides), given))
+    return report_errors(lambda: run_or_print(work, _config(root, given.config, given.resume, given.overrides), given))
 
 
 def run_or_print(
-    command: Callable[[TrainConfig], int], config: TrainConfig, given: argparse.Namespace, with_weights: bool = True
+    command: Callable[[Root], int], config: Root, given: argparse.Namespace, with_weights: bool = True
 ) -> int:
     """Run a command, its model fetched first where it is the hub's; with `--print-config` print the configuration."""
     if not given.print_config:
@@ -116,17 +119,17 @@ def _reported(error: Exception) -> tuple[Exception, int] | None:
     return reported
 
 
-def _config(files: list[Path] | None, resume: str | None, overrides: list[str]) -> TrainConfig:
+def _config(root: type[Root], files: list[Path] | None, resume: str | None, overrides: list[str]) -> Root:
     if resume is None:
-        return load_config(files, overrides)
+        return load_config(root, files, overrides)
     if "=" in resume:  # `--resume key=value`: the folder was left out
         resume, overrides = "", [resume, *overrides]
-    folder = Path(resume or load_config(files, overrides).run.dir)
+    folder = Path(resume or values_by_key(load_config(root, files, overrides))["run.dir"])
     if files is None:
-        return resumed_config(folder, overrides)
+        return resumed_config(root, folder, overrides)
     if resume and not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no run is there; run.dir={folder} run.resume=true begins one, or goes on")
-    return load_config(files, [*overrides, f"run.dir={folder}", "run.resume=true"])
+    return load_config(root, files, [*overrides, f"run.dir={folder}", "run.resume=true"])
 
 
 def _tell(error: Exception, code: int) -> int:

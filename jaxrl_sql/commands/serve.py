@@ -13,20 +13,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl_sql.commands.arguments import ALL, EXIT_CODES, Parser, add_config
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.commands.arguments import EXIT_CODES, Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, ExecutorConfig, load_config
 from jaxrl_sql.config.load import check_keys
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.runtime.terminal import print_text
 
 
-def _serve(config: TrainConfig, given: argparse.Namespace) -> int:
-    from jaxrl_sql.serving.server import serve
+def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, given: argparse.Namespace) -> int:
+    from jaxrl_sql.serving.server import date_of, open_engines, serve
 
-    name = given.name or Path(given.model.rstrip("/")).name
-    serve(config, name, given.adapter, given.host, given.port, given.queue, _announce)
+    name, date = given.name or Path(given.model.rstrip("/")).name, policy.data.date
+    engines = open_engines(policy, cfg, limits, name, given.adapter)
+    dates = {name: date} | {label: date_of(folder) or date for label, folder in given.adapter}
+    serve(engines, dates, cfg.max_new_tokens, given.host, given.port, given.queue, _announce)
     return 0
 
 
@@ -45,7 +49,7 @@ def _adapter(word: str) -> tuple[str, Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, serve, and return the exit code."""
     parser = Parser(description=__doc__)
-    add_config(parser, (*ALL, "evaluate", "rollout", "mesh"), EXIT_CODES)
+    add_config(parser, EvaluateConfig, EXIT_CODES)
     parser.add_argument(
         "--model", required=True, help="a run folder, a Hugging Face folder, a name of the hub or a GGUF file"
     )
@@ -63,10 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_process()
 
     def work() -> int:
-        check_keys(given.config, given.overrides)  # before the model is looked for on the hub
+        check_keys(EvaluateConfig, given.config, given.overrides)  # before the model is looked for on the hub
         beneath = defaults_for(given.model)
         above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
-        config = load_config(given.config, given.overrides, beneath, above)
-        return run_or_print(lambda fetched: _serve(fetched, given), config, given)
+        config = load_config(EvaluateConfig, given.config, given.overrides, beneath, above)
+        return run_or_print(
+            lambda fetched: _serve(policy_spec(fetched), fetched.evaluate, fetched.executor, given), config, given
+        )
 
     return report_errors(work)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import TRAINED
 from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig, changed
 from jaxrl_sql.types import InputError
@@ -17,7 +16,7 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, do the work, and return the exit code."""
-    return run_command(_train, __doc__ or "", arguments, TRAINED, _rehearse)
+    return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
 
 
 def alone(config: TrainConfig) -> TrainConfig:
@@ -32,9 +31,11 @@ def alone(config: TrainConfig) -> TrainConfig:
 
 def _train(config: TrainConfig) -> int:
     supervised = alone(config)
+    from jaxrl_sql.training.lifecycle import open_run
     from jaxrl_sql.training.sft import sft
 
-    return sft(supervised)
+    with open_run(supervised) as s:
+        return sft(s)
 
 
 def _rehearse(config: TrainConfig) -> int:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import TRAINED
 from jaxrl_sql.commands.running import run_command
 from jaxrl_sql.config import TrainConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, train, and return the exit code."""
-    return run_command(_train, __doc__ or "", arguments, (*TRAINED, "rollout", "grpo", "second_stage"), _rehearse)
+    return run_command(TrainConfig, _train, __doc__ or "", arguments, _rehearse)
 
 
 def _train(config: TrainConfig) -> int:
     from jaxrl_sql.training.grpo import train
+    from jaxrl_sql.training.lifecycle import open_run
 
-    return train(config)
+    with open_run(config) as s:
+        return train(s)
 
 
 def _rehearse(config: TrainConfig) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jaxrl_sql.commands.arguments import ALL
+from jaxrl_sql.api import policy_spec
 from jaxrl_sql.commands.running import run_command
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import VerbalConfig
 from jaxrl_sql.runtime.tables import show_table
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.types import InputError
@@ -22,17 +22,15 @@ from jaxrl_sql.types import InputError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, do the work, and return the exit code."""
-    return run_command(
-        _verbal, __doc__ or "", arguments, (*ALL, "verbal", "sampling", "rollout", "mesh"), asks="verbal"
-    )
+    return run_command(VerbalConfig, _verbal, __doc__ or "", arguments, asks="verbal")
 
 
-def _verbal(config: TrainConfig) -> int:
+def _verbal(config: VerbalConfig) -> int:
     if not (config.verbal.base_url or config.model.checkpoint):
         raise InputError("verbal asks a model: name model.checkpoint, or verbal.base_url and verbal.model")
     from jaxrl_sql.training.verbal.choosing import verbal
 
-    result = verbal(config)
+    result = verbal(policy_spec(config), config.verbal, config.executor, config.run.display)
     show_table(sys.stdout, *result.table)
     for note in result.notes:
         print_text(note)

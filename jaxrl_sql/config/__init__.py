@@ -1,11 +1,12 @@
-"""The numbers of a run: frozen dataclasses that YAML and `key.sub=value` fill, checked once at the start.
+"""The settings of all commands: frozen dataclasses that YAML and `key.sub=value` fill, checked once at the start.
 
-Code names the choices, YAML picks among them and gives the numbers. `load_config` refuses an unknown key with the
-nearest valid name, a value of the wrong type, and a choice that does not exist, each in one line.
+A file for each section, whose fields have their rules and help texts; `roots` lists the sections of each command.
+`load_config` refuses an unknown key with the nearest valid name, a value of the wrong type, and a choice that does not
+exist, each in one line.
 """
 
 from jaxrl_sql.config.augment import AugmentSettings
-from jaxrl_sql.config.check import CHOICES, check_config
+from jaxrl_sql.config.check import check_config
 from jaxrl_sql.config.data import DataConfig, DialectsConfig
 from jaxrl_sql.config.distill import DistillSettings
 from jaxrl_sql.config.endpoint import EndpointConfig
@@ -14,12 +15,22 @@ from jaxrl_sql.config.executor import DatabasesConfig, ExecutorConfig
 from jaxrl_sql.config.filtering import FilterSettings
 from jaxrl_sql.config.grpo import GrpoConfig
 from jaxrl_sql.config.health import HealthConfig
-from jaxrl_sql.config.load import Override, changed, load_config, shipped, to_yaml
+from jaxrl_sql.config.load import Override, changed, load_config, shipped
 from jaxrl_sql.config.mesh import MeshConfig
 from jaxrl_sql.config.model import LoraConfig, ModelConfigSection
 from jaxrl_sql.config.optim import OptimConfig
+from jaxrl_sql.config.reading import to_yaml
 from jaxrl_sql.config.rollout import RolloutConfig
-from jaxrl_sql.config.roots import TrainConfig
+from jaxrl_sql.config.roots import (
+    AugmentConfig,
+    DistillConfig,
+    EvaluateConfig,
+    FilterConfig,
+    RootConfig,
+    TrainConfig,
+    VerbalConfig,
+    WorkloadSections,
+)
 from jaxrl_sql.config.run import RunConfig
 from jaxrl_sql.config.sampling import SamplingConfig
 from jaxrl_sql.config.second_stage import SecondStageConfig
@@ -28,15 +39,18 @@ from jaxrl_sql.config.validation import ValidationConfig
 from jaxrl_sql.config.verbal import VerbalSettings
 
 __all__ = [
-    "CHOICES",
+    "AugmentConfig",
     "AugmentSettings",
     "DataConfig",
     "DatabasesConfig",
     "DialectsConfig",
+    "DistillConfig",
     "DistillSettings",
     "EndpointConfig",
+    "EvaluateConfig",
     "EvaluateSettings",
     "ExecutorConfig",
+    "FilterConfig",
     "FilterSettings",
     "GrpoConfig",
     "HealthConfig",
@@ -46,13 +60,16 @@ __all__ = [
     "OptimConfig",
     "Override",
     "RolloutConfig",
+    "RootConfig",
     "RunConfig",
     "SamplingConfig",
     "SecondStageConfig",
     "SftConfig",
     "TrainConfig",
     "ValidationConfig",
+    "VerbalConfig",
     "VerbalSettings",
+    "WorkloadSections",
     "changed",
     "check_config",
     "load_config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,23 +11,43 @@ from jaxrl_sql.config.fields import OneOf
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    """What the command `augment` makes of `data.train`: a plain folder `out`, with copies of the databases.
+    """Changes of `jaxrl-sql augment` to `data.train`, written as a plain folder with copies of the databases.
 
-    `correct`: golds that fail are put to the endpoint of `distill`, up to so often, with what the database said.
-    `reword`: it words questions anew, up to so often, and a wording stays where the SQL that it then writes for it has
-    the gold's rows.
-    `fill`: `none`, or rows are inserted for golds that return none (`empty`), or one row of 0 or NULL too (`trivial`);
-    where the query does not say which, the endpoint is asked up to `fill_tries` times. Each database gets `distractors`
-    tables of others, of up to `distractor_rows` rows: of any (`distractors_from` `set`), or of those first whose
-    schemas have the most words in common (`alike`). What is left goes through `filter`, as far as it is about golds,
-    texts and repeats.
+    The questions that result pass the filters of `filter` for golds, texts and repeats.
     """
 
-    out: str = "runs/augment"
-    correct: int = 0
-    reword: int = 0
-    fill: Annotated[str, OneOf("none", "empty", "trivial")] = "none"
-    fill_tries: int = 0
-    distractors: int = 0
-    distractors_from: Annotated[str, OneOf("set", "alike")] = "set"
-    distractor_rows: int = 100
+    out: Annotated[str, "Folder that is written."] = "runs/augment"
+    correct: Annotated[
+        int,
+        "Most times that the endpoint of `distill` corrects a gold query that fails, with the database's message; 0 "
+        "corrects none.",
+    ] = 0
+    reword: Annotated[
+        int,
+        "Most times that the endpoint of `distill` rewords a question. A wording stays if the SQL that the endpoint "
+        "then writes for it returns the gold's rows; 0 rewords none.",
+    ] = 0
+    fill: Annotated[
+        str,
+        OneOf("none", "empty", "trivial"),
+        "Gold queries for which rows are inserted: those that return none (`empty`), or also those that return one row "
+        "of 0 or NULL (`trivial`).",
+    ] = "none"
+    fill_tries: Annotated[
+        int,
+        "Most times that the endpoint of `distill` names the rows that the gold query does not determine; 0 does not "
+        "ask it.",
+    ] = 0
+    distractors: Annotated[int, "Number of tables of other databases that each database gets."] = 0
+    distractors_from: Annotated[
+        str,
+        OneOf("set", "alike"),
+        "Databases that lend distractor tables: any of the `set`, or first those whose schemas have the most words in "
+        "common (`alike`).",
+    ] = "set"
+    distractor_rows: Annotated[int, "Most rows of a distractor table."] = 100
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        if self.fill_tries and self.fill == "none":
+            yield f"{name}.fill_tries={self.fill_tries} needs {name}.fill=empty or trivial"

@@ -2,84 +2,174 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveInt
+from jaxrl_sql.config.fields import Day, NotEmpty, OneOf, PositiveInt, Share, Synonyms
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class DialectsConfig:
-    """Shares of the training questions by the dialect that they ask for, 1 together; `executor.databases` runs them."""
+    """Shares of the training questions by the dialect that they ask for; together they are 1."""
 
-    sqlite: float = 1.0
-    mysql: float = 0.0
-    postgresql: float = 0.0
-    duckdb: float = 0.0
+    sqlite: Annotated[Share, "Share of the training questions that ask for SQLite."] = 1.0
+    mysql: Annotated[Share, "Share of the training questions that ask for MySQL (`executor.databases.mysql`)."] = 0.0
+    postgresql: Annotated[
+        Share, "Share of the training questions that ask for PostgreSQL (`executor.databases.postgresql`)."
+    ] = 0.0
+    duckdb: Annotated[Share, "Share of the training questions that ask for DuckDB (`executor.databases.duckdb`)."] = 0.0
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the shares contradict."""
+        shares = asdict(self)
+        if abs(sum(shares.values()) - 1) >= _ROUNDING:
+            yield f"{name} {shares} are shares: they add up to {sum(shares.values()):g}, and must to 1"
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where questions and databases come from.
+    """Where questions and databases come from, and how prompts show them."""
 
-    `source` is `synth` (generated into `dir` from `seed`; splits train, dev, dev_unseen) or `folder` (each split is a
-    folder of `dir` with questions.jsonl and databases/). `limit_train` and `limit_eval` of 0 mean all. `prompt` is
-    `compact` (answers are SQL alone), `tagged` (as short, answers in the recipe's form), or `chat`, which goes through
-    the tokenizer's chat template: `thinking` is `think` or `no_think` where a template has that switch, `template` the
-    Jinja file of its messages, or the name of one of ours (`generic`, or a recipe's; empty: the recipe's own), and
-    `assistant_prefill` the first words of every answer, which are not the model's (empty: the template's). `date`, such
-    as 2026-11-29, is the day that a chat template which writes today's date gets (empty: the day on which the run or
-    evaluation begins; a run's model is asked with the run's). `schema` is
-    how the database is shown: `compact`, `ddl`, `omnisql` or `profile` (with values), `names_only`, or `recipe` (in a
-    chat the recipe's way, else compact). `dialects` are the shares of the training questions that ask for each.
-    `include_ids` names a file of ids, such as `data filter` writes: other training questions are left out.
-    `traces` names a file of reasoning and SQL by id, such as `distill` writes, which the supervised phase teaches in
-    place of the golds. A training set of more than `stream_above` questions is read as its questions are asked (0:
-    never), and their golds run then; the supervised phase does not take it. Without a `tokenizer` folder the
-    checkpoint's is taken, or the synthetic data's, or one of `vocab_size` is trained. With `prune` a training prompt
-    over `max_prompt_tokens` shows less of its schema and is not left out: keys and what the gold reads stay.
-    `retrieve` is how many values that the question names are shown (0: none; OmniSQL: 20), by `matched` first among a
-    column's `examples`, where the schema has any, or before the `question`, which leaves the schema the same for all
-    questions of a database, so that it is computed once; `synonyms` is a folder of static word vectors (Model2Vec's),
-    by which values are shown that the question means by another word. A schema of more than `schema_budget`
-    tokens (0: any number) shows the tables and columns that the question needs, as many as that has room for.
-
-    `hide` names columns, `table.column`, and whole tables that no prompt shows, no value comes from, and no query may
-    read (SQLite files alone); `SELECT *` over such a table is refused, and a question whose gold reads one is left out.
-
-    `eos_token` is the token that ends every taught answer and any sampled one; empty, in a chat the end of an
-    assistant's turn in the chat template, elsewhere the tokenizer's `eos_token`.
-
-    `shots` is how many training questions of other databases, the most similar ones, are shown with their SQL before
-    each question (0: none); they are taken from `train`, `include_ids` and `limit_train`.
-    """
-
-    source: Annotated[str, OneOf("synth", "folder")] = "synth"
-    dir: str = "data-cache/synth"
-    seed: int = 0
-    train: str = "train"
-    evals: list[str] = field(default_factory=lambda: ["dev_unseen"])
-    tokenizer: str = ""
-    vocab_size: int = 4096
-    prompt: Annotated[str, OneOf("compact", "tagged", "chat")] = "compact"
-    thinking: Annotated[str, OneOf("template", "think", "no_think")] = "template"
-    assistant_prefill: str = ""
-    template: str = ""
-    date: str = ""
-    max_prompt_tokens: PositiveInt = 384
-    limit_train: int = 0
-    limit_eval: int = 0
-    drop_empty_gold: bool = True
+    source: Annotated[
+        str,
+        OneOf("synth", "folder"),
+        "Origin of the questions. `synth` generates them into `data.dir` from `data.seed`, with the splits train, dev "
+        "and dev_unseen. In a `folder` each split is a folder of `data.dir` with questions.jsonl and databases/.",
+    ] = "synth"
+    dir: Annotated[
+        str,
+        NotEmpty("it names the folder with the questions and databases"),
+        "Folder with the questions and databases.",
+        Synonyms(trl="dataset_name", note="a folder, not a data set of the hub"),
+    ] = "data-cache/synth"
+    seed: Annotated[int, "Seed of the generated questions (`data.source` of `synth`)."] = 0
+    train: Annotated[
+        str,
+        "Split of the training questions.",
+        Synonyms(trl="dataset_train_split", verl="data.train_files", note="verl names files"),
+    ] = "train"
+    evals: Annotated[
+        list[str],
+        NotEmpty("name at least one split to evaluate on"),
+        "Splits that a run is evaluated on.",
+        Synonyms(trl="dataset_test_split", verl="data.val_files", note="several splits; verl names files"),
+    ] = field(default_factory=lambda: ["dev_unseen"])
+    tokenizer: Annotated[
+        str,
+        "Folder of the tokenizer. If empty, the checkpoint's is used, or the one of the generated questions, or one of "
+        "`data.vocab_size` tokens is trained.",
+        Synonyms(verl="actor_rollout_ref.model.tokenizer_path"),
+    ] = ""
+    vocab_size: Annotated[int, "Number of tokens of a tokenizer that is trained."] = 4096
+    prompt: Annotated[
+        str,
+        OneOf("compact", "tagged", "chat"),
+        "Form of the prompts. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as "
+        "short, with answers in the recipe's form. `chat` uses the tokenizer's chat template.",
+    ] = "compact"
+    thinking: Annotated[
+        str,
+        OneOf("template", "think", "no_think"),
+        "Thinking mode of a chat template that has such a switch; `template` leaves the template's own default.",
+        Synonyms(
+            trl="chat_template_kwargs", verl="data.apply_chat_template_kwargs", note="their entry enable_thinking"
+        ),
+    ] = "template"
+    assistant_prefill: Annotated[
+        str,
+        "First words of every answer, which the model does not write; if empty, the chat template's.",
+    ] = ""
+    template: Annotated[
+        str,
+        "Jinja file of the chat's messages, or the name of a shipped one (`generic`, or a recipe's); if empty, the "
+        "recipe's own.",
+    ] = ""
+    date: Annotated[
+        str,
+        Day(),
+        "Day, such as 2026-11-29, for a chat template that writes the current date. If empty, the day on which the run "
+        "or evaluation begins; a run's model is evaluated with the run's day.",
+    ] = ""
+    max_prompt_tokens: Annotated[
+        PositiveInt,
+        "Most tokens of a prompt; questions with longer prompts are left out, or pruned with `data.prune`.",
+        Synonyms(verl="data.max_prompt_length"),
+    ] = 384
+    limit_train: Annotated[
+        int,
+        "Number of training questions that are used, the first ones of the split; 0 uses all.",
+        Synonyms(verl="data.train_max_samples", note="verl's -1 is 0 here"),
+    ] = 0
+    limit_eval: Annotated[
+        int,
+        "Number of questions of each evaluated split that are used, the first ones; 0 uses all.",
+        Synonyms(verl="data.val_max_samples", note="verl's -1 is 0 here"),
+    ] = 0
+    drop_empty_gold: Annotated[bool, "Leave out training questions whose gold query returns no rows."] = True
     dialects: DialectsConfig = field(default_factory=DialectsConfig)
-    schema: Annotated[str, OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only")] = "recipe"
-    include_ids: str = ""
-    traces: str = ""
-    stream_above: int = 100_000
-    prune: bool = False
-    retrieve: int = 0
-    matched: Annotated[str, OneOf("examples", "question")] = "examples"
-    synonyms: str = ""
-    shots: int = 0
-    schema_budget: int = 0
-    hide: list[str] = field(default_factory=list)
-    eos_token: str = ""
+    schema: Annotated[
+        str,
+        OneOf("recipe", "compact", "ddl", "omnisql", "profile", "names_only"),
+        "Form in which prompts show the database. `profile` includes values; `recipe` is the recipe's form in a chat "
+        "and `compact` elsewhere.",
+    ] = "recipe"
+    include_ids: Annotated[
+        str,
+        "File of question ids, such as `jaxrl-sql data filter` writes; other training questions are left out. If "
+        "empty, all are used.",
+    ] = ""
+    traces: Annotated[
+        str,
+        "File of reasoning and SQL by question id, such as `jaxrl-sql distill` writes. The supervised phase teaches "
+        "them instead of the gold queries; if empty, it teaches the gold queries.",
+    ] = ""
+    stream_above: Annotated[
+        int,
+        "Number of training questions above which questions are read, and their gold queries run, only when they are "
+        "needed (0: never). The supervised phase does not support such a set.",
+    ] = 100_000
+    prune: Annotated[
+        bool,
+        "Show less of the schema in a training prompt that is longer than `data.max_prompt_tokens`, instead of leaving "
+        "the question out. Keys and the columns that the gold query reads stay.",
+    ] = False
+    retrieve: Annotated[
+        int,
+        "Number of database values, matched with the question, that a prompt shows; 0 shows none, OmniSQL uses 20.",
+    ] = 0
+    matched: Annotated[
+        str,
+        OneOf("examples", "question"),
+        "Place of the matched values. `examples` puts them first among a column's examples, where the schema has any. "
+        "`question` puts them before the question, so that all questions of a database share one computed schema.",
+    ] = "examples"
+    synonyms: Annotated[
+        str,
+        "Folder of static word vectors (Model2Vec), which match values that a question names by another word. If "
+        "empty, only their own words match.",
+    ] = ""
+    shots: Annotated[
+        int,
+        "Number of training questions of other databases, the most similar ones, shown with their SQL before each "
+        "question; 0 shows none. They are taken from `data.train`, `data.include_ids` and `data.limit_train`.",
+    ] = 0
+    schema_budget: Annotated[
+        int,
+        "Most tokens of a schema. A longer one shows the tables and columns that the question needs, as many as fit; 0 "
+        "sets no limit.",
+    ] = 0
+    hide: Annotated[
+        list[str],
+        "Columns (`table.column`) and tables that no prompt shows, no value comes from and no query may read, for "
+        "SQLite files only. `SELECT *` over such a table is refused; questions whose gold query reads one are left "
+        "out.",
+    ] = field(default_factory=list)
+    eos_token: Annotated[
+        str,
+        "Token that ends every taught and sampled answer. If empty, the end of an assistant's turn in a chat template, "
+        "elsewhere the tokenizer's `eos_token`.",
+        Synonyms(trl="eos_token"),
+    ] = ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxrl_sql.config.endpoint import EndpointConfig
 from jaxrl_sql.config.fields import PositiveInt
@@ -10,14 +12,16 @@ from jaxrl_sql.config.fields import PositiveInt
 
 @dataclass(frozen=True)
 class DistillSettings(EndpointConfig):
-    """A teacher behind an endpoint, which the command `distill` asks for reasoning and SQL.
+    """A teacher behind an endpoint, which `jaxrl-sql distill` asks for reasoning and SQL."""
 
-    Each question is asked up to `samples` times, until `wanted` answers were right. `out` is the folder that is
-    written.
-    """
+    out: Annotated[str, "Folder that is written."] = "runs/distill"
+    samples: Annotated[PositiveInt, "Most requests per question."] = 1
+    wanted: Annotated[PositiveInt, "Number of right answers after which a question is not asked again."] = 1
+    temperature: Annotated[float, "Temperature of the teacher's answers."] = 0.7
+    max_tokens: Annotated[PositiveInt, "Most tokens of a teacher's answer."] = 4096
 
-    out: str = "runs/distill"
-    samples: PositiveInt = 1
-    wanted: PositiveInt = 1
-    temperature: float = 0.7
-    max_tokens: PositiveInt = 4096
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        yield from super().faults(name)
+        if self.wanted > self.samples:
+            yield (f"{name}.wanted={self.wanted} right answers of {name}.samples={self.samples}: ask at least as often")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,25 +11,36 @@ from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """A model behind an OpenAI-compatible endpoint, and what asking it may cost; part of the sections that ask one.
+    """A model behind an OpenAI-compatible endpoint, and limits of the requests to it.
 
-    `base_url` ends before `/chat/completions`. The key is read from the environment variable named by `key_env` (empty:
-    none is sent). `concurrency` requests are under way at once, of `timeout_s` seconds each; one that fails for a
-    passing reason is tried `retries` more times, after `wait_s` seconds and twice as long each time. `token_limit` is
-    the server's word for the most tokens of an answer. `max_requests` and `max_cost` bound them all, over every run
-    that went on in the same folder (0: no bound); `prompt_price` and `completion_price` are for a million tokens (0:
-    unknown).
+    The limits hold for all requests of a folder, over every command that resumed in it.
     """
 
-    base_url: str = ""
-    model: str = ""
-    key_env: str = "OPENAI_API_KEY"
-    concurrency: PositiveInt = 8
-    timeout_s: PositiveFloat = 300.0
-    retries: int = 5
-    wait_s: float = 1.0
-    token_limit: Annotated[str, OneOf("max_tokens", "max_completion_tokens")] = "max_tokens"  # noqa: S105 - a name
-    max_requests: int = 0
-    max_cost: float = 0.0
-    prompt_price: float = 0.0
-    completion_price: float = 0.0
+    base_url: Annotated[str, "URL of the endpoint, up to `/chat/completions`; if empty, no endpoint is requested."] = ""
+    model: Annotated[str, "Name of the model at the endpoint."] = ""
+    key_env: Annotated[str, "Environment variable that holds the endpoint's key; if empty, no key is sent."] = (
+        "OPENAI_API_KEY"
+    )
+    concurrency: Annotated[PositiveInt, "Number of requests that are under way at the same time."] = 8
+    timeout_s: Annotated[PositiveFloat, "Time limit of a request, in seconds."] = 300.0
+    retries: Annotated[int, "Number of times that a request is repeated after a transient error."] = 5
+    wait_s: Annotated[float, "Seconds before the first repetition; each further one waits twice as long."] = 1.0
+    token_limit: Annotated[
+        str,
+        OneOf("max_tokens", "max_completion_tokens"),
+        "Name of the endpoint's parameter for the most tokens of an answer.",
+    ] = "max_tokens"  # noqa: S105 - a name
+    max_requests: Annotated[int, "Most requests in all; 0 sets no limit."] = 0
+    max_cost: Annotated[float, "Largest cost of all requests, in the currency of the prices; 0 sets no limit."] = 0.0
+    prompt_price: Annotated[float, "Price of a million prompt tokens; 0 is unknown."] = 0.0
+    completion_price: Annotated[float, "Price of a million tokens of answers; 0 is unknown."] = 0.0
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the endpoint's fields contradict."""
+        if self.max_cost and self.prompt_price + self.completion_price <= 0:
+            yield f"{name}.max_cost={self.max_cost} needs {name}.prompt_price and {name}.completion_price"
+        if "@" in self.base_url.partition("://")[2].partition("/")[0]:
+            yield (
+                f"{name}.base_url holds a user or password, and is written down: name the key's variable in "
+                f"{name}.key_env"
+            )

@@ -2,59 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from jaxrl_sql.config.endpoint import EndpointConfig
-from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt
+from jaxrl_sql.config.fields import Above, OneOf, PositiveFloat, PositiveInt, Share, Synonyms
 
 
 @dataclass(frozen=True)
 class EvaluateSettings(EndpointConfig):
-    """What the command `evaluate` judges, and how a model answers there (`ask` samples like this too).
+    """What `jaxrl-sql evaluate` judges, and how a model answers there; `jaxrl-sql ask` samples like this too.
 
-    `data` are folders of benchmarks, `split` the part of each (empty: the one that it has, or its development part),
-    `limit` the first so many questions of each (0: all). `include_ids` names a file of ids, and other questions are not
-    asked; with `answerable_only` those without an answer are not (EHRSQL's). `predictions` are files, one a folder;
-    without them `model.checkpoint` answers, or the endpoint at `base_url`, in the words of `recipe` and `data`.
-    `sql_field` names where SQL stands in them (empty: it is found, or refused where the gold could be taken for the
-    prediction). `allow_missing` leaves questions without a prediction out of every share, `allow_extra` leaves out
-    predictions for none; else both are refused. `rules`: by what results are compared (empty: bird, refined,
-    test_suite, and the benchmark's own); `rule` names the one that `accuracy` is by (empty: the benchmark's own). By
-    `ex_b` a prediction has fewer than `surplus_columns` columns beside the gold's (0: any number). `strip_distinct`
-    takes DISTINCT out of predictions and golds before they run, as Spider's own command does unless told otherwise.
-
-    A `temperature` of 0 is greedy. `samples` answers to a question are sampled and one chosen by `vote`: `result` (most
-    have its rows) or `soft` (nearest to all others). `runs` sample everything anew. With `turns` above 1, where
-    the recipe has several, `max_new_tokens` is for each and `max_total_tokens` for all turns and observations together
-    (an endpoint is told of the first alone). Where an endpoint's model takes no temperature, `send_temperature=false`
-    sends none, and `samples` and `runs` ask it anew.
+    Without `predictions`, `model.checkpoint` answers, or the endpoint at `evaluate.base_url`, with the prompts of
+    `recipe` and `data`.
     """
 
-    data: list[str] = field(default_factory=list)
-    split: str = ""
-    limit: int = 0
-    include_ids: str = ""
-    answerable_only: bool = False
-    predictions: list[str] = field(default_factory=list)
-    sql_field: str = ""
-    allow_missing: bool = False
-    allow_extra: bool = False
-    rules: list[str] = field(default_factory=list)
-    rule: str = ""
-    surplus_columns: int = 0
-    strip_distinct: bool = False
-    out: str = "runs/evaluate"
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: PositiveFloat = 1.0
-    samples: PositiveInt = 1
-    vote: Annotated[str, OneOf("result", "soft")] = "result"
-    runs: PositiveInt = 1
-    turns: PositiveInt = 1
-    max_new_tokens: PositiveInt = 1024
-    max_total_tokens: int = 0
-    max_num_seqs: PositiveInt = 64
-    send_temperature: bool = True
+    data: Annotated[list[str], "Folders of benchmarks."] = field(default_factory=list)
+    split: Annotated[str, "Split of each benchmark; if empty, its only one, or its development part."] = ""
+    limit: Annotated[int, "Number of questions of each benchmark that are asked, the first ones; 0 asks all."] = 0
+    include_ids: Annotated[str, "File of question ids; other questions are not asked. If empty, all are asked."] = ""
+    answerable_only: Annotated[bool, "Leave out questions without an answer (EHRSQL)."] = False
+    predictions: Annotated[list[str], "Files of predictions, one per benchmark; if empty, a model answers."] = field(
+        default_factory=list
+    )
+    sql_field: Annotated[
+        str,
+        "Field of a predictions file that holds the SQL. If empty, it is found, or refused where the gold could be "
+        "taken for the prediction.",
+    ] = ""
+    allow_missing: Annotated[
+        bool, "Leave questions without a prediction out of every share, instead of refusing the file."
+    ] = False
+    allow_extra: Annotated[bool, "Leave out predictions that belong to no question, instead of refusing the file."] = (
+        False
+    )
+    rules: Annotated[
+        list[str],
+        "Rules by which results are compared; if empty, bird, refined, test_suite and the benchmark's own.",
+    ] = field(default_factory=list)
+    rule: Annotated[str, "Rule that decides `accuracy`; if empty, the benchmark's own."] = ""
+    surplus_columns: Annotated[
+        int, "Number of columns beyond the gold's from which the rule `ex_b` refuses a prediction; 0 allows any number."
+    ] = 0
+    strip_distinct: Annotated[
+        bool,
+        "Remove DISTINCT from predictions and golds before they run, as Spider's own command does by default.",
+    ] = False
+    out: Annotated[str, "Folder that is written."] = "runs/evaluate"
+    temperature: Annotated[
+        float,
+        "Divisor of the logits before sampling; 0 is greedy.",
+        Synonyms(verl="actor_rollout_ref.rollout.val_kwargs.temperature"),
+    ] = 0.0
+    top_k: Annotated[int, "Number of most likely tokens that are sampled from; 0 samples from all."] = 0
+    top_p: Annotated[
+        float,
+        Above(0, most=1),
+        "Probability that the most likely tokens, which are sampled from, have together; 1 samples from all.",
+    ] = 1.0
+    min_p: Annotated[
+        Share, "Least probability of a sampled token, as a share of the most likely token's; 0 samples from all."
+    ] = 0.0
+    repetition_penalty: Annotated[
+        PositiveFloat, "Penalty of the tokens that prompt and answer already hold; 1 applies none."
+    ] = 1.0
+    samples: Annotated[
+        PositiveInt,
+        "Number of answers per question, of which `evaluate.vote` chooses one.",
+        Synonyms(verl="actor_rollout_ref.rollout.val_kwargs.n"),
+    ] = 1
+    vote: Annotated[
+        str,
+        OneOf("result", "soft"),
+        "Choice among several answers: the one whose rows most answers have (`result`), or the nearest to all others "
+        "(`soft`).",
+    ] = "result"
+    runs: Annotated[PositiveInt, "Number of times that everything is sampled anew."] = 1
+    turns: Annotated[
+        PositiveInt,
+        "Most turns of an answer, for a recipe with several.",
+    ] = 1
+    max_new_tokens: Annotated[PositiveInt, "Most tokens of an answer; with several turns, of each turn."] = 1024
+    max_total_tokens: Annotated[
+        int, "Most tokens of all turns and observations together, of a model that runs here, with several turns."
+    ] = 0
+    max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated at the same time."] = 64
+    send_temperature: Annotated[
+        bool,
+        "Send the temperature to an endpoint. With false none is sent, for a model that accepts none, and "
+        "`evaluate.samples` and `evaluate.runs` ask it anew.",
+    ] = True
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        yield from super().faults(name)
+        for field_name, count in (("samples", self.samples), ("runs", self.runs)):
+            if count > 1 and self.temperature == 0 and self.send_temperature:
+                yield (
+                    f"{name}.{field_name}={count} at {name}.temperature=0 would all be the same: set a temperature, "
+                    "such as 0.8"
+                )
+        if not self.send_temperature and not self.base_url:
+            yield (
+                f"{name}.send_temperature=false is for an endpoint ({name}.base_url): other models need a temperature"
+            )
+        if self.turns > 1 and not self.base_url and self.max_total_tokens < self.max_new_tokens:
+            yield (
+                f"{name}.max_total_tokens={self.max_total_tokens} bounds all turns: it is below {name}.max_new_tokens"
+            )

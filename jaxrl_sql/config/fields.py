@@ -7,8 +7,11 @@ Validation, `--help` and docs/settings.md read them from here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Annotated, Any, NamedTuple, Protocol, Self, get_args, get_origin, get_type_hints
 
 
@@ -86,6 +89,114 @@ class AtLeast:
 
 
 @dataclasses.dataclass(frozen=True)
+class ZeroOr:
+    """A number that is 0, with the meaning `zero`, or that satisfies `rule`."""
+
+    rule: Above | AtLeast
+    zero: str
+
+    def fault(self, value: float) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.words}"
+
+    @property
+    def words(self) -> str:
+        """Return the rule as `--help` shows it."""
+        return f"{self.rule.words}, or 0 {self.zero}"
+
+
+class Among(tuple[int, ...]):
+    """The whole numbers that a field may hold."""
+
+    __slots__ = ()
+
+    def __new__(cls, *numbers: int) -> Self:
+        """Make a rule of the numbers."""
+        return super().__new__(cls, numbers)
+
+    def fault(self, value: int) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        return "" if value in self else f"={value} must be {self.words}"
+
+    @property
+    def words(self) -> str:
+        """Return the rule as `--help` shows it."""
+        return " or ".join(map(str, self))
+
+
+class SomeOf(tuple[str, ...]):
+    """The names that the texts of a list may hold."""
+
+    __slots__ = ()
+
+    def __new__(cls, *names: str) -> Self:
+        """Make a rule of the names."""
+        return super().__new__(cls, names)
+
+    def fault(self, value: Collection[str]) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        unknown = [name for name in value if name not in self]
+        return f" holds {', '.join(map(repr, unknown))}, which is none of {', '.join(self)}" if unknown else ""
+
+    @property
+    def words(self) -> str:
+        """Return the rule as `--help` shows it."""
+        return f"some of {', '.join(self)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Matches:
+    """A text that a regular expression matches as a whole; `words` describe what it matches."""
+
+    pattern: str
+    words: str
+
+    def fault(self, value: str) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        return "" if re.fullmatch(self.pattern, value) else f"={value!r} must be {self.words}"
+
+
+@dataclasses.dataclass(frozen=True)
+class NotEmpty:
+    """A text or list that must not be empty; `purpose` ends the message, such as "it names the folder"."""
+
+    purpose: str
+    words: str = dataclasses.field(default="not empty", init=False)
+
+    def fault(self, value: Collection[str]) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        return "" if value else f" is empty; {self.purpose}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """A list without empty texts; `effect` is what an empty one would cause."""
+
+    effect: str
+    words: str = dataclasses.field(default="none of them empty", init=False)
+
+    def fault(self, value: Collection[str]) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        return "" if all(value) else f" holds an empty text: {self.effect}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Day:
+    """An ISO date such as 2026-11-29, or an empty text."""
+
+    words: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
+
+    def fault(self, value: str) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        if not value:
+            return ""
+        with contextlib.suppress(ValueError):
+            if date.fromisoformat(value).isoformat() == value:
+                return ""
+        return f"={value!r} must be {self.words}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Synonyms:
     """The keys of other libraries that mean the same; `note` says what differs, such as a unit or the default."""
 
@@ -97,6 +208,9 @@ class Synonyms:
 PositiveInt = Annotated[int, Above(0)]
 PositiveFloat = Annotated[float, Above(0)]
 Share = Annotated[float, AtLeast(0, most=1)]
+
+
+_DECLARED = dict[type, Mapping[str, tuple[Any, Sequence[Any]]]]()
 
 
 class Field(NamedTuple):
@@ -111,31 +225,59 @@ class Field(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a configuration: its dotted name (empty for the root), its class, and its own fields."""
+    """A section of a configuration: its dotted name (empty for the root), the section itself, and its own fields."""
 
     name: str
-    type: type
+    values: Any
     fields: tuple[Field, ...]
+
+
+def declared(section: type) -> Mapping[str, tuple[Any, Sequence[Any]]]:
+    """Return the type and the metadata of each field of a section's class, by name."""
+    if section not in _DECLARED:
+        hints = get_type_hints(section, include_extras=True)
+        _DECLARED[section] = {
+            field.name: (
+                get_args(hints[field.name])[0] if get_origin(hints[field.name]) is Annotated else hints[field.name],
+                getattr(hints[field.name], "__metadata__", ()),
+            )
+            for field in dataclasses.fields(section)
+        }
+    return _DECLARED[section]
 
 
 def sections_of(config: Any, name: str = "") -> Iterator[Section]:
     """Yield the sections of a configuration in order, each before the sections in it; its values are the defaults.
 
-    A number without a rule must be 0 or more.
+    A number without a rule must be 0 or more. A mapping of sections, which has names of the user, is taken as sections.
     """
     prefix = f"{name}." if name else ""
-    fields, inner = [], []
-    for field_name, hint in get_type_hints(type(config), include_extras=True).items():
-        metadata, value = getattr(hint, "__metadata__", ()), getattr(config, field_name)
-        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    fields, inner = list[Field](), list[tuple[Any, str]]()
+    for field_name, (kind, metadata) in declared(type(config)).items():
+        value = getattr(config, field_name)
         if dataclasses.is_dataclass(value):
             inner.append((value, prefix + field_name))
-            continue
-        rules = [item for item in metadata if hasattr(item, "fault")]
-        help_text = next((item for item in metadata if type(item) is str), "")
-        synonyms = next((item for item in metadata if isinstance(item, Synonyms)), None)
-        rule = rules[-1] if rules else AtLeast(0) if plain in (int, float) else None
-        fields.append(Field(prefix + field_name, plain, value, help_text, rule, synonyms))
-    yield Section(name, type(config), tuple(fields))
+        elif isinstance(value, dict):
+            inner += [(section, f"{prefix}{field_name}.{key}") for key, section in value.items()]
+        else:
+            fields.append(_field(prefix + field_name, kind, value, metadata))
+    yield Section(name, config, tuple(fields))
     for section, section_name in inner:
         yield from sections_of(section, section_name)
+
+
+def fields_of(root: type) -> dict[str, Field]:
+    """Return the fields of a root configuration by their dotted keys."""
+    return {field.key: field for section in sections_of(root()) for field in section.fields}
+
+
+def _field(key: str, kind: Any, value: Any, metadata: Sequence[Any]) -> Field:
+    rules = [item for item in metadata if hasattr(item, "fault")]
+    return Field(
+        key,
+        kind,
+        value,
+        help=next((item for item in metadata if type(item) is str), ""),
+        rule=rules[-1] if rules else AtLeast(0) if kind in (int, float) else None,
+        synonyms=next((item for item in metadata if isinstance(item, Synonyms)), None),
+    )

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
-from jaxrl_sql.config.fields import PositiveInt
+from jaxrl_sql.config.fields import PositiveInt, Share
 
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """Filters of `jaxrl-sql data filter` for the questions of `data.train`; 0 or an empty value is no filter.
+    """Filters of `jaxrl-sql data filter` for the questions of `data.train`; 0 or an empty value is no filter."""
 
-    Golds: `failing_gold`, `empty_gold` (no rows), over `max_gold_steps` VM steps or `max_gold_ms` milliseconds (which
-    depends on the machine), under `min_sql_characters` or over `max_sql_characters`, or in the file of ids `noisy`.
-    Questions: `repeats` of one on the same database, and with `long_prompts` those over `data.max_prompt_tokens`. With
-    `samples` answers a question sampled from `model.checkpoint` as `sampling` says, the share of right ones must lie in
-    [`low`, `high`]. Of what is left every `subsample_every`-th stays. `out` is the folder that is written.
-    """
+    out: Annotated[str, "Folder that is written."] = "runs/filter"
+    failing_gold: Annotated[bool, "Leave out questions whose gold query fails."] = True
+    empty_gold: Annotated[bool, "Leave out questions whose gold query returns no rows."] = True
+    max_gold_steps: Annotated[int, "Most steps of SQLite's virtual machine of a gold query; 0 sets no limit."] = 0
+    max_gold_ms: Annotated[int, "Most milliseconds of a gold query, which depend on the machine; 0 sets no limit."] = 0
+    min_sql_characters: Annotated[int, "Least characters of a gold query; 0 sets no limit."] = 0
+    max_sql_characters: Annotated[int, "Most characters of a gold query; 0 sets no limit."] = 0
+    noisy: Annotated[str, "File of ids of questions that are left out; if empty, none are."] = ""
+    repeats: Annotated[bool, "Leave out a question that occurs again on the same database."] = True
+    long_prompts: Annotated[bool, "Leave out questions whose prompt is longer than `data.max_prompt_tokens`."] = False
+    samples: Annotated[
+        int,
+        "Number of answers per question that `model.checkpoint` samples, by the section `sampling`, to measure the "
+        "share of right ones; 0 samples none.",
+    ] = 0
+    low: Annotated[Share, "Least share of right answers of a question that stays, with `filter.samples`."] = 0.0
+    high: Annotated[Share, "Largest share of right answers of a question that stays, with `filter.samples`."] = 1.0
+    subsample_every: Annotated[
+        PositiveInt, "Distance of the questions that stay, after all filters; 1 keeps every question, 2 every second."
+    ] = 1
 
-    out: str = "runs/filter"
-    failing_gold: bool = True
-    empty_gold: bool = True
-    max_gold_steps: int = 0
-    max_gold_ms: int = 0
-    min_sql_characters: int = 0
-    max_sql_characters: int = 0
-    noisy: str = ""
-    repeats: bool = True
-    long_prompts: bool = False
-    samples: int = 0
-    low: float = 0.0
-    high: float = 1.0
-    subsample_every: PositiveInt = 1
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        if self.low > self.high:
+            yield f"{name}.low={self.low} and {name}.high={self.high}: low is at most high, and high at most 1"
+        if 0 < self.max_sql_characters < self.min_sql_characters:
+            yield (f"{name}.max_sql_characters={self.max_sql_characters} is below the least, {self.min_sql_characters}")

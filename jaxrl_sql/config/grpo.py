@@ -2,78 +2,280 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveInt
+from jaxrl_sql.config.fields import Above, Among, AtLeast, OneOf, PositiveInt, Share, Synonyms, ZeroOr
 from jaxrl_sql.config.optim import OptimConfig
+
+_ACTOR = "actor_rollout_ref.actor"
 
 
 @dataclass(frozen=True)
 class GrpoConfig:
-    """The objective and its numbers (RL steps of `prompts` x `num_generations` answers; `minibatches` updates a step).
+    """Reinforcement learning: a step learns from `prompts` x `num_generations` answers, in `minibatches` updates."""
 
-    `gradient_accumulation_steps` cuts each update's batch into that many parts, computed one after another for less
-    memory (0: as many as leave a prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`). In its
-    place `max_tokens_per_device` above 0 says how many tokens, of prompts and answers with their padding, a shard may
-    run at a time: as many prompts as they allow, and where a group is too much some of its answers at a time.
-    `packing` puts a group's answers into fewer rows of the longest answer's length, each seeing itself alone: the same
-    sums over less padding. Of the prompts of an update each `questions` in a row are of one database, whose schema is
-    then run once for them.
-
-    `oversample` times as many questions are answered as the update takes: those whose answers differ in reward first.
-    Up to `max_extra_generations` more rounds are generated while too few do. `filter_groups`: which groups teach:
-    `reward`, those whose rewards differ, or `accuracy`, those with right and wrong answers, as DAPO has it: else what a
-    reward pays for wrong answers that run is all that hard questions teach. With `demonstrations` a group without a
-    right answer learns its question's demonstration, the gold where it has none, in place of its last answer, and is
-    chosen among others as if that had been sampled (in a chat only where the question has a `reasoning`).
-    One rollout serves the updates of `steps_per_generation` steps (1: online; more: batch RL, on stored
-    log-probabilities). loss_agg_mode: sequence_mean
-    | token_mean | constant; advantage: group | batch | batch_centered | none | leave_one_out (`group` divides by the
-    group's standard deviation, with `group_std_ddof` 0 or 1: torch's, and so TRL's and verl's, is 1; `batch` by that
-    of all rewards, as TRL does, `batch_centered` by that of the rewards without their groups' means);
-    kl_kind: k1 | k2 | k3, with coefficient `kl_coef` (0: no KL), as a loss or taken off the reward by `kl_in` loss |
-    reward (k1 in the reward only); `tis_clip_max` caps exp(old - behavior), 0 leaves that weight out.
-    importance_sampling_level: token | sequence (GSPO), the second with clip bounds of its own size (its paper: 3e-4 and
-    4e-4). `num_iterations`: how often a step's batch is learned, `minibatches` updates each time.
-    `max_completion_tokens`: what `constant` divides by (0: the most tokens that an answer may have, of all its turns).
-
-    algorithm: grpo | ppo. PPO has a value head instead of a group to compare with, so `advantage` is not read and a
-    group may be 1: advantages are GAE's with `discount` and `gae_lambda`, normalised over the batch's trained tokens.
-    The head's loss has the weight `value_coef`, and its values move at most `value_clip` a step (0: freely).
-    """
-
-    steps: int = 100
-    prompts: PositiveInt = 16
-    questions: PositiveInt = 1
-    oversample: PositiveInt = 1
-    max_extra_generations: int = 0
-    filter_groups: Annotated[str, OneOf("reward", "accuracy")] = "reward"
-    demonstrations: bool = False
-    steps_per_generation: PositiveInt = 1
-    num_generations: PositiveInt = 8
-    minibatches: PositiveInt = 1
-    gradient_accumulation_steps: int = 1
-    max_tokens_per_device: int = 0
-    packing: bool = False
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float = 0.0
-    kl_coef: float = 0.0
-    kl_kind: Annotated[str, OneOf("k1", "k2", "k3")] = "k3"
-    entropy_bonus: float = 0.0
-    loss_agg_mode: Annotated[str, OneOf("sequence_mean", "token_mean", "constant")] = "token_mean"
-    max_completion_tokens: int = 0
-    advantage: Annotated[str, OneOf("group", "batch", "batch_centered", "none", "leave_one_out")] = "group"
-    group_std_ddof: int = 0
-    mask_truncated: bool = False
-    tis_clip_max: float = 2.0
+    steps: Annotated[
+        int,
+        "Number of steps; 0 skips reinforcement learning.",
+        Synonyms(
+            trl="max_steps",
+            verl="trainer.total_training_steps",
+            note="TRL counts updates; here a step may have several (grpo.minibatches, grpo.num_iterations)",
+        ),
+    ] = 100
+    prompts: Annotated[
+        PositiveInt,
+        "Number of questions per step, of all devices together.",
+        Synonyms(
+            trl="generation_batch_size",
+            verl="data.train_batch_size",
+            note="TRL counts answers: grpo.prompts x grpo.num_generations x grpo.steps_per_generation",
+        ),
+    ] = 16
+    questions: Annotated[
+        PositiveInt,
+        "Number of consecutive questions of an update that share a database, whose schema is then computed once for "
+        "them.",
+    ] = 1
+    oversample: Annotated[
+        PositiveInt,
+        "Multiple of `grpo.prompts` that is sampled; the groups whose rewards differ most are learned from.",
+        Synonyms(verl="data.gen_batch_size", note="of verl's DAPO recipe: grpo.oversample x grpo.prompts"),
+    ] = 1
+    max_extra_generations: Annotated[
+        int,
+        "Most additional rounds of sampling while too few groups have answers that differ in reward (DAPO, Yu et al. "
+        "2025, arXiv:2503.14476); 0 samples one round.",
+        Synonyms(verl="algorithm.filter_groups.max_num_gen_batches", note="verl's counts the first round too"),
+    ] = 0
+    filter_groups: Annotated[
+        str,
+        OneOf("reward", "accuracy"),
+        "Groups that are learned from: those whose rewards differ, or those with right and wrong answers (as in DAPO). "
+        "With `reward`, a reward for wrong answers that run may be all that hard questions teach.",
+        Synonyms(verl="algorithm.filter_groups.metric", note="accuracy is verl's acc"),
+    ] = "reward"
+    demonstrations: Annotated[
+        bool,
+        "In a group without a right answer, learn the question's demonstration, or its gold query, in place of the "
+        "last answer. The group is then chosen as if it had been sampled. In a chat, only where the question has a "
+        "`reasoning`.",
+    ] = False
+    steps_per_generation: Annotated[
+        PositiveInt,
+        "Number of steps that learn from one rollout: 1 is online; more is batch RL, with stored log-probabilities.",
+        Synonyms(trl="steps_per_generation", note="TRL counts its gradient accumulation steps"),
+    ] = 1
+    num_generations: Annotated[
+        PositiveInt,
+        "Number of answers per question, a group.",
+        Synonyms(trl="num_generations", verl="actor_rollout_ref.rollout.n"),
+    ] = 8
+    minibatches: Annotated[
+        PositiveInt,
+        "Number of updates per pass over a step's answers; it divides `grpo.prompts`.",
+        Synonyms(
+            verl=f"{_ACTOR}.ppo_mini_batch_size", note="verl's is the prompts of an update: grpo.prompts / minibatches"
+        ),
+    ] = 1
+    gradient_accumulation_steps: Annotated[
+        int,
+        "Number of parts into which an update's batch is cut to save memory; they are computed one after another. 0 "
+        "leaves one prompt and its answers at a time to each shard of `mesh.data` x `mesh.fsdp`.",
+        Synonyms(
+            trl="gradient_accumulation_steps",
+            verl=f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+            note="it cuts the batch and does not enlarge it; verl's is the answers of a part per GPU",
+        ),
+    ] = 1
+    max_tokens_per_device: Annotated[
+        int,
+        "Most tokens, of prompts and answers with their padding, that a shard computes at a time, instead of "
+        "`grpo.gradient_accumulation_steps`. A group that exceeds them is computed some answers at a time; 0 sets no "
+        "limit.",
+        Synonyms(verl=f"{_ACTOR}.ppo_max_token_len_per_gpu", note="above 0 is verl's use_dynamic_bsz"),
+    ] = 0
+    packing: Annotated[
+        bool,
+        "Put several answers of a group into one row of the longest answer's length: the same sums with less padding. "
+        "An answer does not see the others.",
+    ] = False
+    clip_low: Annotated[
+        Share,
+        "Lower clip bound of the policy ratio: 1 minus this (PPO, Schulman et al. 2017, arXiv:1707.06347).",
+        Synonyms(trl="epsilon", verl=f"{_ACTOR}.clip_ratio_low"),
+    ] = 0.2
+    clip_high: Annotated[
+        float,
+        "Upper clip bound of the policy ratio: 1 plus this; DAPO (arXiv:2503.14476) uses 0.28.",
+        Synonyms(trl="epsilon_high", verl=f"{_ACTOR}.clip_ratio_high", note="TRL's default is its epsilon"),
+    ] = 0.2
+    dual_clip: Annotated[
+        float,
+        ZeroOr(Above(1), "to leave it out"),
+        "Upper bound of the policy ratio for negative advantages (dual clip, Ye et al. 2020, arXiv:1912.09729); 0 sets "
+        "none.",
+        Synonyms(trl="delta", verl=f"{_ACTOR}.clip_ratio_c", note="verl's default is 3"),
+    ] = 0.0
+    kl_coef: Annotated[
+        float,
+        "Coefficient of the KL divergence from the policy at the start; 0 leaves it out.",
+        Synonyms(
+            trl="beta", verl=f"{_ACTOR}.kl_loss_coef", note="taken off the reward, verl's algorithm.kl_ctrl.kl_coef"
+        ),
+    ] = 0.0
+    kl_kind: Annotated[
+        str,
+        OneOf("k1", "k2", "k3"),
+        "Estimator of the KL divergence (Schulman 2020, Approximating KL Divergence); `k1` only in the reward.",
+        Synonyms(
+            verl=f"{_ACTOR}.kl_loss_type",
+            note="k1 is verl's kl, k2 its mse, k3 its low_var_kl; TRL's GRPO always uses k3",
+        ),
+    ] = "k3"
+    entropy_bonus: Annotated[
+        float,
+        "Coefficient of the tokens' entropy, which is added to the objective; 0 leaves it out.",
+        Synonyms(trl="entropy_coef", verl=f"{_ACTOR}.entropy_coeff", note="TRL's is always a mean over tokens"),
+    ] = 0.0
+    loss_agg_mode: Annotated[
+        str,
+        OneOf("sequence_mean", "token_mean", "constant"),
+        "Aggregation of the tokens' losses. They are averaged per answer first (GRPO), over all tokens (DAPO), or "
+        "summed and divided by a `constant` per answer (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783).",
+        Synonyms(
+            trl="loss_type",
+            verl=f"{_ACTOR}.loss_agg_mode",
+            note="TRL's grpo, dapo, dr_grpo; verl's seq-mean-token-mean, token-mean, seq-mean-token-sum-norm",
+        ),
+    ] = "token_mean"
+    max_completion_tokens: Annotated[
+        int,
+        "Divisor of `grpo.loss_agg_mode` of `constant`, in tokens; 0 is the most that an answer may have, with all its "
+        "turns.",
+        Synonyms(
+            trl="max_completion_length",
+            verl=f"{_ACTOR}.loss_scale_factor",
+            note="as a divisor; see also max_new_tokens",
+        ),
+    ] = 0
+    advantage: Annotated[
+        str,
+        OneOf("group", "batch", "batch_centered", "none", "leave_one_out"),
+        "Scale of the rewards after the group's mean is subtracted. `group` divides by the group's standard deviation "
+        "(GRPO, Shao et al. 2024, arXiv:2402.03300), `batch` by that of all rewards (arXiv:2508.08221), "
+        "`batch_centered` by that of the rewards without their groups' means (REINFORCE++, arXiv:2501.03262). `none` "
+        "does not divide (Dr. GRPO); `leave_one_out` subtracts the mean of the other answers (RLOO, arXiv:2402.14740).",
+        Synonyms(
+            trl="scale_rewards",
+            verl="algorithm.adv_estimator",
+            note="group is verl's grpo, leave_one_out its rloo, none its norm_adv_by_std_in_grpo=false",
+        ),
+    ] = "group"
+    group_std_ddof: Annotated[
+        int,
+        Among(0, 1),
+        "Degrees of freedom that the standard deviation of `grpo.advantage` of `group` subtracts; PyTorch, TRL and "
+        "verl use 1.",
+    ] = 0
+    mask_truncated: Annotated[
+        bool,
+        "Leave answers that reached their token limit out of the loss.",
+        Synonyms(trl="mask_truncated_completions"),
+    ] = False
+    tis_clip_max: Annotated[
+        float,
+        ZeroOr(AtLeast(1), "to leave the weight out"),
+        "Largest importance weight exp(old - behavior) of a token, which corrects for sampler and trainer having "
+        "different log-probabilities; 0 leaves the weight out.",
+        Synonyms(
+            trl="vllm_importance_sampling_clip_max",
+            verl="algorithm.rollout_correction.rollout_is_threshold",
+            note="per token and truncated: TRL's mode token_truncate, verl's rollout_is=token",
+        ),
+    ] = 2.0
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-4, schedule="constant", warmup_steps=5))
-    num_iterations: PositiveInt = 1
-    kl_in: Annotated[str, OneOf("loss", "reward")] = "loss"
-    importance_sampling_level: Annotated[str, OneOf("token", "sequence")] = "token"
-    algorithm: Annotated[str, OneOf("grpo", "ppo")] = "grpo"
-    gae_lambda: float = 1.0
-    discount: float = 1.0
-    value_coef: float = 0.5
-    value_clip: float = 0.2
+    num_iterations: Annotated[
+        PositiveInt,
+        "Number of passes over a step's answers, each with `grpo.minibatches` updates.",
+        Synonyms(trl="num_iterations", verl=f"{_ACTOR}.ppo_epochs"),
+    ] = 1
+    kl_in: Annotated[
+        str,
+        OneOf("loss", "reward"),
+        "Place of the KL divergence: added to the loss or taken off the reward.",
+        Synonyms(verl=f"{_ACTOR}.use_kl_loss", note="reward is verl's algorithm.use_kl_in_reward"),
+    ] = "loss"
+    importance_sampling_level: Annotated[
+        str,
+        OneOf("token", "sequence"),
+        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs clip bounds of its own size: "
+        "3e-4 and 4e-4 in its paper.",
+        Synonyms(
+            trl="importance_sampling_level",
+            verl=f"{_ACTOR}.policy_loss.loss_mode",
+            note="token is verl's vanilla, sequence its gspo",
+        ),
+    ] = "token"
+    algorithm: Annotated[
+        str,
+        OneOf("grpo", "ppo"),
+        "Source of the advantages: the group's rewards, or with `ppo` a value head. PPO normalises them over the "
+        "batch's trained tokens, does not read `grpo.advantage`, and allows groups of 1.",
+        Synonyms(verl="algorithm.adv_estimator", note="ppo is verl's gae"),
+    ] = "grpo"
+    gae_lambda: Annotated[
+        Share,
+        "Lambda of the generalized advantage estimates of PPO (GAE, Schulman et al. 2015, arXiv:1506.02438).",
+        Synonyms(trl="lam", verl="algorithm.lam", note="of TRL's PPOConfig, whose default is 0.95"),
+    ] = 1.0
+    discount: Annotated[
+        Share,
+        "Discount of later rewards per token, for PPO.",
+        Synonyms(trl="gamma", verl="algorithm.gamma", note="of TRL's PPOConfig"),
+    ] = 1.0
+    value_coef: Annotated[
+        float,
+        "Weight of the value head's loss, for PPO.",
+        Synonyms(trl="vf_coef", note="of TRL's PPOConfig, whose default is 0.1"),
+    ] = 0.5
+    value_clip: Annotated[
+        float,
+        "Largest change of a value by the updates of a step, for PPO; 0 sets no limit.",
+        Synonyms(trl="cliprange_value", verl="critic.cliprange_value", note="of TRL's PPOConfig"),
+    ] = 0.2
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        yield from self._batch_faults(name)
+        if self.num_generations < 2 and self.steps > 0 and self.algorithm != "ppo":
+            yield (
+                f"{name}.num_generations={self.num_generations} must be 2 or more: an advantage compares answers; "
+                f"or take {name}.algorithm=ppo"
+            )
+        if self.kl_coef > 0 and self.kl_kind == "k1" and self.kl_in != "reward":
+            yield f"{name}.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3, or {name}.kl_in=reward"
+        if self.demonstrations and self.algorithm != "grpo":
+            yield f"{name}.demonstrations does not go with {name}.algorithm=ppo, which has no groups"
+
+    def _batch_faults(self, name: str) -> Iterator[str]:
+        """Yield which numbers of prompts and steps do not divide one another."""
+        prompts, parts = self.prompts // self.minibatches, self.gradient_accumulation_steps
+        if self.prompts % self.minibatches:
+            yield f"{name}.minibatches={self.minibatches} must divide {name}.prompts={self.prompts}"
+        if prompts % (parts or 1):
+            yield f"{name}.gradient_accumulation_steps={parts} must divide the {prompts} prompts of an update"
+        elif prompts % ((parts or 1) * self.questions):
+            yield (
+                f"{name}.questions={self.questions} of a database stay together and must divide the prompts of each "
+                f"part of an update, {prompts // (parts or 1)}"
+            )
+        if self.max_tokens_per_device and parts > 1:
+            yield (
+                f"{name}.max_tokens_per_device={self.max_tokens_per_device} says how much is computed at a time: leave "
+                f"{name}.gradient_accumulation_steps={parts} at 1"
+            )
+        if self.steps % self.steps_per_generation:
+            yield f"{name}.steps_per_generation={self.steps_per_generation} must divide {name}.steps={self.steps}"

@@ -2,59 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt
+from jaxrl_sql.config.fields import Matches, OneOf, PositiveFloat, PositiveInt, Synonyms
+
+REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
+"""What of a layer may be kept for the backward pass (`model.remat`)."""
+
+_REMAT_NAME = rf"\s*(?:{'|'.join(REMAT_NAMES)})\s*"
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters, trained beside weights that stay as they are; `rank` 0 trains the weights themselves.
+    """Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), trained while the weights stay as they are.
 
-    `targets`: the weights that get adapters, by name or pattern: q, k, v, o, gate, up, down, or * for all of them.
-    What is added to a weight is alpha / rank times the product of its two small matrices.
+    The update of a weight is alpha / rank times the product of its two small matrices.
     """
 
-    rank: int = 0
-    alpha: PositiveFloat = 16.0
-    targets: list[str] = field(default_factory=lambda: ["*"])
+    rank: Annotated[
+        int,
+        "Rank of the adapters; 0 trains the weights themselves.",
+        Synonyms(trl="lora_r", verl="actor_rollout_ref.model.lora_rank", note="TRL's use_peft is a rank above 0"),
+    ] = 0
+    alpha: Annotated[
+        PositiveFloat,
+        "Scale of the adapters: their product is multiplied by alpha / rank.",
+        Synonyms(trl="lora_alpha", verl="actor_rollout_ref.model.lora_alpha"),
+    ] = 16.0
+    targets: Annotated[
+        list[str],
+        "Weights that get adapters, by name or pattern: q, k, v, o, gate, up, down, or * for all of them.",
+        Synonyms(trl="lora_target_modules", verl="actor_rollout_ref.model.target_modules", note="q is their q_proj"),
+    ] = field(default_factory=lambda: ["*"])
 
 
 @dataclass(frozen=True)
 class ModelConfigSection:
-    """The policy: a folder, hub name or GGUF file in `checkpoint`, or else the shape of a model made from scratch.
+    """The policy: a checkpoint, or the shape of a model made from scratch."""
 
-    `shape` names a published model's sizes (`models/shapes.py`) in place of the numbers here; `plan` takes it in place
-    of a checkpoint too.
-
-    `init` is `plain` or `copying` (attention that copies from the start, see `models/induction_init.py`). Weights are
-    kept in `dtype`, activations and products are in `compute_dtype` (`same`: as weights). `remat`: what the backward
-    pass computes again instead of keeping it: `none`, `full`, or all but values named as in `models/transformer.py`.
-    `attention` is the backend of prompts and updates (`models/attention/`): `auto` takes the platform's own where
-    it serves. `frozen` names weights, or patterns of them, that are not trained, such as `embed`, the table of tokens.
-    A device keeps up to `kept_logits_mib` MiB of the logits of an update's part for its backward pass; where there are
-    more, they are made in pieces, twice. Where the matrix to logits is not trained (`frozen`, adapters) none are kept,
-    and each piece is made once.
-    """
-
-    checkpoint: str = ""
-    shape: str = ""
-    init: Annotated[str, OneOf("plain", "copying")] = "plain"
-    family: Annotated[str, OneOf("gemma3_text", "llama", "qwen2", "qwen3")] = "qwen3"
-    d_model: PositiveInt = 192
-    n_layers: PositiveInt = 4
-    n_heads: PositiveInt = 6
-    n_kv_heads: PositiveInt = 2
-    head_dim: PositiveInt = 32
-    d_ff: PositiveInt = 512
-    max_positions: PositiveInt = 2048
-    tie_embeddings: bool = True
-    rope_theta: PositiveFloat = 10_000.0
-    dtype: Annotated[str, OneOf("float32", "bfloat16")] = "float32"
-    compute_dtype: Annotated[str, OneOf("same", "float32", "bfloat16")] = "same"
-    remat: str = "none"
-    attention: Annotated[str, OneOf("auto", "xla", "amx", "cudnn", "splash")] = "auto"
-    frozen: list[str] = field(default_factory=list)
-    kept_logits_mib: PositiveInt = 256
+    checkpoint: Annotated[
+        str,
+        "Folder, hub name or GGUF file of the model; if empty, a model of the given shape is made from scratch.",
+        Synonyms(trl="model_name_or_path", verl="actor_rollout_ref.model.path"),
+    ] = ""
+    shape: Annotated[
+        str,
+        "Published model whose sizes are used instead of the numbers below, by name (`models/shapes.py`). `jaxrl-sql "
+        "plan` accepts it instead of a checkpoint.",
+    ] = ""
+    init: Annotated[
+        str,
+        OneOf("plain", "copying"),
+        "Initial weights of a model made from scratch; the attention of `copying` copies tokens from the start "
+        "(`models/induction_init.py`).",
+    ] = "plain"
+    family: Annotated[
+        str, OneOf("gemma3_text", "llama", "qwen2", "qwen3"), "Architecture of a model made from scratch."
+    ] = "qwen3"
+    d_model: Annotated[PositiveInt, "Width of the residual stream, for a model made from scratch."] = 192
+    n_layers: Annotated[PositiveInt, "Number of layers, for a model made from scratch."] = 4
+    n_heads: Annotated[PositiveInt, "Number of query heads, for a model made from scratch."] = 6
+    n_kv_heads: Annotated[
+        PositiveInt, "Number of key and value heads, for a model made from scratch; it divides `model.n_heads`."
+    ] = 2
+    head_dim: Annotated[PositiveInt, "Width of a head, for a model made from scratch; it must be even."] = 32
+    d_ff: Annotated[PositiveInt, "Inner width of the feed-forward layers, for a model made from scratch."] = 512
+    max_positions: Annotated[
+        PositiveInt,
+        "Most tokens of a prompt and its answer together, for a model made from scratch.",
+        Synonyms(
+            trl="vllm_max_model_length",
+            verl="actor_rollout_ref.rollout.max_model_len",
+            note="of a model made from scratch only",
+        ),
+    ] = 2048
+    tie_embeddings: Annotated[
+        bool, "Use one matrix for input and output embeddings, for a model made from scratch."
+    ] = True
+    rope_theta: Annotated[PositiveFloat, "Base of the rotary position embeddings, for a model made from scratch."] = (
+        10_000.0
+    )
+    dtype: Annotated[
+        str,
+        OneOf("float32", "bfloat16"),
+        "Type in which the weights are kept.",
+        Synonyms(trl="dtype", verl="actor_rollout_ref.actor.fsdp_config.model_dtype"),
+    ] = "float32"
+    compute_dtype: Annotated[
+        str,
+        OneOf("same", "float32", "bfloat16"),
+        "Type of activations and matrix products; `same` is that of the weights.",
+        Synonyms(trl="bf16", verl="actor_rollout_ref.actor.fsdp_config.dtype", note="TRL's bf16=true is bfloat16"),
+    ] = "same"
+    remat: Annotated[
+        str,
+        Matches(
+            rf"none|full|{_REMAT_NAME}(?:,{_REMAT_NAME})*",
+            f"none, full, or names of values that are kept, such as query,key, of {', '.join(REMAT_NAMES)}",
+        ),
+        "Activations that the backward pass computes again to save memory: `none`, `full` for all, or all except the "
+        "named ones (`models/transformer.py`).",
+        Synonyms(
+            trl="gradient_checkpointing",
+            verl="actor_rollout_ref.model.enable_gradient_checkpointing",
+            note="their true is full",
+        ),
+    ] = "none"
+    attention: Annotated[
+        str,
+        OneOf("auto", "xla", "amx", "cudnn", "splash"),
+        "Attention backend of prompts and updates (`models/attention/`); `auto` uses the platform's own where it "
+        "supports the model.",
+        Synonyms(trl="attn_implementation"),
+    ] = "auto"
+    frozen: Annotated[
+        list[str], "Weights that are not trained, by name or pattern, such as `embed`, the table of tokens."
+    ] = field(default_factory=list)
+    kept_logits_mib: Annotated[
+        PositiveInt,
+        "Memory per device, in MiB, for the logits of an update's part that the backward pass uses. More logits are "
+        "computed in pieces, twice, or once where the output matrix is not trained (`model.frozen`, adapters).",
+    ] = 256
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        if self.frozen and self.lora.rank:
+            yield (
+                f"{name}.frozen and {name}.lora.rank: with adapters no weight is trained, so leave {name}.frozen empty"
+            )
+        if self.checkpoint or self.shape:
+            return
+        if self.n_heads % self.n_kv_heads:
+            yield f"{name}.n_kv_heads={self.n_kv_heads} must divide {name}.n_heads={self.n_heads}"
+        if self.head_dim % 2:
+            yield f"{name}.head_dim={self.head_dim} must be even: rotary positions turn pairs"

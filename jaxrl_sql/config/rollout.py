@@ -5,43 +5,69 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt
+from jaxrl_sql.config.fields import Above, Among, Matches, OneOf, PositiveInt, Synonyms
+
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What the engine that samples training answers has: `max_num_seqs` decode slots, answers written side by side.
+    """The engine that samples training answers, and its KV cache.
 
-    Its KV cache takes at most the share `memory` of a device's memory (of the machine's, where devices are processors).
-    At the start of a run that becomes KV blocks, of prompts, completions and cached prefixes, which its `config.yaml`
-    keeps: a run that goes on has as many on any machine. 0 leaves them to be found; what has no room waits.
-
-    `exact`: the policy is compared with the engine's own log-probabilities of its tokens (under the full distribution)
-    in place of the trainer's under the same policy. Both numbers are then one program's: nothing is scored for it, and
-    what sampler and trainer differ by is in the ratio, where the clip sees it, and no longer in `policy/sampler_…`.
-
-    `attention`: what reads the cache in a decode step, `xla`, or on one GPU or TPU a kernel of ours, `pallas`
-    (`models/attention/paged_kernel.py`).
-
-    `mesh`: how the run's devices lie while answers are sampled. `training`: as they train. `8x4`, replicas x tensor:
-    eight copies of the weights, each over four devices of one process, with its share of the slots; nothing crosses
-    copies, and several turns may have several processes. `auto`: what samples fastest by formula, of the copies that
-    fit and `training`, which it is on processors. KV blocks are then a copy's.
-
-    `ahead` of 1: slots that a rollout's last answers leave free take those to the next rollout's questions, which go on
-    there under the newer policy. Each token keeps the log-probability that it was drawn by, and `grpo.tis_clip_max`
-    bounds the weight that makes up for it; `rollout/stale_tokens` is their share, `rollout/staleness` the updates that
-    a token was behind in the mean when its rollout ended. (What the sampler and the trainer differ by,
-    `policy/sampler_…`, then has the policy's own way in it.) For answers of one turn, and worth it where few answers
-    wait for the longest.
+    At the start of a run `memory` becomes numbers of KV blocks, which the run's `config.yaml` keeps: a resumed run has
+    as many on any machine. Where the cache has no room, prompts and answers wait.
     """
 
-    max_num_seqs: PositiveInt = 128
-    memory: PositiveFloat = 0.4
-    prompt_blocks: int = 0
-    completion_blocks: int = 0
-    prefix_blocks: int = 0
-    exact: bool = False
-    attention: Annotated[str, OneOf("xla", "pallas")] = "xla"
-    mesh: str = "auto"
-    ahead: int = 0
+    max_num_seqs: Annotated[
+        PositiveInt,
+        "Number of decode slots: answers that are generated at the same time.",
+        Synonyms(verl=f"{_ROLLOUT}.max_num_seqs"),
+    ] = 128
+    memory: Annotated[
+        float,
+        Above(0, most=1),
+        "Largest share of a device's memory that the KV cache takes; on CPUs, of the machine's memory.",
+        Synonyms(
+            trl="vllm_gpu_memory_utilization",
+            verl=f"{_ROLLOUT}.gpu_memory_utilization",
+            note="of the KV cache alone; theirs include the engine's weights",
+        ),
+    ] = 0.4
+    prompt_blocks: Annotated[int, "Number of KV blocks for prompts; 0 derives it from `rollout.memory`."] = 0
+    completion_blocks: Annotated[int, "Number of KV blocks for answers; 0 derives it from `rollout.memory`."] = 0
+    prefix_blocks: Annotated[int, "Number of KV blocks for cached prefixes; 0 derives it from `rollout.memory`."] = 0
+    exact: Annotated[
+        bool,
+        "Compare the policy with the engine's own log-probabilities of its tokens, under the full distribution, "
+        "instead of the trainer's. The ratio then includes the difference between sampler and trainer, which is "
+        "clipped with it; `policy/sampler_…` no longer measures it.",
+        Synonyms(verl="algorithm.rollout_correction.bypass_mode"),
+    ] = False
+    attention: Annotated[
+        str,
+        OneOf("xla", "pallas"),
+        "Attention backend of decode steps: `xla`, or on one GPU or TPU the kernel `pallas` "
+        "(`models/attention/paged_kernel.py`).",
+    ] = "xla"
+    mesh: Annotated[
+        str,
+        Matches(r"auto|training|[1-9]\d*x[1-9]\d*", "auto, training, or replicas x tensor such as 8x1"),
+        "Layout of the run's devices during sampling. `training` keeps the mesh of training; `8x4` makes eight copies "
+        "of the weights, each over four devices of one process. A copy has an equal part of the slots, and KV blocks "
+        "of its own. `auto` chooses the fastest layout by formula (on CPUs, `training`). Several turns need copies "
+        "where a run has several processes.",
+        Synonyms(
+            trl="vllm_tensor_parallel_size",
+            verl=f"{_ROLLOUT}.tensor_model_parallel_size",
+            note="theirs are the second number",
+        ),
+    ] = "auto"
+    ahead: Annotated[
+        int,
+        Among(0, 1),
+        "With 1, slots that a rollout's last answers leave free begin the next rollout's questions, which continue "
+        "under the newer policy. `grpo.tis_clip_max` bounds the weight that corrects for it. `rollout/stale_tokens` is "
+        "the share of such tokens; `rollout/staleness` is the mean number of updates between a token and the end of "
+        "its rollout, and `policy/sampler_…` includes the policy's change. For answers of one turn, where few answers "
+        "take the longest.",
+    ] = 0

@@ -1,14 +1,18 @@
-"""Root configurations: the sections that a command reads."""
+"""The configuration of each command: the sections that it reads, and what must hold between them."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from jaxrl_sql.config.augment import AugmentSettings
 from jaxrl_sql.config.data import DataConfig
 from jaxrl_sql.config.distill import DistillSettings
 from jaxrl_sql.config.evaluate import EvaluateSettings
 from jaxrl_sql.config.executor import ExecutorConfig
+from jaxrl_sql.config.fields import Synonyms
 from jaxrl_sql.config.filtering import FilterSettings
 from jaxrl_sql.config.grpo import GrpoConfig
 from jaxrl_sql.config.health import HealthConfig
@@ -22,16 +26,57 @@ from jaxrl_sql.config.sft import SftConfig
 from jaxrl_sql.config.validation import ValidationConfig
 from jaxrl_sql.config.verbal import VerbalSettings
 
+Seed = Annotated[
+    int,
+    "Seed of a run: of the order of questions, new weights and sampled tokens.",
+    Synonyms(trl="seed", verl="data.seed", note="verl's is of the order alone"),
+]
+RecipeName = Annotated[
+    str,
+    "Prompt, answer format and reward: a published system by name, or your own as `FILE.py:NAME` or `module:NAME`, "
+    "which is imported.",
+    Synonyms(verl="custom_reward_function.path", note="the reward alone"),
+]
+
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """A whole run; `configs/*.yaml` are overlays of this.
+class RootConfig:
+    """The configuration of one or several commands, whose fields are the sections that they read."""
 
-    `recipe` is the name of a published system, or `FILE.py:NAME` or `module:NAME` of one's own, which is imported.
-    """
+    commands: ClassVar[str] = ""
+    """The commands, as a message names them."""
 
-    seed: int = 0
-    recipe: str = "arctic"
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        yield from ()
+
+    def derived(self) -> dict[str, Any]:
+        """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
+        data = getattr(self, "data", None)
+        if isinstance(data, DataConfig) and data.source == "synth":
+            return {"data.dir": f"data-cache/synth-{data.seed}"}
+        return {}
+
+
+class WorkloadSections(NamedTuple):
+    """The sections that determine what a run computes, and the tokens of its longest prompt."""
+
+    sft: SftConfig
+    grpo: GrpoConfig
+    sampling: SamplingConfig
+    rollout: RolloutConfig
+    validation: ValidationConfig
+    longest: int
+
+
+@dataclass(frozen=True)
+class TrainConfig(RootConfig):
+    """A training run: a supervised phase, GRPO or PPO, and a second stage, each of which may have no steps."""
+
+    commands: ClassVar[str] = "train, sft, plan, launch"
+
+    seed: Seed = 0
+    recipe: RecipeName = "arctic"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfigSection = field(default_factory=ModelConfigSection)
     sft: SftConfig = field(default_factory=SftConfig)
@@ -44,8 +89,254 @@ class TrainConfig:
     mesh: MeshConfig = field(default_factory=MeshConfig)
     run: RunConfig = field(default_factory=RunConfig)
     health: HealthConfig = field(default_factory=HealthConfig)
+
+    def workload(self, longest: int) -> WorkloadSections:
+        """Return the sections that determine what a run computes with prompts of up to `longest` tokens."""
+        return WorkloadSections(self.sft, self.grpo, self.sampling, self.rollout, self.validation, longest)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        data, sft, grpo = self.data, self.sft, self.grpo
+        if sft.formats and data.prompt == "compact":
+            yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers with SQL alone"
+        yield from _objective_faults(self.sampling, self.rollout, grpo)
+        yield from _turn_faults(self)
+        yield from _shot_faults(
+            data, max(self.sampling.turns, self.validation.turns), "sampling.turns and validation.turns"
+        )
+        yield from _stage_faults(self)
+        yield from _dialect_faults(data, self.executor)
+        if not (self.model.checkpoint or self.model.shape):
+            yield from _length_faults(self)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(RootConfig):
+    """What answers questions, with a model or an endpoint, or judges answers that exist."""
+
+    commands: ClassVar[str] = "evaluate, ask, serve, mcp"
+
+    seed: Seed = 0
+    recipe: RecipeName = "arctic"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfigSection = field(default_factory=ModelConfigSection)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        turns = self.evaluate.turns
+        yield from _shot_faults(self.data, turns, "evaluate.turns")
+        yield from _dialect_faults(self.data, self.executor)
+        if turns > 1 and self.data.prompt == "compact":
+            yield "data.prompt=compact answers with SQL alone, in one turn: evaluate.turns must be 1"
+
+
+@dataclass(frozen=True)
+class FilterConfig(RootConfig):
+    """A choice of training questions."""
+
+    commands: ClassVar[str] = "data filter"
+
+    seed: Seed = 0
+    recipe: RecipeName = "arctic"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfigSection = field(default_factory=ModelConfigSection)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    filter: FilterSettings = field(default_factory=FilterSettings)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        yield from _shot_faults(self.data, self.sampling.turns, "sampling.turns")
+        yield from _dialect_faults(self.data, self.executor)
+        if self.filter.samples and not self.model.checkpoint:
+            yield f"filter.samples={self.filter.samples} answers are sampled from a model: name model.checkpoint"
+
+
+@dataclass(frozen=True)
+class DistillConfig(RootConfig):
+    """Answers of a teacher behind an endpoint to training questions."""
+
+    commands: ClassVar[str] = "distill"
+
+    recipe: RecipeName = "arctic"
+    data: DataConfig = field(default_factory=DataConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    distill: DistillSettings = field(default_factory=DistillSettings)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        yield from _dialect_faults(self.data, self.executor)
+
+
+@dataclass(frozen=True)
+class AugmentConfig(RootConfig):
+    """More questions and rows from a set of questions, with the help of a model behind an endpoint."""
+
+    commands: ClassVar[str] = "data augment"
+
+    seed: Seed = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     filter: FilterSettings = field(default_factory=FilterSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
     augment: AugmentSettings = field(default_factory=AugmentSettings)
-    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        yield from _dialect_faults(self.data, self.executor)
+        asks = self.augment.correct or self.augment.reword or self.augment.fill_tries
+        if asks and not (self.distill.base_url and self.distill.model):
+            yield (
+                "augment.correct, augment.reword and augment.fill_tries ask a model: name distill.base_url and "
+                "distill.model"
+            )
+
+
+@dataclass(frozen=True)
+class VerbalConfig(RootConfig):
+    """Verbal reinforcement learning: candidates and the model's own choice among them."""
+
+    commands: ClassVar[str] = "verbal"
+
+    seed: Seed = 0
+    recipe: RecipeName = "arctic"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfigSection = field(default_factory=ModelConfigSection)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    run: RunConfig = field(default_factory=RunConfig)
     verbal: VerbalSettings = field(default_factory=VerbalSettings)
+
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each pair of values in different sections that do not go together."""
+        yield from _dialect_faults(self.data, self.executor)
+
+
+ROOTS: tuple[type[RootConfig], ...] = (
+    TrainConfig, EvaluateConfig, FilterConfig, DistillConfig, AugmentConfig, VerbalConfig,
+)  # fmt: skip
+"""The configurations of all commands that share sections."""
+
+
+def _turn_faults(config: TrainConfig) -> Iterator[str]:
+    """Yield the faults of answers of several turns."""
+    sampling, validation, rollout = config.sampling, config.validation, config.rollout
+    turns = max(sampling.turns, validation.turns)
+    total, each = sampling.max_total_tokens, sampling.max_new_tokens
+    if turns == 1:
+        return
+    if total <= each:
+        yield (
+            f"sampling.max_total_tokens={total} bounds all {turns} turns: it must be above "
+            f"sampling.max_new_tokens={each}"
+        )
+    if config.data.prompt == "compact":
+        yield "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat"
+    if config.mesh.processes != 1 and rollout.mesh == "training":
+        yield (
+            f"{turns} turns on mesh.processes={config.mesh.processes} need copies of the model: rollout.mesh must be "
+            "auto, or replicas x tensor such as 8x1, not training"
+        )
+    if validation.max_new_tokens > total:
+        yield (
+            f"validation.max_new_tokens={validation.max_new_tokens} must be at most sampling.max_total_tokens={total}"
+        )
+
+
+def _shot_faults(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
+    """Yield the faults of examples that are shown with answers of one turn."""
+    if data.shots and turns > 1:
+        yield f"data.shots={data.shots} shows answers of one turn: {keys} must be 1, not {turns}"
+
+
+def _stage_faults(config: TrainConfig) -> Iterator[str]:
+    """Yield the faults of the steps of both stages."""
+    grpo, second_stage = config.grpo, config.second_stage
+    for key, steps in (("grpo.steps", grpo.steps), ("second_stage.steps", second_stage.steps)):
+        if steps % grpo.steps_per_generation:
+            yield f"grpo.steps_per_generation={grpo.steps_per_generation} must divide {key}={steps}"
+    if second_stage.steps and not (config.validation.every > 0 and config.run.keep_best > 0):
+        yield (
+            f"second_stage.steps={second_stage.steps} goes on from the best evaluated checkpoint: set "
+            "validation.every and run.keep_best"
+        )
+    if second_stage.steps and not grpo.steps:
+        yield "second_stage.steps needs a first stage: grpo.steps must be above 0"
+
+
+def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]:
+    """Yield the faults of questions in other dialects."""
+    shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(executor.databases)
+    if executor.sqlite_version and shares["mysql"] > 0 and places["mysql"] == "translated":
+        yield (
+            f"executor.sqlite_version={executor.sqlite_version} does not go with "
+            f"data.dialects.mysql={shares['mysql']} and executor.databases.mysql=translated: the translation calls "
+            "functions of later versions. Leave executor.sqlite_version empty, or name copies on a server in "
+            "executor.databases.mysql"
+        )
+    for dialect, share in shares.items():
+        if share and dialect != "sqlite" and not places[dialect]:
+            translated = ", or translated: by SQLite" if dialect == "mysql" else ""
+            yield (
+                f"data.dialects.{dialect}={share}: executor.databases.{dialect} says where it runs, the --out of "
+                f"`jaxrl-sql data copy`{translated}"
+            )
+
+
+def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
+    """Yield the faults of what is sampled for an objective."""
+    if sampling.temperature <= 0:
+        yield f"sampling.temperature={sampling.temperature} must be above 0"
+    truncations = {
+        f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
+        f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,
+        f"sampling.min_p={sampling.min_p}": sampling.min_p > 0,
+        f"sampling.repetition_penalty={sampling.repetition_penalty}": sampling.repetition_penalty != 1,
+    }
+    truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
+    if truncated and not grpo.tis_clip_max and grpo.steps:
+        yield f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0"
+    barred = {
+        "grpo.algorithm=ppo, which has no groups": grpo.algorithm != "grpo",
+        f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
+        "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
+    }
+    for words, is_set in barred.items():
+        if grpo.demonstrations and is_set:
+            yield f"grpo.demonstrations does not go with {words}"
+    barred = {
+        f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns > 1,
+        f"grpo.max_extra_generations={grpo.max_extra_generations}, rounds that nobody can foresee: it must be 0": (
+            grpo.max_extra_generations > 0
+        ),
+        "rollout.exact=true, since part of an answer is an older policy's: it must be false": rollout.exact,
+        "grpo.tis_clip_max=0, which would leave an older policy's tokens as they are: it must be above 0": (
+            grpo.tis_clip_max == 0
+        ),
+    }
+    for words, is_set in barred.items():
+        if rollout.ahead and is_set:
+            yield f"rollout.ahead=1 does not go with {words}"
+
+
+def _length_faults(config: TrainConfig) -> Iterator[str]:
+    """Yield the fault of a model made from scratch that has too few positions."""
+    answer = max(config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.max_new_tokens)
+    need = config.data.max_prompt_tokens + answer
+    if need > config.model.max_positions:
+        yield (
+            f"model.max_positions={config.model.max_positions} is below the longest prompt and completion together, "
+            f"{need} tokens"
+        )

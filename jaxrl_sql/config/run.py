@@ -5,36 +5,84 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveInt
+from jaxrl_sql.config.fields import NotEmpty, OneOf, PositiveInt, SomeOf, Synonyms
+
+TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The run folder and what is kept in it.
+    """The run folder, its checkpoints and answers, and where metrics appear."""
 
-    A checkpoint is saved every `checkpoint_every` steps, and after each evaluation when the `keep_best` best by
-    `best_by` are kept beside the newest: a metric by its whole name, or a word such as `accuracy`, which is the mean of
-    `eval/<split>/accuracy` over the splits; more is better. `keep_rollouts` bounds how many answers of rollouts are
-    kept, and how many of evaluations, for `jaxrl-sql view`; the oldest go first, and 0 keeps none. `samples_per_step`
-    are plain lines of samples.jsonl. `trackers` are where numbers are shown beside metrics.jsonl, of tensorboard, wandb
-    and trackio; the last two file the run under `project`.
-    `compilation_cache` is the folder where compiled programs are kept for other runs: `auto` is one in the user's
-    cache, for runs of one process; empty, none are kept.
-    `pad_to_max` compiles a third of the programs, each for the most there is: all prompts are padded to the longest
-    (`jaxrl-sql evaluate`: to `data.max_prompt_tokens`), supervised answers to the most they may have, and caches begin
-    at their largest. For runs that are short beside their compiler.
-    """
-
-    dir: str = "runs/run"
-    resume: bool = False
-    checkpoint_every: PositiveInt = 50
-    keep_checkpoints: PositiveInt = 2
-    samples_per_step: int = 4
-    keep_rollouts: int = 100_000
-    display: Annotated[str, OneOf("auto", "rich", "plain", "none")] = "auto"
-    compilation_cache: str = "auto"
-    keep_best: int = 0
-    best_by: str = "accuracy"
-    trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
-    project: str = "jaxrl-sql"
-    pad_to_max: bool = False
+    dir: Annotated[
+        str,
+        NotEmpty("it names the folder that the run writes"),
+        "Folder that the run writes.",
+        Synonyms(trl="output_dir", verl="trainer.default_local_dir"),
+    ] = "runs/run"
+    resume: Annotated[
+        bool,
+        "Resume the run in `run.dir` from its newest checkpoint.",
+        Synonyms(trl="resume_from_checkpoint", verl="trainer.resume_mode", note="verl's default, auto, is true"),
+    ] = False
+    checkpoint_every: Annotated[
+        PositiveInt,
+        "Number of steps between checkpoints.",
+        Synonyms(trl="save_steps", verl="trainer.save_freq"),
+    ] = 50
+    keep_checkpoints: Annotated[
+        PositiveInt,
+        "Number of newest checkpoints that are kept.",
+        Synonyms(trl="save_total_limit", verl="trainer.max_actor_ckpt_to_keep"),
+    ] = 2
+    samples_per_step: Annotated[
+        int,
+        "Number of answers per step that are written as plain lines to samples.jsonl.",
+        Synonyms(trl="num_completions_to_print", verl="trainer.log_val_generations", note="verl's are of validation"),
+    ] = 4
+    keep_rollouts: Annotated[
+        int,
+        "Most answers of rollouts, and most of evaluations, that are kept for `jaxrl-sql view`; the oldest are evicted "
+        "first. 0 keeps none.",
+        Synonyms(trl="log_completions", verl="trainer.rollout_data_dir"),
+    ] = 100_000
+    display: Annotated[
+        str,
+        OneOf("auto", "rich", "plain", "none"),
+        "Form of the progress output; `auto` is `rich` in a terminal.",
+        Synonyms(trl="disable_tqdm", note="true is none"),
+    ] = "auto"
+    compilation_cache: Annotated[
+        str,
+        "Folder of compiled programs that other runs reuse. `auto` is one in the user's cache, for runs of one "
+        "process; empty keeps none.",
+    ] = "auto"
+    keep_best: Annotated[
+        int,
+        "Number of best checkpoints that are kept in addition to the newest. If above 0, a checkpoint is saved after "
+        "each evaluation.",
+        Synonyms(trl="load_best_model_at_end", note="true keeps 1"),
+    ] = 0
+    best_by: Annotated[
+        str,
+        "Metric of an evaluation by which checkpoints are the best; more is better. A word such as `accuracy` is the "
+        "mean of `eval/<split>/accuracy` over the splits.",
+        Synonyms(trl="metric_for_best_model"),
+    ] = "accuracy"
+    trackers: Annotated[
+        list[str],
+        SomeOf(*TRACKERS),
+        "Trackers that show the metrics in addition to metrics.jsonl; if empty, none.",
+        Synonyms(trl="report_to", verl="trainer.logger"),
+    ] = field(default_factory=lambda: ["tensorboard"])
+    project: Annotated[
+        str,
+        "Project of the run in wandb and trackio.",
+        Synonyms(trl="project", verl="trainer.project_name"),
+    ] = "jaxrl-sql"
+    pad_to_max: Annotated[
+        bool,
+        "Pad prompts, supervised answers and caches to their largest sizes, which compiles about a third of the "
+        "programs. This is for runs that are short compared with their compilation. Prompts are padded to the longest; "
+        "in `jaxrl-sql evaluate`, to `data.max_prompt_tokens`.",
+    ] = False

@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from jaxrl_sql.config.fields import PositiveFloat, PositiveInt
+from jaxrl_sql.config.fields import Above, PositiveFloat, PositiveInt, Share, Synonyms, Texts
+
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How answers are sampled in training.
+    """How answers are sampled in training; the defaults of `top_k` to `repetition_penalty` keep all tokens."""
 
-    top_k 0, top_p 1, min_p 0 and repetition_penalty 1 mean the full distribution; strings in `stop` end an answer (or a
-    turn), beside the recipe's; where `data.prompt` is `compact` and there are none, the semicolon that ends the
-    statement does. With `turns` above 1, where the recipe has several, `max_new_tokens` is for each of the
-    policy's turns and `max_total_tokens` for all turns and observations together.
-    """
-
-    temperature: PositiveFloat = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: PositiveFloat = 1.0
-    stop: list[str] = field(default_factory=list)
-    max_new_tokens: PositiveInt = 96
-    turns: PositiveInt = 1
-    max_total_tokens: int = 0
+    temperature: Annotated[
+        PositiveFloat,
+        "Divisor of the logits before sampling.",
+        Synonyms(trl="temperature", verl=f"{_ROLLOUT}.temperature"),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        "Number of most likely tokens that are sampled from; 0 samples from all.",
+        Synonyms(trl="top_k", verl=f"{_ROLLOUT}.top_k", note="verl's -1 is 0 here"),
+    ] = 0
+    top_p: Annotated[
+        float,
+        Above(0, most=1),
+        "Probability that the most likely tokens, which are sampled from, have together; 1 samples from all.",
+        Synonyms(trl="top_p", verl=f"{_ROLLOUT}.top_p"),
+    ] = 1.0
+    min_p: Annotated[
+        Share,
+        "Least probability of a sampled token, as a share of the most likely token's; 0 samples from all.",
+        Synonyms(trl="min_p"),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        PositiveFloat,
+        "Penalty of the tokens that prompt and answer already hold; 1 applies none.",
+        Synonyms(trl="repetition_penalty"),
+    ] = 1.0
+    stop: Annotated[
+        list[str],
+        Texts("no answer would be begun"),
+        "Strings that end an answer or a turn, in addition to the recipe's. If there are none and `data.prompt` is "
+        "`compact`, the semicolon that ends the statement does.",
+        Synonyms(trl="generation_kwargs", note="their entry stop, with vLLM"),
+    ] = field(default_factory=list)
+    max_new_tokens: Annotated[
+        PositiveInt,
+        "Most tokens of an answer; with several turns, of each turn.",
+        Synonyms(trl="max_completion_length", verl="data.max_response_length", note="theirs count all turns"),
+    ] = 96
+    turns: Annotated[
+        PositiveInt,
+        "Most turns of an answer, for a recipe with several.",
+        Synonyms(trl="max_tool_calling_iterations", verl=f"{_ROLLOUT}.multi_turn.max_assistant_turns"),
+    ] = 1
+    max_total_tokens: Annotated[
+        int, "Most tokens of all turns and observations together; only read with several turns."
+    ] = 0

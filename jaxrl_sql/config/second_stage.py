@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 
 @dataclass(frozen=True)
 class SecondStageConfig:
-    """A second stage of `steps` steps from the best evaluated checkpoint of the first (PaVeRL-SQL); 0 steps: none.
+    """A second stage from the best evaluated checkpoint of the first (PaVeRL-SQL).
 
-    Its rate begins at that of the first stage's peak when accuracy rose and levelled off, at half of the rate that the
-    best checkpoint had when it only fluctuated, and falls by a cosine to `final_lr_ratio` of it.
+    Its rate begins at the first stage's peak if accuracy rose and levelled off, and at half of the best checkpoint's
+    rate if accuracy only fluctuated. It falls by a cosine.
     """
 
-    steps: int = 0
-    final_lr_ratio: float = 0.1
+    steps: Annotated[int, "Number of steps of the second stage; 0 leaves it out."] = 0
+    final_lr_ratio: Annotated[float, "Rate at the end of the second stage, as a share of its first rate."] = 0.1

@@ -2,47 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import OneOf, PositiveInt
+from jaxrl_sql.config.fields import AtLeast, OneOf, PositiveInt, Share, Synonyms
 from jaxrl_sql.config.optim import OptimConfig
 
 
 @dataclass(frozen=True)
 class SftConfig:
-    """The supervised cold start: `databases` x `questions` a batch; 0 steps skip it.
+    """The supervised phase before reinforcement learning; a batch has `databases` x `questions` examples."""
 
-    `loss_on` is `answer` (completions only) or `text` (the question too: for a model made from scratch, which has yet
-    to learn the language). `gradient_accumulation_steps` cuts a batch into that many parts, computed one after another
-    (0: as many as leave a database at a time to each shard of `mesh.data` x `mesh.fsdp`).
-    `shuffle_identifiers` is the share of schemas whose words are replaced by random others, so that names are copied
-    and not remembered.
-
-    `epochs` above 0 says how long in place of `steps`. `held_out` is the share of the training questions that are not
-    taught; their loss is measured every `eval_every` steps and at the end, and after `patience` measurements in a row
-    that are no better than the best (0: never) the phase ends and the run goes on with the parameters of the best.
-    `traces` is `reasoning` (taught where an example has some) or `sql` (answers alone). `formats` names the recipes
-    whose forms are taught side by side, an example in another one each epoch; empty means the run's own.
-
-    `packing` puts a schema's questions into fewer rows of the longest one's length, each seeing itself and the schema
-    alone, makes batches of schemas of like length, and computes the vocabulary's product for learned tokens only: the
-    same sums over less padding, in batches of another order.
-    """
-
-    steps: int = 0
-    databases: PositiveInt = 16
-    questions: PositiveInt = 16
-    max_completion_tokens: PositiveInt = 160
-    loss_on: Annotated[str, OneOf("answer", "text")] = "answer"
-    gradient_accumulation_steps: int = 1
-    shuffle_identifiers: float = 0.0
-    log_every: PositiveInt = 20
-    eval_every: int = 0
+    steps: Annotated[
+        int,
+        "Number of supervised steps; 0 skips the phase, unless `sft.epochs` is above 0.",
+        Synonyms(trl="max_steps", verl="trainer.total_training_steps"),
+    ] = 0
+    databases: Annotated[
+        PositiveInt,
+        "Number of databases per batch.",
+        Synonyms(
+            trl="per_device_train_batch_size",
+            verl="data.train_batch_size",
+            note="a batch has sft.databases x sft.questions examples of all devices together",
+        ),
+    ] = 16
+    questions: Annotated[PositiveInt, "Number of questions per database of a batch."] = 16
+    max_completion_tokens: Annotated[
+        PositiveInt,
+        "Most tokens of a taught answer; longer ones are left out.",
+        Synonyms(trl="max_length", verl="data.max_length", note="theirs count the prompt too"),
+    ] = 160
+    loss_on: Annotated[
+        str,
+        OneOf("answer", "text"),
+        "Tokens that are taught. `text` includes the question, for a model made from scratch, which has yet to learn "
+        "the language.",
+        Synonyms(trl="completion_only_loss", note="true is answer, false is text"),
+    ] = "answer"
+    gradient_accumulation_steps: Annotated[
+        int,
+        "Number of parts into which a batch is cut to save memory; they are computed one after another. 0 leaves one "
+        "database at a time to each shard of `mesh.data` x `mesh.fsdp`.",
+        Synonyms(trl="gradient_accumulation_steps", note="it cuts the batch and does not enlarge it"),
+    ] = 1
+    shuffle_identifiers: Annotated[
+        Share,
+        "Share of the schemas whose words are replaced by random others, so that the model copies names instead of "
+        "remembering them.",
+    ] = 0.0
+    log_every: Annotated[
+        PositiveInt, "Number of steps from one line of metrics to the next.", Synonyms(trl="logging_steps")
+    ] = 20
+    eval_every: Annotated[
+        int,
+        "Number of steps between measurements of the held-out loss; 0 measures it only at the end.",
+        Synonyms(trl="eval_steps", verl="trainer.test_freq"),
+    ] = 0
     optim: OptimConfig = field(default_factory=OptimConfig)
-    epochs: int = 0
-    held_out: float = 0.0
-    patience: int = 0
-    traces: Annotated[str, OneOf("reasoning", "sql")] = "reasoning"
-    formats: list[str] = field(default_factory=list)
-    packing: bool = False
+    epochs: Annotated[
+        int,
+        "Number of passes over the training questions, instead of `sft.steps`; 0 counts steps.",
+        Synonyms(trl="num_train_epochs", verl="trainer.total_epochs"),
+    ] = 0
+    held_out: Annotated[
+        float,
+        AtLeast(0, below=1),
+        "Share of the training questions that are not taught, whose loss is measured; 0 holds out none.",
+    ] = 0.0
+    patience: Annotated[
+        int,
+        "Number of measurements in a row without a lower held-out loss after which the phase ends; the run continues "
+        "with the best parameters. 0 never ends it early.",
+    ] = 0
+    traces: Annotated[
+        str,
+        OneOf("reasoning", "sql"),
+        "Part of the examples that is taught: `reasoning`, where an example has some, with the SQL, or the `sql` "
+        "alone.",
+    ] = "reasoning"
+    formats: Annotated[
+        list[str],
+        "Recipes whose answer formats are taught, a different one for each example in each epoch; if empty, the run's "
+        "own.",
+    ] = field(default_factory=list)
+    packing: Annotated[
+        bool,
+        "Put several questions of a schema into one row of the longest one's length, in batches of schemas of similar "
+        "length. The sums are the same with less padding, but the order of the batches differs.",
+        Synonyms(trl="packing", note="an example sees itself and its schema alone"),
+    ] = False
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        parts = self.gradient_accumulation_steps
+        if self.databases % (parts or 1):
+            yield f"{name}.gradient_accumulation_steps={parts} must divide {name}.databases={self.databases}"
+        if self.steps and self.epochs:
+            yield f"{name}.steps={self.steps} and {name}.epochs={self.epochs} both say how long: leave one at 0"
+        if self.patience and not (self.held_out > 0 and self.eval_every > 0):
+            yield (
+                f"{name}.patience={self.patience} needs {name}.held_out and {name}.eval_every above 0: there is "
+                "nothing to measure"
+            )

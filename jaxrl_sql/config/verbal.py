@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from jaxrl_sql.config.endpoint import EndpointConfig
 from jaxrl_sql.config.fields import PositiveFloat, PositiveInt
@@ -10,25 +11,26 @@ from jaxrl_sql.config.fields import PositiveFloat, PositiveInt
 
 @dataclass(frozen=True)
 class VerbalSettings(EndpointConfig):
-    """Verbal reinforcement learning, by the command `verbal`: a model samples candidates and chooses among its own.
+    """Verbal reinforcement learning with `jaxrl-sql verbal`: a model samples candidates and chooses among its own.
 
-    The model is `model.checkpoint`, or one behind an endpoint where `base_url` names one. `candidates` distinct queries
-    that run and return rows are looked for in up to `attempts` times as many answers; then the model scores them all
-    in one reply, `rounds` times, and the best mean wins. With `normalise` each reply's scores are taken in standard
-    deviations from their mean. `batch` questions are asked at once. By EX_b a prediction has fewer than
-    `surplus_columns` columns beside the gold's (0: any number). `include_ids` names a file of ids: other questions are
-    not asked. `out` is the folder that is written.
+    The model is `model.checkpoint`, or the endpoint at `verbal.base_url`.
     """
 
-    out: str = "runs/verbal"
-    surplus_columns: int = 0
-    include_ids: str = ""
-    candidates: PositiveInt = 10
-    attempts: PositiveInt = 20
-    rounds: PositiveInt = 20
-    normalise: bool = False
-    temperature: PositiveFloat = 0.8
-    max_tokens: PositiveInt = 2048
-    judge_temperature: float = 0.8
-    judge_max_tokens: PositiveInt = 1024
-    batch: PositiveInt = 32
+    out: Annotated[str, "Folder that is written."] = "runs/verbal"
+    surplus_columns: Annotated[
+        int, "Number of columns beyond the gold's from which the rule `ex_b` refuses a prediction; 0 allows any number."
+    ] = 0
+    include_ids: Annotated[str, "File of question ids; other questions are not asked. If empty, all are asked."] = ""
+    candidates: Annotated[
+        PositiveInt, "Number of distinct queries per question that run and return rows, among which the model chooses."
+    ] = 10
+    attempts: Annotated[PositiveInt, "Most answers that are sampled for the candidates, as a multiple of them."] = 20
+    rounds: Annotated[
+        PositiveInt, "Number of replies in which the model scores all candidates; the best mean score wins."
+    ] = 20
+    normalise: Annotated[bool, "Measure each reply's scores in standard deviations from their mean."] = False
+    temperature: Annotated[PositiveFloat, "Temperature of the sampled candidates."] = 0.8
+    max_tokens: Annotated[PositiveInt, "Most tokens of a sampled candidate's answer."] = 2048
+    judge_temperature: Annotated[float, "Temperature of the replies with scores."] = 0.8
+    judge_max_tokens: Annotated[PositiveInt, "Most tokens of a reply with scores."] = 1024
+    batch: Annotated[PositiveInt, "Number of questions that are asked at the same time."] = 32

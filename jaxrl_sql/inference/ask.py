@@ -8,29 +8,26 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from jaxrl_sql.config import EvaluateSettings, Override, TrainConfig, changed, load_config
-from jaxrl_sql.config.load import COMMAND_LINE
+from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
-from jaxrl_sql.runtime.endpoint import endpoint_values
-from jaxrl_sql.runtime.model_locator import defaults_for, fetched
+from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
+from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError, Response
 
 if TYPE_CHECKING:
     from jaxrl_sql.text2sql.evals.records import Answered
     from jaxrl_sql.text2sql.evals.vote import Ballot
 
-LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 30_000}
-"""Limits of the executor for a person's or an agent's queries."""
-
-_TEMPERATURE = 0.8
 _NO_ROOM = "cut where the model has no position left"
 
 
@@ -68,37 +65,6 @@ class Reply(NamedTuple):
 
 Ask = Callable[[Sequence[Example]], list[Reply]]
 """Answers questions, several at a time."""
-
-
-def ask_config(
-    model: str,
-    overrides: Sequence[Override] = (),
-    *,
-    files: Sequence[Path] | None = None,
-    endpoint: str | None = None,
-    recipe: str | None = None,
-    samples: int | None = None,
-    origin: str = COMMAND_LINE,
-) -> TrainConfig:
-    """Return the configuration that asks a model, a path or a name of the hub; with an `endpoint` its name there.
-
-    A model's folder names how it was trained to be asked; `files`, `overrides`, `recipe` and `samples` lie over that.
-    More than one sample gets a temperature. Raises InputError as `load_config` does, where an error calls overrides
-    `origin`, and for a model that is not there.
-    """
-    beneath = defaults_for("" if endpoint else model)
-    beneath["executor"] |= LIMITS
-    above: dict[str, Any] = {"recipe": recipe} if recipe else {}
-    if endpoint:
-        above["evaluate"] = {"model": model}
-        beneath["data"] = {"prompt": "chat"}
-        overrides = [*endpoint_values("evaluate", endpoint), *overrides]
-    else:
-        above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
-    if samples is not None:
-        above["evaluate"] = above.get("evaluate", {}) | {"samples": samples}
-        beneath["evaluate"] = beneath.get("evaluate", {}) | ({"temperature": _TEMPERATURE} if samples > 1 else {})
-    return load_config(files, overrides, beneath, above, origin)
 
 
 def log_line(line: str) -> None:
@@ -139,33 +105,38 @@ def database_of(
 
 
 @contextmanager
-def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
+def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> Iterator[Ask]:
     """Open the model, or the endpoint, and yield what answers questions, `at_once` of them side by side.
 
     Raises InputError for a model that cannot be read.
     """
-    if config.evaluate.base_url:
-        with _opened_endpoint(config) as ask_endpoint:
+    if cfg.base_url:
+        with _opened_endpoint(policy, cfg, limits) as ask_endpoint:
             yield ask_endpoint
         return
     # Slow to import: the errors so far are reported before.
-    from jaxrl_sql.inference import policy_client as policy
+    from jaxrl_sql.inference.policy_client import (
+        answers,
+        check_turns,
+        longest_of,
+        open_policy_client,
+        sampling_by,
+    )
     from jaxrl_sql.models.ops.rng import Purpose
     from jaxrl_sql.text2sql.prompts.prompts import make_prompt
 
-    cfg, most, asked = config.evaluate, config.data.max_prompt_tokens, 0
+    data, slots, number = policy.data, min(cfg.max_num_seqs, at_once * cfg.samples), 0
+    most = data.max_prompt_tokens
     with (
-        make_executor(config.executor, config.data.hide) as executor,
-        policy.open_policy_client(
-            config, executor, min(cfg.max_num_seqs, at_once * cfg.samples), Purpose.EVAL, policy.longest_of(cfg)
-        ) as client,
+        make_executor(limits, data.hide) as executor,
+        open_policy_client(policy, executor, slots, Purpose.EVAL, longest_of(cfg)) as client,
     ):
-        policy.check_turns(client.recipe, cfg.turns)
-        sampling = policy.sampling_by(cfg, cfg.samples, config.seed, client.stops(config.sampling.stop))
+        check_turns(client.recipe, cfg.turns)
+        sampling = sampling_by(cfg, cfg.samples, policy.seed, client.stops(policy.stop))
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
-            nonlocal asked
-            examples = [replace(one, uid=f"question {asked + i}") for i, one in enumerate(questions)]
+            nonlocal number
+            examples = [replace(one, uid=f"question {number + i}") for i, one in enumerate(questions)]
             prompts = [make_prompt(one, client.style, client.engine.tokenizer, most) for one in examples]
             pairs = [(one, prompt) for one, prompt in zip(examples, prompts, strict=True) if prompt is not None]
             if len(pairs) < len(examples):
@@ -173,27 +144,28 @@ def opened(config: TrainConfig, at_once: int = 1) -> Iterator[Ask]:
             longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
             room = client.engine.model.max_positions - longest  # a person wants what there is
             fitted = sampling.within(room)
-            answered = policy.answers(client, pairs, fitted, asked, cfg.turns)
-            asked += len(pairs)
+            answered = answers(client, pairs, fitted, number, cfg.turns)
+            number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
             if fault := next((one.fault for one in answered if one.fault), ""):
                 raise InputError(f"not answered: {fault}")
             return [
-                choose_reply(executor, example, answers, cfg, limit)
-                for example, answers in zip(examples, answered, strict=True)
+                choose_reply(executor, example, candidates, cfg, limit)
+                for example, candidates in zip(examples, answered, strict=True)
             ]
 
         yield ask
 
 
 @contextmanager
-def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
+def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
     from jaxrl_sql.inference.endpoint_client import endpoint_answers
 
-    with TemporaryDirectory() as folder, make_executor(config.executor, config.data.hide) as executor:
-        here = changed(config, {"evaluate.out": folder})
-        with endpoint_answers(here, executor, {}, lambda _line: None) as ask_all:
+    recipe, data = find_recipe(policy.recipe), policy.data
+    with TemporaryDirectory() as folder, make_executor(limits, data.hide) as executor:
+        here = replace(cfg, out=folder)
+        with endpoint_answers(here, recipe, data, executor, {}, lambda _line: None) as ask_all:
             numbers = count()
 
             def ask(questions: Sequence[Example]) -> list[Reply]:
@@ -202,7 +174,7 @@ def _opened_endpoint(config: TrainConfig) -> Iterator[Ask]:
                 if fault := next((one.fault for one in answered if one.fault), ""):
                     raise InputError(f"not answered: {fault}")
                 return [
-                    choose_reply(executor, example, answers, config.evaluate)
+                    choose_reply(executor, example, answers, cfg)
                     for example, answers in zip(examples, answered, strict=True)
                 ]
 
@@ -215,9 +187,9 @@ class Asker:
     JAX's current mesh belongs to a thread: several open models have one each, and the caller's stays as it was.
     """
 
-    def __init__(self, config: TrainConfig, at_once: int = 1) -> None:
-        self.config = config
-        self._at_once = at_once
+    def __init__(self, policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> None:
+        self._policy = policy
+        self._open = partial(opened, cfg=cfg, limits=limits, at_once=at_once)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxrl_sql-model")
         self._stack = ExitStack()
         self._ask: Ask | None = None
@@ -230,7 +202,7 @@ class Asker:
         with needing_jax():
             if self._ask is None:
                 prepare_process()
-                self._ask = self._stack.enter_context(opened(fetched(self.config), self._at_once))
+                self._ask = self._stack.enter_context(self._open(fetched(self._policy)))
             return self._ask(examples)
 
     def close(self) -> None:

@@ -13,12 +13,12 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import AugmentSettings, TrainConfig
+from jaxrl_sql.config import AugmentSettings, DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.databases.copy_database import copy_database, copy_descriptions, refuse_namesakes, write_natural_names
 from jaxrl_sql.datagen.augment import Change, Donor, add_tables, fill, fill_by
 from jaxrl_sql.datagen.gold_repair import Correspondence, correct, correspondence, rows_asked
 from jaxrl_sql.datagen.rewording import reword
-from jaxrl_sql.inference.fingerprint import TEACHER, fingerprint, keys_of, set_digest
+from jaxrl_sql.inference.fingerprint import fingerprint, set_digest, teacher_settings, values_of
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.text2sql.benchmarks import plain_record
@@ -36,7 +36,8 @@ _CHUNK = 64
 class _Work(NamedTuple):
     """What the steps on one database share."""
 
-    config: TrainConfig
+    cfg: AugmentSettings
+    seed: int
     executor: Executor
     talk: Correspondence | None
     donors: Sequence[Donor]
@@ -50,12 +51,22 @@ class Augmented(NamedTuple):
     limit: str
 
 
-def augment(config: TrainConfig) -> Augmented:
-    """Make the folder, and count what was changed and left out."""
-    cfg, data, out = config.augment, config.data, Path(config.augment.out)
+def augment(
+    cfg: AugmentSettings,
+    seed: int,
+    data: DataConfig,
+    limits: ExecutorConfig,
+    teacher: DistillSettings,
+    filters: FilterSettings,
+) -> Augmented:
+    """Make the folder, and count what was changed and left out.
+
+    The endpoint of `teacher` is asked; `filters` are for the golds and texts of the augmented set.
+    """
+    out = Path(cfg.out)
     _refuse_strange_folder(out)
-    loaded = sqlite_questions(data, config.executor.databases)
-    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    loaded = sqlite_questions(data, limits.databases)
+    check_hide(data.hide, (one.db_path for one in loaded.examples))
     if foreign := next((one for one in loaded.examples if one.engine_url), None):
         raise InputError(
             f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
@@ -68,9 +79,9 @@ def augment(config: TrainConfig) -> Augmented:
     examples = [one for one in loaded.examples if one.gold_sql]
     refuse_namesakes(data.dir, examples)
     with (
-        Journal(out / "work.jsonl", copy_settings(config, loaded.examples)) as journal,
-        make_executor(config.executor, config.data.hide) as executor,
-        correspondence(config.distill, journal) if _asks(cfg) else nullcontext() as talk,
+        Journal(out / "work.jsonl", copy_settings(cfg, seed, data, limits, teacher, loaded.examples)) as journal,
+        make_executor(limits, data.hide) as executor,
+        correspondence(teacher, journal) if _asks(cfg) else nullcontext() as talk,
     ):
         examples, changes, failed = correct(talk, executor, examples, cfg.correct)
         tried = {uid: f"correct: {why}" for uid, why in failed.items()} if cfg.correct else {}
@@ -80,7 +91,7 @@ def augment(config: TrainConfig) -> Augmented:
         for one in examples:
             groups.setdefault(one.db_id, []).append(one)
         donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
-        work = _Work(config, executor, talk, donors)
+        work = _Work(cfg, seed, executor, talk, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
         for donor in donors:
             record = done.get(donor.db_id)
@@ -93,24 +104,29 @@ def augment(config: TrainConfig) -> Augmented:
             tried |= {one["id"]: f"{one['step']}: {one['reason']}" for one in record["left"]}
         write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
         moved = [dataclasses.replace(one, db_path=str(_target(out, one.db_id)), suite=()) for one in examples]
-        kept, others = by_text(moved, config.filter)
+        kept, others = by_text(moved, filters)
         dropped += others
-        kept, others = by_gold(executor, kept, config.filter)
+        kept, others = by_gold(executor, kept, filters)
         dropped += others
-        if config.filter.repeats:
+        if filters.repeats:
             kept, others = without_repeats(kept)
             dropped += others
     counts = write(out, kept, dropped, changes, tried)
     return Augmented(counts, out, talk.endpoint.budget.limit if talk and talk.spent else "")
 
 
-def copy_settings(config: TrainConfig, examples: Sequence[Example]) -> dict[str, Any]:
+def copy_settings(
+    cfg: AugmentSettings,
+    seed: int,
+    data: DataConfig,
+    limits: ExecutorConfig,
+    teacher: DistillSettings,
+    examples: Sequence[Example],
+) -> dict[str, Any]:
     """Return what the copies and the endpoint's answers depend on."""
-    cfg = config.augment
-    keys = ["seed", "data.include_ids", "data.limit_train"]
-    keys += keys_of(config, "augment", but=("out",))
-    keys += TEACHER if _asks(cfg) else []
-    return fingerprint(config, {"questions": set_digest(examples)}, keys, "")
+    chosen = {"data.include_ids": data.include_ids, "data.limit_train": data.limit_train}
+    settings = {"questions": set_digest(examples), "seed": seed} | chosen | values_of(cfg, "augment", ("out",))
+    return fingerprint(settings | (teacher_settings(teacher) if _asks(cfg) else {}), data, limits)
 
 
 def _asks(cfg: AugmentSettings) -> bool:
@@ -132,11 +148,11 @@ def _target(out: Path, db_id: str) -> Path:
 
 def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> dict[str, Any]:
     """Make the copy of one database; return what was changed, and what could not be, as a record."""
-    cfg = work.config.augment
+    cfg = work.cfg
     target = _target(Path(cfg.out), donor.db_id)
     scratch = target.with_suffix(".part")
     copy_database(Path(donor.path), scratch)
-    rng = random.Random(f"{work.config.seed}/{donor.db_id}")
+    rng = random.Random(f"{work.seed}/{donor.db_id}")
     changes: list[Change] = []
     left: list[dict[str, str]] = []
     if cfg.fill != "none":
@@ -163,7 +179,7 @@ def _filled(
     work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
     """Insert rows for golds that return none; all of them are taken back if a gold comes out empty in the end."""
-    cfg = work.config.augment
+    cfg = work.cfg
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
         return bool(rows) and not (cfg.fill == "trivial" and is_trivial(rows))
@@ -210,7 +226,7 @@ def _distracted(
     work: _Work, path: Path, donor: Donor, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
     """Add tables; they are taken back if any gold then gives anything else."""
-    cfg = work.config.augment
+    cfg = work.cfg
     sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
     results = _results(work.executor, path, sqls)
     before = path.with_suffix(".before")

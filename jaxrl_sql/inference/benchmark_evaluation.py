@@ -6,17 +6,23 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxrl_sql.config import EndpointConfig, EvaluateSettings, TrainConfig, to_yaml
+from jaxrl_sql.config import EndpointConfig, EvaluateSettings, ExecutorConfig
 from jaxrl_sql.inference.benchmark_sets import Memory, Set, all_ids, open_sets
-from jaxrl_sql.inference.fingerprint import fingerprint, keys_of, set_digest
+from jaxrl_sql.inference.fingerprint import (
+    checkpoint_settings,
+    endpoint_settings,
+    fingerprint,
+    set_digest,
+    values_of,
+)
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.runtime.display import Display, make_display
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.runtime.speed import Speed
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor, timing_executor
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
@@ -26,7 +32,8 @@ from jaxrl_sql.text2sql.evals.numbers import Judged, judged, together
 from jaxrl_sql.text2sql.evals.records import Answered, Judging
 from jaxrl_sql.text2sql.evals.side_by_side import METRICS, RECORDS
 from jaxrl_sql.text2sql.evals.submission import write_results, write_submission
-from jaxrl_sql.types import Example, InputError, Record
+from jaxrl_sql.text2sql.recipes import find_recipe
+from jaxrl_sql.types import Example, Fields, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
 # So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
@@ -64,31 +71,40 @@ class Evaluated(NamedTuple):
     files: list[Path]
 
 
-def evaluate(config: TrainConfig, memory: Memory = Memory()) -> Evaluated:  # noqa: B008 - a constant
+def evaluate(
+    policy: PolicySpec,
+    cfg: EvaluateSettings,
+    limits: ExecutorConfig,
+    config_text: str,
+    display_kind: str = "none",
+    memory: Memory = Memory(),  # noqa: B008 - a constant
+) -> Evaluated:
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
-    `memory` has questions and predictions in place of files. Raises InputError for an input that cannot be used, and
-    OSError where a file cannot be written.
+    `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
+    questions and predictions in place of files. Raises InputError for an input that cannot be used, and OSError where a
+    file cannot be written.
     """
-    cfg, out = config.evaluate, Path(config.evaluate.out)
-    config = with_date(config, out / JOURNAL)
+    out, hide = Path(cfg.out), policy.data.hide
     speed = Speed()
     notes: list[str] = []
-    who, folders = config.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
+    who, folders = policy.model.checkpoint or cfg.model or ", ".join(cfg.predictions), ", ".join(cfg.data)
     with ExitStack() as opened:
-        display = opened.enter_context(make_display(config.run.display, 0, f"{who} on {folders}", unit="question"))
+        display = opened.enter_context(make_display(display_kind, 0, f"{who} on {folders}", unit="question"))
         with display.work(f"reading {folders}"):
-            sets = open_sets(config, notes, memory)
+            sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory)
         display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
-        executor = opened.enter_context(make_executor(config.executor, config.data.hide))
-        journal = opened.enter_context(Journal(out / JOURNAL, judge_settings(config, sets)))
-        (out / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+        executor = opened.enter_context(make_executor(limits, hide))
+        settings = answer_settings(policy, cfg, limits, sets)
+        journal = opened.enter_context(Journal(out / JOURNAL, settings | judge_settings(cfg, sets)))
+        (out / CONFIG).write_text(config_text, encoding="utf-8")
         for note in notes:
             display.note(note)
         timer = timing_executor(executor) if any({*SPEED_RULES} & {*one.rules} for one in sets) else None
         with timer or nullcontext():
-            records = gather(config, sets, executor, timer, journal, display, speed)
+            answers = _answers(policy, cfg, settings, sets, executor, display)
+            records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
         for at, one in enumerate(sets):
             files += write_predictions(out, executor, sets, one, records[at, 0])
@@ -107,29 +123,34 @@ def evaluate(config: TrainConfig, memory: Memory = Memory()) -> Evaluated:  # no
     return Evaluated(made, numbers, lines, warnings, pace, [*files, out / RECORDS, out / METRICS])
 
 
-def answer_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
+def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[Set]) -> Record:
     """Return what the work is begun with: another question to the same folder is refused."""
     free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
     free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
-    about = {
+    data, model = policy.data, policy.model
+    settings = {
         "sets": {one.name: set_digest(one.examples, one.sqls) for one in sets},
         "rules": {one.name: one.rules for one in sets},
+        "seed": policy.seed,
+        "data.max_prompt_tokens": data.max_prompt_tokens,
+        **values_of(cfg, "evaluate", but=free),
     }
-    keys = ["seed", "data.max_prompt_tokens", *keys_of(config, "evaluate", but=free)]
-    return fingerprint(
-        config, about, keys, "checkpoint" if config.model.checkpoint else "endpoint" if config.evaluate.base_url else ""
-    )
+    if model.checkpoint:
+        settings |= checkpoint_settings(policy.recipe, data, model) | {"sampling.stop": policy.stop}
+    elif cfg.base_url:
+        settings |= endpoint_settings(policy.recipe, data)
+    return fingerprint(settings, data, limits)
 
 
-def judge_settings(config: TrainConfig, sets: Sequence[Set]) -> dict[str, Any]:
-    """Return what records are made with: of several answers each is judged by the benchmark's own rule alone."""
-    own = {"own": {one.name: one.own for one in sets}} if config.evaluate.samples > 1 else {}
-    return answer_settings(config, sets) | own
+def judge_settings(cfg: EvaluateSettings, sets: Sequence[Set]) -> Record:
+    """Return what records are made with as well: each of several answers is judged by the benchmark's rule alone."""
+    return {"own": {one.name: one.own for one in sets}} if cfg.samples > 1 else {}
 
 
 def gather(
-    config: TrainConfig,
+    cfg: EvaluateSettings,
     sets: Sequence[Set],
+    answers: AbstractContextManager[Answer],
     executor: Executor,
     timer: Executor | None,
     journal: Journal,
@@ -138,25 +159,25 @@ def gather(
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples.
 
-    Records of the journal are reused, except those without a verdict.
+    Records of the journal are reused, except those without a verdict; `answers` is opened where others are left.
     """
     judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     known = {(record["set"], record["run"], record["id"]): record for record in judged}
-    parts = [*parts_of(config, sets)]
+    parts = [*parts_of(cfg, sets)]
     names = [one.name for one in sets]
     left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]
     if known:
         display.note(f"going on: {len(known)} answers are judged already")
-    total, doing = sum(len(part.examples) for part in parts), "judging" if config.evaluate.predictions else "answering"
+    total, doing = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
-        _answers(config, sets, executor, display) if left else nullcontext() as answer,
+        answers if left else nullcontext() as answer,
         display.work(doing, total, "questions") if left else nullcontext(),
     ):
         for part in left:
             one = sets[part.at]
             answered = _answered(answer, one, part, len(known), display, speed) if answer else []
             with display.work("judging", len(answered), "questions", is_told=False):
-                records = _judging(config, executor, one, timer).records(part.examples, answered)
+                records = _judging(cfg, executor, one, timer).records(part.examples, answered)
             for record in records:
                 key = (one.name, part.run, record["id"])
                 if key not in known:
@@ -164,7 +185,7 @@ def gather(
                     journal.add(known[key])
             pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
             display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
-    runs = range(config.evaluate.runs)
+    runs = range(cfg.runs)
     return {
         (at, run): [{**known[one.name, run, example.uid], "own": one.own} for example in one.examples]
         for at, one in enumerate(sets)
@@ -187,22 +208,21 @@ def _answered(answer: Answer, one: Set, part: Part, before: int, display: Displa
     return answered
 
 
-def _judging(config: TrainConfig, executor: Executor, one: Set, timer: Executor | None) -> Judging:
+def _judging(cfg: EvaluateSettings, executor: Executor, one: Set, timer: Executor | None) -> Judging:
     """Return how a set's answers are judged."""
-    cfg = config.evaluate
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
     return Judging(executor, one.rules, one.own, cfg.vote, timer, one.benchmark.prepare, options)
 
 
-def parts_of(config: TrainConfig, sets: Sequence[Set]) -> Iterator[Part]:
+def parts_of(cfg: EvaluateSettings, sets: Sequence[Set]) -> Iterator[Part]:
     """Yield the parts of the work, in order; they do not depend on what is done already.
 
     A set's parts are of one size but for a question: a small one at the end would be compiled for by itself.
     """
-    most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // config.evaluate.samples))
+    most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // cfg.samples))
     for at, one in enumerate(sets):
         count, size = -(-len(one.examples) // most), len(one.examples)
-        for run in range(config.evaluate.runs):
+        for run in range(cfg.runs):
             for i in range(count):
                 yield Part(at, run, i, one.examples[size * i // count : size * (i + 1) // count])
 
@@ -215,20 +235,30 @@ def _so_far(sets: Sequence[Set], known: Mapping[tuple[str, int, str], Record]) -
 
 
 @contextmanager
-def _answers(config: TrainConfig, sets: Sequence[Set], executor: Executor, display: Display) -> Iterator[Answer]:
-    """Yield what answers questions: the predictions, or the model, which is opened first."""
-    if config.evaluate.predictions:
+def _answers(
+    policy: PolicySpec,
+    cfg: EvaluateSettings,
+    settings: Fields,
+    sets: Sequence[Set],
+    executor: Executor,
+    display: Display,
+) -> Iterator[Answer]:
+    """Yield what answers questions: the predictions, or the model, which is opened first.
+
+    An endpoint's dialogues are kept with the `settings` that they depend on.
+    """
+    if cfg.predictions:
         yield lambda one, part, _tick: [Answered((one.sqls[example.uid],)) for example in part.examples]
         return
-    if config.evaluate.base_url:
+    if cfg.base_url:
         from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions ask nobody)
 
-        with endpoint_answers(config, executor, answer_settings(config, sets), display.note) as ask:
+        with endpoint_answers(cfg, find_recipe(policy.recipe), policy.data, executor, settings, display.note) as ask:
             yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
         return
     from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(config, executor, {one.name: one.examples for one in sets}, display) as ask:
+    with model_answers(policy, cfg, executor, {one.name: one.examples for one in sets}, display) as ask:
         yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.config import EvaluateSettings, TrainConfig
+from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark, skipped_lines, unused_name
 from jaxrl_sql.text2sql.env.files import Predictions
 from jaxrl_sql.text2sql.evals.numbers import Counts
@@ -44,30 +44,39 @@ class Set(NamedTuple):
     sqls: Mapping[str, str | None]
 
 
-def open_sets(config: TrainConfig, notes: list[str], memory: Memory = Memory()) -> list[Set]:  # noqa: B008 - a constant
-    """Load the benchmarks, and the predictions where there are some; lines for the user are added to `notes`."""
-    cfg = config.evaluate
+def open_sets(
+    cfg: EvaluateSettings,
+    recipe: str,
+    executor: ExecutorConfig,
+    hide: Sequence[str],
+    notes: list[str],
+    memory: Memory = Memory(),  # noqa: B008 - a constant
+) -> list[Set]:
+    """Load the benchmarks, and the predictions where there are some; lines for the user are added to `notes`.
+
+    `hide` are the columns that nobody is shown (`data.hide`).
+    """
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
     if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
         raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
-        find_recipe(config.recipe)
+        find_recipe(recipe)
     sets: list[Set] = []
     for at, folder in enumerate(cfg.data):
         # Predictions are paired with all questions first, and a model is asked the first ones alone.
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
         limit = 0 if chooses else cfg.limit
         benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit)
-        servers = dataclasses.asdict(config.executor.databases)
+        servers = dataclasses.asdict(executor.databases)
         benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
-        benchmark = hide_in_benchmark(benchmark, config.data.hide)
-        refuse_translated(benchmark.examples, config.executor.sqlite_version)
+        benchmark = hide_in_benchmark(benchmark, hide)
+        refuse_translated(benchmark.examples, executor.sqlite_version)
         name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
-        sets.append(_set(config, name, benchmark, _predictions(cfg, at, memory), notes))
-    check_hide(config.data.hide, (example.db_path for one in sets for example in one.benchmark.examples))
+        sets.append(_set(cfg, name, benchmark, _predictions(cfg, at, memory), notes))
+    check_hide(hide, (example.db_path for one in sets for example in one.benchmark.examples))
     return sets
 
 
@@ -91,9 +100,9 @@ def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str
 
 
 def _set(
-    config: TrainConfig, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
+    cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
 ) -> Set:
-    cfg, examples = config.evaluate, benchmark.examples
+    examples = benchmark.examples
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
     asked = chosen(examples, cfg, name, notes)
     if predictions is not None:

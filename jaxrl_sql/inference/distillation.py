@@ -9,8 +9,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import DistillSettings, FilterSettings, TrainConfig
-from jaxrl_sql.inference.fingerprint import TEACHER, as_asked, changed_since, digests, fingerprint
+from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, FilterSettings
+from jaxrl_sql.inference.fingerprint import (
+    as_asked,
+    changed_since,
+    digests,
+    endpoint_settings,
+    fingerprint,
+    teacher_settings,
+)
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.budget import Budget, BudgetSpentError, Spent
 from jaxrl_sql.runtime.display import Display, make_display
@@ -43,17 +50,23 @@ class Distilled(NamedTuple):
     has_failed: bool
 
 
-def distill(config: TrainConfig, warn: Callable[[str], object]) -> Distilled:
+def distill(
+    recipe_name: str,
+    data: DataConfig,
+    limits: ExecutorConfig,
+    cfg: DistillSettings,
+    display_kind: str,
+    warn: Callable[[str], object],
+) -> Distilled:
     """Ask the teacher until every question has its traces or was asked often enough, and write the files."""
-    cfg, data, out = config.distill, config.data, Path(config.distill.out)
-    recipe = find_recipe(config.recipe)
+    out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
-    loaded = sqlite_questions(data, config.executor.databases)
-    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+    loaded = sqlite_questions(data, limits.databases)
+    check_hide(data.hide, (one.db_path for one in loaded.examples))
     with (
-        Journal(out / "answers.jsonl", trace_settings(config)) as journal,
+        Journal(out / "answers.jsonl", trace_settings(recipe_name, data, limits, cfg)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
-        make_executor(config.executor, config.data.hide) as executor,
+        make_executor(limits, data.hide) as executor,
     ):
         # What supervised learning imitates is SQLite's, and translated where another dialect is asked for.
         asked_for = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
@@ -62,7 +75,7 @@ def distill(config: TrainConfig, warn: Callable[[str], object]) -> Distilled:
         asked = digests(examples)
         if changed := changed_since(journal.records, asked):
             warn(changed)
-        with make_display(config.run.display, len(examples), out.name, unit="question") as display:
+        with make_display(display_kind, len(examples), out.name, unit="question") as display:
             spent = ask_until_done(endpoint, executor, (recipe, style), examples, asked, cfg, journal, display)
         records = as_asked(journal.records, asked)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
@@ -78,9 +91,10 @@ def distill(config: TrainConfig, warn: Callable[[str], object]) -> Distilled:
     return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
 
 
-def trace_settings(config: TrainConfig) -> dict[str, Any]:
+def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> dict[str, Any]:
     """Return what the answers and their verdicts depend on."""
-    return fingerprint(config, {"questions": f"{config.data.dir}/{config.data.train}"}, TEACHER, "endpoint")
+    questions = {"questions": f"{data.dir}/{data.train}"}
+    return fingerprint(questions | teacher_settings(cfg) | endpoint_settings(recipe, data), data, limits)
 
 
 def ask_until_done(

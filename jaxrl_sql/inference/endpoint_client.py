@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.config import EvaluateSettings, TrainConfig
+from jaxrl_sql.config import DataConfig, EvaluateSettings
 from jaxrl_sql.runtime.budget import Spent
 from jaxrl_sql.runtime.endpoint import Answer, Endpoint, budget_of, open_endpoint
 from jaxrl_sql.runtime.journal import Journal
+from jaxrl_sql.text2sql.env.executor import Executor
 from jaxrl_sql.text2sql.env.tags import with_opened_thought
 from jaxrl_sql.text2sql.env.turns import Action, Environment
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.prompts.chat import chat_messages
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
-from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, JaxrlSqlError
+from jaxrl_sql.text2sql.recipes import Recipe
+from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlError
 
 DIALOGUES = "endpoint.jsonl"
 
@@ -88,7 +89,7 @@ class _Client:
     endpoint: Endpoint
     recipe: Recipe
     style: PromptStyle
-    executor: Any
+    executor: Executor
     journal: Journal
     config: EvaluateSettings
     known: dict[_Key, Mapping[str, Any]]
@@ -155,23 +156,27 @@ class _Client:
 
 @contextmanager
 def endpoint_answers(
-    config: TrainConfig, executor: Any, settings: Mapping[str, Any], tell: Callable[[str], None]
+    cfg: EvaluateSettings,
+    recipe: Recipe,
+    data: DataConfig,
+    executor: Executor,
+    settings: Fields,
+    tell: Callable[[str], None],
 ) -> Iterator[AskEndpoint]:
     """Open the endpoint of the section `evaluate` and yield what asks it; dialogues are kept in `evaluate.out`.
 
     Raises InputError for an address, model or key that is missing, for several turns of a recipe that has one, and for
     dialogues that were begun with other `settings`.
     """
-    cfg, recipe = config.evaluate, find_recipe(config.recipe)
     if cfg.turns > 1 and recipe.turns is None:
         raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.turns must be 1, not {cfg.turns}")
-    if config.data.shots:
-        raise InputError(f"data.shots={config.data.shots}: examples are not shown to an endpoint: it must be 0")
+    if data.shots:
+        raise InputError(f"data.shots={data.shots}: examples are not shown to an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
         budget = budget_of(cfg, Spent.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
             known: dict[_Key, Mapping[str, Any]] = {_key(one["key"]): one for one in journal.records if "key" in one}
-            style = recipe.endpoint_style(config.data)
+            style = recipe.endpoint_style(data)
             client = _Client(endpoint, recipe, style, executor, journal, cfg, known)
             try:
                 yield lambda name, examples, run, _number, tick: client.ask(name, examples, run, tick)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_sql.config import DataConfig, TrainConfig
+from jaxrl_sql.config import DataConfig
 from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.rollout.stop_strings import end_tokens
 from jaxrl_sql.text2sql.prompts.chat import turn_end
 from jaxrl_sql.types import InputError
 
 
-def ends_of_generation(config: TrainConfig, tokenizer: Any) -> tuple[int, ...]:
+def ends_of_generation(data: DataConfig, checkpoint: str, tokenizer: Any) -> tuple[int, ...]:
     """Return the tokens that end an answer: the last one is taught, the others only end generation.
 
-    They are the union of what the checkpoint's files, the tokenizer and its chat template declare. Taught is
+    They are the union of what a checkpoint's files, the tokenizer and its chat template declare. Taught is
     `data.eos_token`, else in a chat the end of the template's turn, elsewhere the tokenizer's `eos_token`. Raises
     InputError where there is no end, for a name that is no token, and as `stop_tokens` does.
     """
-    declared = stop_tokens(config.model.checkpoint) if config.model.checkpoint else []
+    declared = stop_tokens(checkpoint) if checkpoint else []
     of_turn = turn_end(tokenizer)
-    taught = _taught(config.data, tokenizer, of_turn)
+    taught = _taught(data, tokenizer, of_turn)
     ends = end_tokens(tokenizer, [*declared, *(token for token in (of_turn, taught) if token is not None)])
     taught = ends[-1] if taught is None else taught
     return (*(token for token in ends if token != taught), taught)

@@ -1,22 +1,35 @@
-"""From a request for an evaluation to its configuration."""
+"""From a request for an evaluation, or for answers, to the layers of its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from jaxrl_sql.config import Override, TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, EvaluateSettings, Override, load_config
 from jaxrl_sql.config.load import COMMAND_LINE, as_published, check_keys
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.model_locator import defaults_for
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError, Record
 
 ONE_ANSWERS = (
     "give one of --predictions FILE, for each --data one, --model M, and --endpoint URL --model M (or "
     "evaluate.base_url=URL evaluate.model=M)"
 )
+
+LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 30_000}
+"""Limits of the executor for a person's or an agent's queries."""
+
+_TEMPERATURE = 0.8
+
+
+class Layers(NamedTuple):
+    """The layers of a configuration around its files, as `load_config` takes them."""
+
+    overrides: Sequence[Override]
+    beneath: Fields
+    above: Fields
 
 
 @dataclass(frozen=True)
@@ -44,31 +57,31 @@ class EvaluationRequest:
     allow_extra: bool = False
 
 
-def evaluation_config(
+def evaluation_layers(
     request: EvaluationRequest,
     overrides: Sequence[Override] = (),
     files: Sequence[Path] | None = None,
     origin: str = COMMAND_LINE,
-) -> TrainConfig:
-    """Return the configuration of an evaluation: a model's own defaults, the files, overrides, and the request on top.
+) -> Layers:
+    """Return the layers of an evaluation: a model's own defaults beneath, the request above.
 
     Raises InputError as `load_config` does, where an error calls overrides `origin`, for a model that is not there, and
     where neither predictions nor a model or endpoint answer.
     """
     overrides = [*endpoint_values("evaluate", request.endpoint), *overrides]
-    check_keys(files, overrides, origin)  # before a model is looked for on the hub
+    check_keys(EvaluateConfig, files, overrides, origin)  # before a model is looked for on the hub
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         beneath = defaults_for(model)
     else:  # the file or a value may name one, whose defaults lie beneath both
         published = _with_system(request, {}, but=("max_prompt_tokens",)) or chat
-        named = load_config(files, overrides, published, origin=origin)
+        named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
         model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
         if not (model or has_endpoint or request.predictions or named.evaluate.predictions):
             raise InputError(ONE_ANSWERS)
         beneath = defaults_for(model) | (chat if has_endpoint else {})
     beneath = _with_system(request, beneath)
-    above: dict[str, Any] = {}
+    above: Record = {}
     names = ("split", "sql_field", "allow_missing", "allow_extra", "out")
     above["evaluate"] = {name: getattr(request, name) for name in names if getattr(request, name)}
     above["evaluate"] |= {
@@ -77,10 +90,38 @@ def evaluation_config(
     above["evaluate"] |= {"model": request.model} if request.endpoint and request.model else {}
     above |= {"recipe": request.recipe} if request.recipe else {}
     above |= {"model": {"checkpoint": beneath["model"]["checkpoint"]}} if "model" in beneath else {}
-    return load_config(files, overrides, beneath, above, origin)
+    return Layers(overrides, beneath, above)
 
 
-def _with_system(request: EvaluationRequest, beneath: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, Any]:
+def ask_layers(
+    model: str,
+    overrides: Sequence[Override] = (),
+    *,
+    endpoint: str | None = None,
+    recipe: str | None = None,
+    samples: int | None = None,
+) -> Layers:
+    """Return the layers that ask a model, a path or a name of the hub; with an `endpoint` its name there.
+
+    A model's folder names how it was trained to be asked; `recipe` and `samples` lie above the files. More than one
+    sample gets a temperature. Raises InputError for a model that is not there.
+    """
+    beneath = defaults_for("" if endpoint else model)
+    beneath["executor"] |= LIMITS
+    above: Record = {"recipe": recipe} if recipe else {}
+    if endpoint:
+        above["evaluate"] = {"model": model}
+        beneath["data"] = {"prompt": "chat"}
+        overrides = [*endpoint_values("evaluate", endpoint), *overrides]
+    else:
+        above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
+    if samples is not None:
+        above["evaluate"] = above.get("evaluate", {}) | {"samples": samples}
+        beneath["evaluate"] = beneath.get("evaluate", {}) | ({"temperature": _TEMPERATURE} if samples > 1 else {})
+    return Layers(overrides, beneath, above)
+
+
+def _with_system(request: EvaluationRequest, beneath: Fields, but: Sequence[str] = ()) -> Record:
     """Return defaults with those of the request's system over them, without some keys of its section `data`."""
     if not request.system:
         return dict(beneath)
@@ -88,10 +129,9 @@ def _with_system(request: EvaluationRequest, beneath: Mapping[str, Any], but: Se
     return {**published, "data": {name: value for name, value in published.get("data", {}).items() if name not in but}}
 
 
-def check_answerer(config: TrainConfig) -> None:
+def check_answerer(cfg: EvaluateSettings, checkpoint: str) -> None:
     """Raise InputError without a benchmark, and unless predictions, a model or an endpoint alone answer."""
-    cfg = config.evaluate
     if not cfg.data:
         raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
-    if sum(map(bool, (cfg.predictions, config.model.checkpoint, cfg.base_url))) != 1:
+    if sum(map(bool, (cfg.predictions, checkpoint, cfg.base_url))) != 1:
         raise InputError(ONE_ANSWERS)

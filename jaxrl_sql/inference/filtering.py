@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -9,9 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import ExecutorConfig, FilterSettings, SamplingConfig
 from jaxrl_sql.inference.compiling import show_compiling
-from jaxrl_sql.inference.fingerprint import as_asked, changed_since, digests, fingerprint, keys_of
+from jaxrl_sql.inference.fingerprint import (
+    as_asked,
+    changed_since,
+    checkpoint_settings,
+    digests,
+    fingerprint,
+    values_of,
+)
 from jaxrl_sql.inference.policy_client import (
     PolicyClient,
     answers,
@@ -20,9 +28,11 @@ from jaxrl_sql.inference.policy_client import (
     sampling_by,
     style_for,
 )
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.training_set import training_questions
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
@@ -63,16 +73,20 @@ class Choice(NamedTuple):
 
 
 def filter_data(
-    config: TrainConfig,
+    policy: PolicySpec,
+    cfg: FilterSettings,
+    sampling: SamplingConfig,
+    limits: ExecutorConfig,
     report: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
 ) -> Choice:
     """Choose questions and write the files; `report` takes lines on the progress, `warn` one on changed questions."""
-    cfg, out = config.filter, Path(config.filter.out)
-    config = with_date(config, out / RATES)
-    loaded = training_questions(config.data, config.executor.databases)
-    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
-    refuse_translated(loaded.examples, config.executor.sqlite_version)
+    out = Path(cfg.out)
+    data = with_date(policy.data, policy.model.checkpoint, out / RATES)
+    policy = dataclasses.replace(policy, data=data)
+    loaded = training_questions(data, limits.databases)
+    check_hide(data.hide, (one.db_path for one in loaded.examples))
+    refuse_translated(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
@@ -85,36 +99,39 @@ def filter_data(
         dropped.extend(others)
         return kept
 
-    with make_executor(config.executor, config.data.hide) as executor:
+    with make_executor(limits, data.hide) as executor:
         kept = left(by_text(loaded.examples, cfg))
         kept = left(by_gold(executor, kept, cfg))
         if cfg.repeats:
             kept = left(without_repeats(kept))
         if cfg.long_prompts or cfg.samples:
-            questions = ask(config, kept)
-            kept = left(by_prompt(questions, config.data.max_prompt_tokens))
+            questions = ask(policy, kept)
+            kept = left(by_prompt(questions, data.max_prompt_tokens))
             if cfg.samples and kept:
-                rates = sample_rates(config, executor, chosen_of(questions, kept), report, warn)
+                settings = rate_settings(policy, cfg.samples, sampling, limits)
+                with Journal(out / RATES, settings) as journal:
+                    chosen = chosen_of(questions, kept)
+                    rates = sample_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
                 kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
         kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
     write(out, kept, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
-        why = cut_at(f"sampling.max_new_tokens={config.sampling.max_new_tokens}")
+        why = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, why)
-    return Choice(config.data.train, total, kept, dropped, note, out / "kept.jsonl")
+    return Choice(data.train, total, kept, dropped, note, out / "kept.jsonl")
 
 
-def ask(config: TrainConfig, examples: Sequence[Example]) -> PromptSet:
+def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     """Make the prompts of questions, however long, as training would ask them."""
-    data = config.data
-    source = data.tokenizer or config.model.checkpoint
+    data = policy.data
+    source = data.tokenizer or policy.model.checkpoint
     if not source:
         raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer or model.checkpoint")
     tokenizer = load_tokenizer(source)
-    pruning = Pruning(data.max_prompt_tokens, config.seed) if data.prune else None
-    return make_prompts(examples, style_for(config, tokenizer), tokenizer, sys.maxsize, pruning)
+    pruning = Pruning(data.max_prompt_tokens, policy.seed) if data.prune else None
+    return make_prompts(examples, style_for(policy.recipe, data, tokenizer), tokenizer, sys.maxsize, pruning)
 
 
 def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
@@ -125,58 +142,68 @@ def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
 
 
 def sample_rates(
-    config: TrainConfig,
+    policy: PolicySpec,
+    samples: int,
+    sampling: SamplingConfig,
     executor: Executor,
+    journal: Journal,
     questions: PromptSet,
     report: Callable[[str], object],
     warn: Callable[[str], object],
 ) -> list[dict[str, Any]]:
-    """Sample `filter.samples` answers a question from `model.checkpoint`; return how many are right, a record each.
+    """Sample `samples` answers a question from the policy; return how many are right, a record each.
 
-    Rates in the file of an earlier run are reused, except those of questions whose database failed for some answers.
+    Rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
     An answer is right by BIRD's comparison, and `truncated` where it is cut at the token limit.
     """
     asked = digests(questions.examples)
-    with Journal(Path(config.filter.out) / RATES, rate_settings(config)) as journal:
-        if changed := changed_since(journal.records, asked):
-            warn(changed)
-        records = as_asked(journal.records, asked)
-        known = {record["id"] for record in records if record["of"] == config.filter.samples}
-        starts = [
-            start
-            for start in range(0, len(questions.examples), _CHUNK)
-            if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
-        ]
-        if starts:
-            with (
-                show_compiling(report),
-                open_policy_client(
-                    config, executor, config.rollout.max_num_seqs, Purpose.DATA, longest_of(config.sampling)
-                ) as client,
-            ):
-                for start in starts:
-                    for record in _rates_of(config, client, questions, start):
-                        if record["id"] not in known:
-                            journal.add({**record, "asked": asked[record["id"]]})
-                    report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
-        return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
+    if changed := changed_since(journal.records, asked):
+        warn(changed)
+    records = as_asked(journal.records, asked)
+    known = {record["id"] for record in records if record["of"] == samples}
+    starts = [
+        start
+        for start in range(0, len(questions.examples), _CHUNK)
+        if any(example.uid not in known for example in questions.examples[start : start + _CHUNK])
+    ]
+    if starts:
+        slots, longest = policy.rollout.max_num_seqs, longest_of(sampling)
+        with (
+            show_compiling(report),
+            open_policy_client(policy, executor, slots, Purpose.DATA, longest) as client,
+        ):
+            params = sampling_by(sampling, samples, policy.seed, client.stops(sampling.stop))
+            for start in starts:
+                for record in _rates_of(client, questions, start, params, sampling.turns):
+                    if record["id"] not in known:
+                        journal.add({**record, "asked": asked[record["id"]]})
+                report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
+    return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
 
 
-def rate_settings(config: TrainConfig) -> dict[str, Any]:
+def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> dict[str, Any]:
     """Return what the answers and their verdicts depend on."""
-    data = config.data
-    keys = ["seed", "filter.samples", *keys_of(config, "sampling"), *keys_of(config, "data.dialects"), "data.prune"]
-    keys += ["data.max_prompt_tokens"] if data.prune else []
-    return fingerprint(config, {"questions": f"{data.dir}/{data.train}"}, keys, "checkpoint")
+    data = policy.data
+    settings = {
+        "questions": f"{data.dir}/{data.train}",
+        "seed": policy.seed,
+        "filter.samples": samples,
+        **values_of(sampling, "sampling"),
+        **values_of(data.dialects, "data.dialects"),
+        "data.prune": data.prune,
+        **({"data.max_prompt_tokens": data.max_prompt_tokens} if data.prune else {}),
+        **checkpoint_settings(policy.recipe, data, policy.model),
+    }
+    return fingerprint(settings, data, limits)
 
 
-def _rates_of(config: TrainConfig, client: PolicyClient, questions: PromptSet, start: int) -> list[dict[str, Any]]:
+def _rates_of(
+    client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
+) -> list[dict[str, Any]]:
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
-    cfg = config.sampling
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    sampling = sampling_by(cfg, config.filter.samples, config.seed, client.stops(cfg.stop))
     asked = list(zip(examples, prompts, strict=True))
-    answered = answers(client, asked, sampling, start // _CHUNK, cfg.turns)
+    answered = answers(client, asked, sampling, start // _CHUNK, turns)
     for fault in (said.fault for said in answered if said.fault):
         raise InputError(f"sampling: {fault}")
     found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]

@@ -6,67 +6,76 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, ModelConfigSection
 from jaxrl_sql.config.check import flatten
 from jaxrl_sql.runtime.model_locator import asked_by, files_identity
 from jaxrl_sql.text2sql.prompts.template import template_file
-from jaxrl_sql.types import Example
+from jaxrl_sql.types import Example, Fields, Record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # What of the executor no verdict depends on.
 _FREE = ("threads", "isolation")
 
-TEACHER = ("distill.model", "distill.temperature", "distill.max_tokens")
-"""What the answers of the endpoint that the section `distill` names depend on, beside their prompts."""
 
-
-def fingerprint(
-    config: TrainConfig,
-    about: Mapping[str, Any],
-    keys: Iterable[str],
-    model: Literal["checkpoint", "endpoint", ""],
-) -> dict[str, Any]:
+def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) -> Record:
     """Return by key what the answers of a command and their verdicts depend on.
 
-    Those are `about`, the questions; `keys`, the command's own; the executor's limits; and of a `model` that answers
-    the prompts and, where it is a checkpoint, its weights and the types that they are computed in.
+    Those are its `settings`, with the identity of each file that one names, and the executor's limits.
     """
-    data = asked_by(config.data)
-    if not config.data.retrieve:
-        del data["matched"], data["synonyms"]
-    if not config.data.date:
-        del data["date"]
-    if model == "checkpoint":
-        # A longer prompt is left out and no other: whether that matters is the command's to say.
-        prompt = [f"data.{name}" for name in data if name != "max_prompt_tokens"]
-        asked = ["recipe", *prompt, "sampling.stop", "model.dtype", "model.compute_dtype"]
-        about = {**about, "model": f"{config.model.checkpoint} {files_identity(config.model.checkpoint)}"}
-    elif model == "endpoint":  # it is asked in a chat of its own
-        put = ("schema", "thinking", "template", "retrieve", "matched", "synonyms", "schema_budget")
-        asked = ["recipe", *(f"data.{name}" for name in data if name in put)]
-    else:
-        asked = []
-    names = [*keys, *asked, *keys_of(config, "executor", but=_FREE), *(["data.hide"] if config.data.hide else [])]
-    found = {**about, **{name: reduce(getattr, name.split("."), config) for name in names}}
+    hidden = {"data.hide": data.hide} if data.hide else {}
+    values = {**settings, **values_of(executor, "executor", but=_FREE), **hidden}
     files: dict[str, str | Path] = {
-        "recipe": config.recipe.rpartition(":")[0],
-        "data.template": template_file(config.data.template),
-        "data.synonyms": config.data.synonyms,
-        "data.tokenizer": config.data.tokenizer,
+        "recipe": values.get("recipe", "").rpartition(":")[0],
+        "data.template": template_file(data.template),
+        "data.synonyms": data.synonyms,
+        "data.tokenizer": data.tokenizer,
     }
-    named = {name: path for name, path in files.items() if path and found.get(name)}
-    return found | {name: f"{found[name]} {files_identity(path)}" for name, path in named.items()}
+    named = {name: path for name, path in files.items() if path and values.get(name)}
+    return values | {name: f"{values[name]} {files_identity(path)}" for name, path in named.items()}
 
 
-def keys_of(config: TrainConfig, section: str, but: Collection[str] = ()) -> list[str]:
-    """Return the keys of a section and of those in it, without some of its own."""
-    values = dataclasses.asdict(reduce(getattr, section.split("."), config))
-    return [
-        key for name, value in values.items() if name not in but for key, _ in flatten({name: value}, f"{section}.")
-    ]
+def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection) -> Record:
+    """Return what the answers of a checkpoint depend on: its weights, the types that it computes in, and its prompts.
+
+    The longest prompt is not among them: a longer one is left out and no other changes.
+    """
+    prompts = {f"data.{name}": value for name, value in _prompt_values(data).items() if name != "max_prompt_tokens"}
+    weights = f"{model.checkpoint} {files_identity(model.checkpoint)}"
+    types = {"model.dtype": model.dtype, "model.compute_dtype": model.compute_dtype}
+    return {"model": weights, "recipe": recipe, **prompts, **types}
+
+
+def endpoint_settings(recipe: str, data: DataConfig) -> Record:
+    """Return what an endpoint's answers depend on: the prompts, which it gets as a chat in its own template."""
+    put = ("schema", "thinking", "template", "retrieve", "matched", "synonyms", "schema_budget")
+    return {"recipe": recipe} | {f"data.{name}": value for name, value in _prompt_values(data).items() if name in put}
+
+
+def teacher_settings(cfg: DistillSettings) -> Record:
+    """Return what the answers of the endpoint of the section `distill` depend on, in addition to their prompts."""
+    return {f"distill.{name}": getattr(cfg, name) for name in ("model", "temperature", "max_tokens")}
+
+
+def _prompt_values(data: DataConfig) -> Record:
+    """Return the values of `data` that prompts depend on."""
+    values = asked_by(data)
+    if not data.retrieve:
+        del values["matched"], values["synonyms"]
+    if not data.date:
+        del values["date"]
+    return values
+
+
+def values_of(section: DataclassInstance, name: str, but: Collection[str] = ()) -> Record:
+    """Return the values of the section `name` and of those in it by key, without some of its own."""
+    values = {key: value for key, value in dataclasses.asdict(section).items() if key not in but}
+    return dict(flatten(values, f"{name}."))
 
 
 def digests(examples: Iterable[Example]) -> dict[str, str]:

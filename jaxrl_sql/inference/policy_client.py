@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_sql.config import EvaluateSettings, SamplingConfig, TrainConfig
+from jaxrl_sql.config import (
+    DataConfig,
+    EvaluateSettings,
+    RolloutConfig,
+    SamplingConfig,
+)
 from jaxrl_sql.inference.compiling import hear_compiling
 from jaxrl_sql.inference.ends import ends_of_generation
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.program_cache import keep_programs
 from jaxrl_sql.inference.questions import check_rows, prompts_of
 from jaxrl_sql.inference.training_set import choose_shots
-from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.formats.checksums import refuse_damaged_weights
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer
 from jaxrl_sql.models.ops.rng import Purpose
@@ -27,7 +32,7 @@ from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, client_layout
-from jaxrl_sql.planning.memory import client_kv_budget, client_weights, matrix_dtype, sampling_mesh
+from jaxrl_sql.planning.memory import PlannedModel, client_kv_budget, client_weights, matrix_dtype
 from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine, Sample, SamplingParams, Turns
@@ -115,49 +120,50 @@ class PolicyClient(NamedTuple):
 
 @contextmanager
 def open_policy_client(
-    config: TrainConfig, executor: Executor, slots: int, purpose: Purpose, longest: int
+    policy: PolicySpec, executor: Executor, slots: int, purpose: Purpose, longest: int
 ) -> Iterator[PolicyClient]:
-    """Open `model.checkpoint` to sample answers of up to `longest` tokens from, asked as `recipe` and `data` say.
+    """Open a policy's `model.checkpoint` to sample answers of up to `longest` tokens from, in `slots` decode slots.
 
     It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
     tokenizer that cannot be read or that do not fit each other, and before it is for weights that a device has no
     memory for.
     """
-    model = config.model
-    keep_programs(config.run.compilation_cache)
-    mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    model, data = policy.model, policy.data
+    keep_programs(policy.compilation_cache)
+    mesh = meshes.make_mesh(policy.mesh.data, policy.mesh.fsdp, policy.mesh.tensor)
     shape, have, device = load_config(model.checkpoint), device_memory(mesh), mesh.local_devices[0]
-    _check_memory(config, shape, mesh)
+    planned = PlannedModel(model, shape)
+    _check_memory(planned, policy.rollout, mesh)
     machine = Machine(device.platform, len(mesh.local_devices), have, known_chip(device))
-    config = client_layout(config, shape, mesh, machine)
+    rollout = client_layout(policy.rollout, planned, mesh, machine)
     refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
-            reading = beside.submit(load_tokenizer, config.data.tokenizer or model.checkpoint)
+            reading = beside.submit(load_tokenizer, data.tokenizer or model.checkpoint)
             _, params = load_checkpoint(
                 model.checkpoint,
                 model.dtype,
                 mesh,
                 matrices=matrix_dtype(model.dtype, model.compute_dtype),
-                by_layer=rollout_grid(config) is None,  # copies take the layers apart themselves
+                by_layer=rollout_grid(rollout) is None,  # copies take the layers apart themselves
             )
             tokenizer = reading.result()
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
         compute = None if model.compute_dtype == "same" else model.compute_dtype
-        padded_to = config.data.max_prompt_tokens if config.run.pad_to_max else 0
-        sizes = engine_config(config, slots, padded_to, batch_ways(mesh.shape))
-        ends = ends_of_generation(config, tokenizer)
+        padded_to = data.max_prompt_tokens if policy.pad_to_max else 0
+        sizes = engine_config(rollout, slots, padded_to, batch_ways(mesh.shape))
+        ends = ends_of_generation(data, model.checkpoint, tokenizer)
         sizes = replace(sizes, purpose=purpose, compute_dtype=compute, attention="xla", budget=None, end_tokens=ends)
-        budget = client_kv_budget(config, shape, sampling_mesh(config, mesh), sizes, longest, have)
-        engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(config))
-        yield PolicyClient(engine, find_recipe(config.recipe), style_for(config, tokenizer), executor)
+        budget = client_kv_budget(rollout, planned, mesh, sizes, longest, have)
+        engine = make_engine(shape, params, tokenizer, replace(sizes, budget=budget), mesh, rollout_grid(rollout))
+        yield PolicyClient(engine, find_recipe(policy.recipe), style_for(policy.recipe, data, tokenizer), executor)
 
 
-def _check_memory(config: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Mesh) -> None:
+def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.sharding.Mesh) -> None:
     """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
-    model, have = config.model, device_memory(mesh)
-    narrow = replace(config, model=replace(model, dtype="bfloat16"))
-    need, half = (client_weights(one, shape, mesh) for one in (config, narrow))
+    model, have = planned.section, device_memory(mesh)
+    narrow = planned._replace(section=replace(model, dtype="bfloat16"))
+    need, half = (client_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, narrow))
     if not have or need <= have:
         return
     devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
@@ -169,14 +175,13 @@ def _check_memory(config: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Me
     )
 
 
-def style_for(config: TrainConfig, tokenizer: Any) -> PromptStyle:
+def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle:
     """Return the prompts' style, with what the tokenizer's template opens: answers are read as in training.
 
     Examples are shown as `data.shots` says. Raises InputError as `choose_shots` does.
     """
-    recipe = find_recipe(config.recipe)
-    opened = recipe.opened(recipe.style_for(config.data), tokenizer)
-    return opened._replace(shots=choose_shots(config.data))
+    recipe = find_recipe(recipe_name)
+    return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
 def sampling_by(section: SamplingConfig | EvaluateSettings, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
@@ -221,29 +226,33 @@ AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
 
 @contextmanager
 def model_answers(
-    config: TrainConfig, executor: Executor, sets: Mapping[str, Sequence[Example]], display: Display
+    policy: PolicySpec,
+    cfg: EvaluateSettings,
+    executor: Executor,
+    sets: Mapping[str, Sequence[Example]],
+    display: Display,
 ) -> Iterator[AskPolicy]:
     """Open the model and yield what samples its answers as the section `evaluate` says; prompts are made at once.
 
     Raises InputError where none fits, and for several turns of a recipe that has one.
     """
-    cfg, most, tell = config.evaluate, config.data.max_prompt_tokens, display.note
+    most, tell = policy.data.max_prompt_tokens, display.note
     with ExitStack() as opened:
         opened.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
-        with display.work(f"reading the weights of {config.model.checkpoint}"):
+        with display.work(f"reading the weights of {policy.model.checkpoint}"):
             client = opened.enter_context(
-                open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg))
+                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg))
             )
         check_turns(client.recipe, cfg.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = prompts_of(name, examples, client.style, client.engine.tokenizer, config, display)
+            made = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
             prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
             if made.skipped:
                 tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
-            sampling = sampling_by(cfg, cfg.samples, config.seed + run, client.stops(config.sampling.stop))
+            sampling = sampling_by(cfg, cfg.samples, policy.seed + run, client.stops(policy.stop))
             asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
             made = answers(client, asked, sampling, number, cfg.turns, tick)
             _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import DataConfig, ExecutorConfig, ModelConfigSection, SftConfig
 from jaxrl_sql.datagen.synth import train_tokenizer
 from jaxrl_sql.inference.training_set import (
     as_asked,
@@ -42,7 +42,9 @@ class PassedQuestions(NamedTuple):
 
 
 def load_questions(
-    config: TrainConfig,
+    data: DataConfig,
+    sft: SftConfig,
+    engines: ExecutorConfig,
     executor: Executor,
     display: Display,
     passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
@@ -52,17 +54,16 @@ def load_questions(
     A huge training set is opened to be read as its questions are asked; `passed` sets are read from no folder. A set to
     evaluate on goes by the last part of its path, as `evaluate` has it.
     """
-    data = config.data
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
             was_present = make_synthetic(data)
         display.note(f"data: {data.dir} {'is there' if was_present else 'was generated'} (seed {data.seed})")
     names = data.evals if passed.evals is None else [*passed.evals]
     with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
-        loaded, streamed = _read_splits(config, passed)
+        loaded, streamed = _read_splits(data, engines, passed)
     check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
     for found in loaded.values():
-        refuse_translated(found.examples, config.executor.sqlite_version)
+        refuse_translated(found.examples, engines.sqlite_version)
     if streamed is None:
         _tell_dialects(display.note, loaded[data.train].examples)
     _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
@@ -75,7 +76,7 @@ def load_questions(
     if data.limit_eval:  # of a split that is trained on, too
         evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
     if streamed is not None:
-        return _ready(config, streamed, executor, display), evals
+        return _ready(data, sft, streamed, executor, display), evals
     golds = loaded[data.train].examples
     with display.work("running the golds", len(golds), "questions") as tick:
         train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
@@ -87,9 +88,11 @@ def load_questions(
     return train, evals
 
 
-def _read_splits(config: TrainConfig, passed: PassedQuestions) -> tuple[dict[str, Benchmark], Streamed | None]:
+def _read_splits(
+    data: DataConfig, engines: ExecutorConfig, passed: PassedQuestions
+) -> tuple[dict[str, Benchmark], Streamed | None]:
     """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
-    data, places = config.data, config.executor.databases
+    places = engines.databases
     if passed.evals is None:
         names = [name for name in data.evals if name != data.train]
         loaded = {name: split_questions(data, name, data.limit_eval, places) for name in names}
@@ -97,7 +100,7 @@ def _read_splits(config: TrainConfig, passed: PassedQuestions) -> tuple[dict[str
         loaded = {name: as_asked(data, found, data.limit_eval, places) for name, found in passed.evals.items()}
     if passed.train is not None:
         return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
-    streamed = streamed_questions(data, places, config.executor.sqlite_version)
+    streamed = streamed_questions(data, places, engines.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, places)
     elif data.train in data.evals and passed.evals is None:
@@ -116,10 +119,9 @@ def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -
         tell(f"data: of {len(examples):,} training questions {asked}; the others in SQLite's dialect")
 
 
-def _ready(config: TrainConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
+def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
     """Let the golds of a huge set run as they are read; raises InputError where the supervised phase would take it."""
-    data = config.data
-    if config.sft.steps or config.sft.epochs:
+    if sft.steps or sft.epochs:
         raise InputError(
             f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
             f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or "
@@ -143,17 +145,15 @@ def prompts_of(
     examples: Sequence[Example],
     style: PromptStyle,
     tokenizer: Any,
-    config: TrainConfig,
+    longest: int,
     display: Display,
-    *,
-    is_training: bool = False,
+    pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make a split's prompts, and show which were left out for length; a huge set's are made when they are asked for.
+    """Make a split's prompts of up to `longest` tokens, and show which were left out for length.
 
-    Only those to train on are pruned.
+    A huge set's prompts are made when they are asked for.
     """
-    longest, tell = config.data.max_prompt_tokens, display.note
-    pruning = Pruning(longest, config.seed) if is_training and config.data.prune else None
+    tell = display.note
     if isinstance(examples, Streamed):
         return stream_prompts(examples, style, tokenizer, longest, pruning)
     with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
@@ -164,7 +164,7 @@ def prompts_of(
     if made.faults:
         tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
     if not made.prompts:
-        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={config.data.max_prompt_tokens}")
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={longest}")
     return made
 
 
@@ -174,12 +174,13 @@ def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tu
             tell(f"{name}: {line}")
 
 
-def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], style: PromptStyle) -> Any:
-    """Take the tokenizer of the config, the checkpoint or the synthetic data, or train one on the training split."""
-    data = config.data
+def open_tokenizer(
+    data: DataConfig, checkpoint: str, folder: Path, train: Sequence[Example], style: PromptStyle
+) -> Any:
+    """Take the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split."""
     synthetic = Path(data.dir) / "tokenizer"
-    if config.model.checkpoint or data.tokenizer:
-        return load_tokenizer(data.tokenizer or config.model.checkpoint)
+    if checkpoint or data.tokenizer:
+        return load_tokenizer(data.tokenizer or checkpoint)
     if data.source == "synth":
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
@@ -190,12 +191,11 @@ def open_tokenizer(config: TrainConfig, folder: Path, train: Sequence[Example], 
     return load_tokenizer(saved)
 
 
-def model_config(config: TrainConfig, tokenizer: Any) -> ModelConfig:
+def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
     """Return the shape of the checkpoint's model, or of one that is made from scratch.
 
     Raises InputError for both at once, and as `check_rows` does.
     """
-    model = config.model
     if model.checkpoint and model.shape:
         raise InputError(
             f"model.shape={model.shape} is for a new model or a plan: model.checkpoint has a shape already"

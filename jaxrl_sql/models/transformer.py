@@ -31,7 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree, Segment
-from jaxrl_sql.config.check import REMAT_NAMES
+from jaxrl_sql.config.model import REMAT_NAMES
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from jaxrl_sql.config import TrainConfig
-from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.parallel.rules import AnyMesh
+from jaxrl_sql.config import RolloutConfig, WorkloadSections
+from jaxrl_sql.parallel.rules import AnyMesh, batch_ways
 from jaxrl_sql.planning.chips import Chip
-from jaxrl_sql.planning.memory import client_weights, estimate, with_kv_budget
+from jaxrl_sql.planning.memory import PlannedModel, client_weights, estimate, with_kv_budget
 from jaxrl_sql.planning.roofline import SAMPLING, phases
 from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import find_workload, rollout_grid
@@ -31,81 +30,75 @@ class Machine(NamedTuple):
 
 
 def with_layout(
-    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, machine: Machine, is_shared: bool = False
-) -> TrainConfig:
-    """Return a configuration whose `rollout.mesh` is no longer `auto`.
+    sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine, is_shared: bool = False
+) -> RolloutConfig:
+    """Return the section with a `mesh` that is no longer `auto`.
 
     Of the copies that fit and the training mesh that is taken whose phases of sampling take least by formula. Where no
     copies fit, on one device, and on processors, which share their cores, it is the training mesh; with several turns
     on several processes (`is_shared`) it has to be copies. Raises InputError for copies that do not fit, that the
     devices do not make up, or that do not divide the model's heads.
     """
-    count, grid = math.prod(mesh.shape.values()), rollout_grid(config)
-    if grid is not None:
-        need = _need(config, model, mesh, longest, machine)
+    rollout, count = sections.rollout, math.prod(mesh.shape.values())
+    if rollout_grid(rollout) is not None:
+        need = _need(sections, model, mesh, machine)
         if machine.memory and need > machine.memory:
             raise InputError(
-                f"rollout.mesh={config.rollout.mesh}: with a copy of the model a device needs {in_bytes(need)} and has "
+                f"rollout.mesh={rollout.mesh}: with a copy of the model a device needs {in_bytes(need)} and has "
                 f"{in_bytes(machine.memory)}: take fewer replicas of more devices, or rollout.mesh=training"
             )
-        return config
-    if config.rollout.mesh == "training":
-        return config
-    if count == 1 or (machine.platform == "cpu" and not is_shared):
-        return _with(config, "training")
-    found = {}
+        return rollout
+    training = replace(rollout, mesh="training")
+    if rollout == training or count == 1 or (machine.platform == "cpu" and not is_shared):
+        return training
+    fitting = {}
     for tensor in _divisors(math.gcd(count, machine.local)):
-        made = _with(config, f"{count // tensor}x{tensor}")
+        copies = replace(rollout, mesh=f"{count // tensor}x{tensor}")
         try:
-            need = _need(made, model, mesh, longest, machine)
+            need = _need(sections._replace(rollout=copies), model, mesh, machine)
         except InputError:  # heads that so many devices do not divide
             continue
         if not machine.memory or need <= machine.memory:
-            found[tensor] = made
-    if not found:
-        return _with(config, "training")
+            fitting[tensor] = copies
+    if not fitting:
+        return training
     chip = machine.chip
     if chip is None:
-        return found[min(found)]
-    candidates = [*found.values(), *([] if is_shared else [_with(config, "training")])]
-    return min(candidates, key=lambda one: _seconds(one, model, mesh.shape, longest, chip))
+        return fitting[min(fitting)]
+    candidates = [*fitting.values(), *([] if is_shared else [training])]
+    return min(candidates, key=lambda layout: _seconds(sections._replace(rollout=layout), model, mesh.shape, chip))
 
 
-def client_layout(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, machine: Machine) -> TrainConfig:
-    """Return a configuration whose `rollout.mesh` is not `auto`, for a policy that is sampled from and not trained.
+def client_layout(rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> RolloutConfig:
+    """Return the section with a `mesh` that is not `auto`, for a policy that is sampled from and not trained.
 
     It is the smallest copies whose weights leave a device's share `rollout.memory` to their KV cache.
     """
     count = math.prod(mesh.shape.values())
-    if config.rollout.mesh != "auto":
-        return config
-    if count == 1 or machine.platform == "cpu":
-        return _with(config, "training")
-    for tensor in _divisors(math.gcd(count, machine.local)):
-        copies = _with(config, f"{count // tensor}x{tensor}")
-        try:
-            need = client_weights(copies, model, mesh)
-        except InputError:
-            continue
-        if not machine.memory or need <= (1 - config.rollout.memory) * machine.memory:
-            return copies
-    return _with(config, "training")
-
-
-def _with(config: TrainConfig, layout: str) -> TrainConfig:
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, mesh=layout))
+    if rollout.mesh != "auto":
+        return rollout
+    if count > 1 and machine.platform != "cpu":
+        for tensor in _divisors(math.gcd(count, machine.local)):
+            try:
+                need = client_weights(model, mesh, (count // tensor, tensor))
+            except InputError:
+                continue
+            if not machine.memory or need <= (1 - rollout.memory) * machine.memory:
+                return replace(rollout, mesh=f"{count // tensor}x{tensor}")
+    return replace(rollout, mesh="training")
 
 
 def _divisors(count: int) -> list[int]:
     return [n for n in range(1, count + 1) if count % n == 0]
 
 
-def _need(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, machine: Machine) -> int:
+def _need(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> int:
     """Return the bytes that the fullest device would hold with its KV cache."""
-    return estimate(with_kv_budget(config, model, mesh, longest, machine.memory), model, mesh, longest).total
+    sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, machine.memory))
+    return estimate(model, mesh, find_workload(model.section, sections, batch_ways(mesh.shape))).total
 
 
-def _seconds(config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], longest: int, chip: Chip) -> float:
+def _seconds(sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], chip: Chip) -> float:
     """Return the least seconds that a step's phases of sampling take."""
-    work = find_workload(config, longest, math.prod(sizes[axis] for axis in ("data", "fsdp")))
-    return sum(phase.seconds(chip) for phase in phases(config, model, sizes, work) if phase.name in SAMPLING)
+    work = find_workload(model.section, sections, batch_ways(sizes))
+    return sum(phase.seconds(chip) for phase in phases(model, sizes, work) if phase.name in SAMPLING)

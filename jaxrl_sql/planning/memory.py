@@ -6,17 +6,17 @@ What a program needs beside them while it runs is an estimate; docs/scaling.md c
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 
-from jaxrl_sql.config import OptimConfig, TrainConfig
+from jaxrl_sql.config import ModelConfigSection, OptimConfig, RolloutConfig, WorkloadSections
 from jaxrl_sql.models import ModelConfig, param_shardings, param_specs
 from jaxrl_sql.models.attention import amx, for_platform, xla
 from jaxrl_sql.models.attention.paged import POOL
@@ -30,6 +30,7 @@ from jaxrl_sql.parallel.rules import AnyMesh, batch_ways, logit_ways, split_of
 from jaxrl_sql.planning.workload import (
     EngineLoad,
     Update,
+    Workload,
     decode_grids,
     find_workload,
     head_ways,
@@ -79,59 +80,66 @@ def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
     return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def sampling_mesh(config: TrainConfig, mesh: AnyMesh) -> AnyMesh:
+class PlannedModel(NamedTuple):
+    """The model that a plan is for: its section of the configuration, and its architecture."""
+
+    section: ModelConfigSection
+    shape: ModelConfig
+
+    @property
+    def width(self) -> int:
+        """Return the bytes of a weight."""
+        return int(jnp.dtype(self.section.dtype).itemsize)
+
+    @property
+    def compute_dtype(self) -> str:
+        """Return the dtype of activations and products."""
+        return self.section.dtype if self.section.compute_dtype == "same" else self.section.compute_dtype
+
+    @property
+    def compute_width(self) -> int:
+        """Return the bytes of a number of an activation."""
+        return int(jnp.dtype(self.compute_dtype).itemsize)
+
+
+def sampling_mesh(copies: tuple[int, int] | None, mesh: AnyMesh) -> AnyMesh:
     """Return the mesh that an engine decodes on: that of one copy of the model, or the training mesh."""
-    grid = rollout_grid(config)
-    return mesh if grid is None else abstract_mesh(1, 1, grid[1])
+    return mesh if copies is None else abstract_mesh(1, 1, copies[1])
 
 
-def estimate(
-    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, fused: bool | None = None
-) -> MemoryEstimate:
-    """Estimate what the fullest device will hold; `longest` is the longest prompt in tokens.
+def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | None = None) -> MemoryEstimate:
+    """Estimate what the fullest device will hold.
 
     `fused`: whether attention never writes its scores to memory (None: as the configuration says, and `auto` does).
     Raises InputError for weights that the mesh does not divide.
     """
-    work = find_workload(config, longest, batch_ways(mesh.shape))
-    lora, width = config.model.lora.rank > 0, int(jnp.dtype(config.model.dtype).itemsize)
-    held, engine = params_here(model, mesh), sampling_mesh(config, mesh)
-    trained, trained_width = _trained_here(config, model, mesh)
-    copied = _has_reference(config) or (work.sft_dataset is not None and config.sft.patience > 0)
-    fused = config.model.attention != "xla" if fused is None else fused
-    updates = [one for one in (work.sft_dataset, work.update) if one is not None]
-    parts = max((one.passes for one in updates), default=1)
+    held, (trained, trained_width) = params_here(model.shape, mesh), _trained_here(model, mesh)
+    engine, sampled, learned = sampling_mesh(work.copies, mesh), work.rollout or work.greedy, work.learned
+    fused = model.section.attention != "xla" if fused is None else fused
+    has_parts = any(update.passes > 1 for update in learned)
     return MemoryEstimate(
-        weights=held * width,
-        adapters=trained * trained_width if lora and updates else 0,
-        optimizer=trained * max((_moments(one.optim) for one in updates), default=0),
-        reference=trained * trained_width if copied else 0,
-        caches=_caches(config, model, engine, work.rollout or work.greedy),
-        evaluation=_caches(config, model, engine, work.greedy) if work.rollout else 0,
-        gradients=trained * 4 * (2 if parts > 1 else 1) if updates else 0,  # float32, and those of a part beside them
-        activations=max((_activations(config, model, mesh, one, fused) for one in updates), default=0),
-        decoding=_decoding(config, model, engine, work.rollout or work.greedy),
+        weights=held * model.width,
+        adapters=trained * trained_width if model.section.lora.rank and learned else 0,
+        optimizer=trained * max((_moments(update.optim) for update in learned), default=0),
+        reference=trained * trained_width if any(update.keeps_copy for update in learned) else 0,
+        caches=_caches(model, engine, sampled),
+        evaluation=_caches(model, engine, work.greedy) if work.rollout else 0,
+        gradients=trained * 4 * (1 + has_parts) if learned else 0,  # float32, and the gradients of a part
+        activations=max((_activations(model, mesh, update, fused) for update in learned), default=0),
+        decoding=_decoding(model, engine, sampled, model.width if work.copies is None else model.compute_width),
     )
 
 
-def checkpoint_bytes(config: TrainConfig, model: ModelConfig) -> int:
-    """Return the bytes of a run's largest checkpoint: what is trained, a copy of it where one is kept, and moments.
-
-    The copy is the reference for the KL penalty, or in the supervised phase the best by the held-out loss.
-    """
-    trained, width = _trained_here(config, model, abstract_mesh(1, 1, 1))
-    grpo, sft = config.grpo, config.sft
-    phases = ((sft.steps or sft.epochs, sft.patience > 0, sft.optim), (grpo.steps, _has_reference(config), grpo.optim))
-    return max(
-        (trained * (width * (1 + copied) + _moments(optim)) for steps, copied, optim in phases if steps), default=0
-    )
+def checkpoint_bytes(model: PlannedModel, work: Workload) -> int:
+    """Return the bytes of a run's largest checkpoint: trained parameters, a copy if a phase has one, and moments."""
+    trained, width = _trained_here(model, abstract_mesh(1, 1, 1))
+    return max((trained * (width * (1 + x.keeps_copy) + _moments(x.optim)) for x in work.learned), default=0)
 
 
-def is_fused(config: TrainConfig, model: ModelConfig, platform: str) -> bool:
+def is_fused(model: PlannedModel, platform: str) -> bool:
     """Return whether attention of prompts and updates keeps no scores on a platform, this machine's or another."""
-    name, dtype = config.model.attention, config.model.compute_dtype
-    dtype = config.model.dtype if dtype == "same" else dtype
-    return for_platform(name, model, dtype, platform) not in {xla.attend_tree, amx.attend_tree}
+    attend = for_platform(model.section.attention, model.shape, model.compute_dtype, platform)
+    return attend not in {xla.attend_tree, amx.attend_tree}
 
 
 def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -> int:
@@ -147,17 +155,12 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
     return held
 
 
-def _trained_here(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> tuple[int, int]:
+def _trained_here(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
     """Return how many parameters that are trained a device holds, and the bytes of each."""
-    if config.model.lora.rank:
-        return count_adapters(model, config.model.lora.rank, config.model.lora.targets, mesh), 4
-    return params_here(model, mesh, config.model.frozen), int(jnp.dtype(config.model.dtype).itemsize)
-
-
-def _has_reference(config: TrainConfig) -> bool:
-    """Return whether GRPO keeps a copy of its start for the KL penalty; that of new adapters is the base."""
-    is_base = config.model.lora.rank > 0 and not (config.sft.steps or config.sft.epochs)
-    return config.grpo.steps > 0 and config.grpo.kl_coef > 0 and not is_base
+    lora = model.section.lora
+    if lora.rank:
+        return count_adapters(model.shape, lora.rank, lora.targets, mesh), 4
+    return params_here(model.shape, mesh, model.section.frozen), model.width
 
 
 def _moments(optim: OptimConfig) -> int:
@@ -165,45 +168,41 @@ def _moments(optim: OptimConfig) -> int:
     return 0 if optim.kind == "adafactor" else 2 * int(jnp.dtype(optim.moments).itemsize)
 
 
-def with_kv_budget(
-    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, longest: int, device_memory: int
-) -> TrainConfig:
-    """Return the configuration with the KV blocks of its engines, found from `rollout.memory` of so many bytes.
+def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, device_memory: int) -> RolloutConfig:
+    """Return the section with the KV blocks of the run's engines, which have the share `memory` of a device's memory.
 
     Blocks that it names stay as they are. Without a known memory they are all that can be needed at once.
     """
-    if kv_budget(config) is not None:
-        return config
-    mesh = sampling_mesh(config, mesh)
-    work = find_workload(config, longest, batch_ways(mesh.shape))
+    rollout = sections.rollout
+    if kv_budget(rollout) is not None:
+        return rollout
+    mesh = sampling_mesh(rollout_grid(rollout), mesh)
+    work = find_workload(model.section, sections, batch_ways(mesh.shape))
     loads = [load for load in (work.rollout, work.greedy) if load is not None]
     need = EngineSizes(*(max(numbers) for numbers in zip(*(load.sizes for load in loads), strict=True)))
     sizes = loads[0].config
-    prompt = _block_bytes(config, model, mesh, sizes.block_size)
-    completion = _block_bytes(config, model, mesh, sizes.completion_block_size)
-    most = int(config.rollout.memory * device_memory) if device_memory else sys.maxsize
+    prompt = _block_bytes(model, mesh, sizes.block_size)
+    completion = _block_bytes(model, mesh, sizes.completion_block_size)
+    most = int(rollout.memory * device_memory) if device_memory else sys.maxsize
     budget = fit_budget(need, prompt, completion, most, batch_ways(mesh.shape))._asdict()
-    blocks = {name: getattr(config.rollout, name) or count for name, count in budget.items()}
-    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **blocks))
+    return replace(rollout, **{name: getattr(rollout, name) or count for name, count in budget.items()})
 
 
-def client_weights(config: TrainConfig, model: ModelConfig, mesh: AnyMesh) -> int:
+def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
     """Return the bytes of a device that the weights of a policy client take.
 
-    Matrices are kept in the narrower of two dtypes; copies (`rollout.mesh`), which are made of what was read, are in
-    the compute dtype. Raises InputError for a dimension that a mesh does not divide.
+    Matrices are in the narrower of two dtypes; `copies` (replicas, tensor) of the weights are in the compute dtype,
+    and the weights stay. Raises InputError for a dimension that a mesh does not divide.
     """
-    dtype, compute_dtype = config.model.dtype, config.model.compute_dtype
-    places: Any = param_shardings(model, mesh)
-    narrow, held = matrix_dtype(dtype, compute_dtype), 0
-    for spec in param_specs(model):
+    dtype, shape = model.section.dtype, model.shape
+    places: Any = param_shardings(shape, mesh)
+    narrow, held = matrix_dtype(dtype, model.section.compute_dtype), 0
+    for spec in param_specs(shape):
         place: Any = leaf_of(places, spec)
         size = jnp.dtype(narrow if spec.is_matrix else dtype).itemsize
         held += size * math.prod(place.shard_shape(spec.shape))
-    if (grid := rollout_grid(config)) is None:
-        return held
-    copied = jnp.dtype(dtype if compute_dtype == "same" else compute_dtype)
-    return held + params_here(model, abstract_mesh(1, 1, grid[1])) * int(copied.itemsize)
+    copied = params_here(shape, sampling_mesh(copies, mesh)) * model.compute_width if copies else 0
+    return held + copied
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:
@@ -213,7 +212,7 @@ def matrix_dtype(dtype: str, compute_dtype: str) -> str:
 
 
 def client_kv_budget(
-    config: TrainConfig, model: ModelConfig, mesh: AnyMesh, engine: EngineConfig, longest: int, device_memory: int
+    rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, engine: EngineConfig, longest: int, device_memory: int
 ) -> KVBudget | None:
     """Return the KV blocks of an engine whose prompts are not known yet; None where the device's memory is not.
 
@@ -222,9 +221,10 @@ def client_kv_budget(
     """
     if not device_memory:
         return None
-    most, unit = int(config.rollout.memory * device_memory), 8 * batch_ways(mesh.shape)
-    prompt = _block_bytes(config, model, mesh, engine.block_size)
-    completion = _block_bytes(config, model, mesh, engine.completion_block_size)
+    mesh = sampling_mesh(rollout_grid(rollout), mesh)
+    most, unit = int(rollout.memory * device_memory), 8 * batch_ways(mesh.shape)
+    prompt = _block_bytes(model, mesh, engine.block_size)
+    completion = _block_bytes(model, mesh, engine.completion_block_size)
     need = engine.sizes(1, 1, 1, longest)
     completions = min(need.completion_blocks, most // 2 // completion // unit * unit)
     prefix = min(need.prefix_blocks, most // 4 // prompt // unit * unit)
@@ -232,55 +232,49 @@ def client_kv_budget(
     return KVBudget(prompts, completions, prefix)
 
 
-def _block_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, size: int) -> int:
+def _block_bytes(model: PlannedModel, mesh: AnyMesh, size: int) -> int:
     """Return the bytes that a KV block of so many tokens takes of a device, which has its share of all blocks."""
     ways = batch_ways(mesh.shape)
-    return -(-_pool_bytes(config, model, mesh, 8 * ways, size) // (8 * ways))
+    return -(-_pool_bytes(model, mesh, 8 * ways, size) // (8 * ways))
 
 
-def _pool_bytes(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, blocks: int, size: int) -> int:
+def _pool_bytes(model: PlannedModel, mesh: AnyMesh, blocks: int, size: int) -> int:
     """Return the bytes of a pool of KV blocks on a device."""
-    shape = (blocks, model.n_kv_heads, size, model.head_dim)
+    shape = (blocks, model.shape.n_kv_heads, size, model.shape.head_dim)
     here = jax.NamedSharding(mesh, split_of(mesh, POOL, shape)).shard_shape(shape)
-    return 2 * model.n_layers * math.prod(here) * compute_width(config)
+    return 2 * model.shape.n_layers * math.prod(here) * model.compute_width
 
 
-def _caches(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
+def _caches(model: PlannedModel, mesh: AnyMesh, load: EngineLoad) -> int:
     """Return the bytes of an engine's KV blocks: of prompts, of those that are cached of them, and of completions."""
     sizes, size = load.sizes, load.config.block_size
-    of_completions = _pool_bytes(config, model, mesh, sizes.completion_blocks, load.config.completion_block_size)
-    of_prompts = (_pool_bytes(config, model, mesh, n, size) for n in (sizes.prompt_blocks, sizes.prefix_blocks))
+    of_completions = _pool_bytes(model, mesh, sizes.completion_blocks, load.config.completion_block_size)
+    of_prompts = (_pool_bytes(model, mesh, n, size) for n in (sizes.prompt_blocks, sizes.prefix_blocks))
     return of_completions + sum(of_prompts)
 
 
-def compute_width(config: TrainConfig) -> int:
-    """Return the bytes of a number of an activation."""
-    name = config.model.dtype if config.model.compute_dtype == "same" else config.model.compute_dtype
-    return int(jnp.dtype(name).itemsize)
-
-
-def _activations(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, work: Update, fused: bool) -> int:
+def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) -> int:
     """Estimate the bytes that an update of one part needs beside its state and gradients.
 
     With `remat` what enters each layer is kept, and one layer whole while its gradient is made; without it all layers.
     Beside them stand the logits of a piece, and the whole of what `fsdp` has split of two layers and the embeddings.
     """
-    width, tensor = compute_width(config), mesh.shape["tensor"]
+    shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
     prompts, answers = work.at_once(work.group)
     rows = -(-prompts // batch_ways(mesh.shape))
     tokens = rows * (work.prompt + answers * work.answer)
     scores = 0
     if not fused:
         pairs = rows * (work.prompt**2 + answers * work.answer * (work.prompt + work.answer))
-        scores = pairs * (model.n_heads // min(tensor, model.n_heads)) * (4 + width)
-    layer = _layer_bytes(model, width, tokens, tensor, is_whole=True) + scores
-    if config.model.remat == "none":
-        kept = (model.n_layers - 1) * (_layer_bytes(model, width, tokens, tensor, is_whole=False) + scores)
+        scores = pairs * (shape.n_heads // min(tensor, shape.n_heads)) * (4 + width)
+    layer = _layer_bytes(shape, width, tokens, tensor, is_whole=True) + scores
+    if model.section.remat == "none":
+        others = (shape.n_layers - 1) * (_layer_bytes(shape, width, tokens, tensor, is_whole=False) + scores)
     else:
         entering = rows * (_carried(mesh, work.prompt) + answers * _carried(mesh, work.answer))
-        kept = model.n_layers * (entering * model.d_model * width + _named_bytes(config, model, tokens))
-    logits = _logits(model, rows * answers * work.answer, mesh.shape, config.model.kept_logits_mib << 20)
-    return kept + layer + logits + _gathered(config, model, mesh, learns=not config.model.lora.rank)
+        others = shape.n_layers * (entering * shape.d_model * width + _named_bytes(model, tokens))
+    logits = _logits(shape, rows * answers * work.answer, mesh.shape, work.kept_logits)
+    return others + layer + logits + _gathered(model, mesh, learns=not model.section.lora.rank)
 
 
 def _carried(mesh: AnyMesh, tokens: int) -> int:
@@ -301,12 +295,13 @@ def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_wh
     return tokens * (wide + of_mlp * model.d_ff + heads) // tensor * width
 
 
-def _named_bytes(config: TrainConfig, model: ModelConfig, tokens: int) -> int:
+def _named_bytes(model: PlannedModel, tokens: int) -> int:
     """Return the bytes that a layer keeps because `remat` names them."""
-    q, k = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
-    sizes = {"query": q, "key": k, "value": k, "attended": q, "gate": model.d_ff, "up": model.d_ff}
-    names = {name.strip() for name in config.model.remat.split(",")}  # `full` names none
-    return tokens * sum(size for name, size in sizes.items() if name in names) * compute_width(config)
+    shape = model.shape
+    q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+    sizes = {"query": q, "key": k, "value": k, "attended": q, "gate": shape.d_ff, "up": shape.d_ff}
+    names = {name.strip() for name in model.section.remat.split(",")}  # `full` names none
+    return tokens * sum(size for name, size in sizes.items() if name in names) * model.compute_width
 
 
 def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept: int) -> int:
@@ -315,33 +310,32 @@ def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept: in
     return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept)
 
 
-def _gathered(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, learns: bool) -> int:
+def _gathered(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
     """Return the bytes of what is split along `fsdp` and stands whole while it is used; with the tables' gradients."""
     if mesh.shape["fsdp"] == 1:
         return 0
-    tables = (1 if model.tie_embeddings else 2) * model.vocab_size * model.d_model
-    used = (tables + 2 * layer_weights(model)) * compute_width(config)
+    tables = (1 if model.shape.tie_embeddings else 2) * model.shape.vocab_size * model.shape.d_model
+    used = (tables + 2 * layer_weights(model.shape)) * model.compute_width
     return (used + (4 * tables if learns else 0)) // mesh.shape["tensor"]
 
 
-def _decoding(config: TrainConfig, model: ModelConfig, mesh: AnyMesh, load: EngineLoad) -> int:
+def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) -> int:
     """Estimate what a decode step needs: the weights by layer, logits in a few copies, the parts that blocks give.
 
     On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
-    By the kernel there are those of its grids, a layer's at a time: before, after, and as slots take them.
+    By the kernel there are those of its grids, a layer's at a time: before, after, and as slots take them. `width`: the
+    bytes of a weight.
     """
+    shape, tensor = model.shape, mesh.shape["tensor"]
     ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs
     kernel = 0
     if load.config.attention == "pallas":
-        heads = mesh.shape["tensor"] if model.n_kv_heads % mesh.shape["tensor"] == 0 else 1
-        parts, kernel = 0, sum(grid.parts for grid in decode_grids(model, load, heads))
+        heads = tensor if shape.n_kv_heads % tensor == 0 else 1
+        parts, kernel = 0, sum(grid.parts for grid in decode_grids(shape, load, heads))
     elif ways == 1:
         parts = slots * (load.sizes.prompt_columns + load.sizes.completion_columns)
     else:
         parts = sum((blocks + owners) * readers for blocks, owners, readers in load.pools_here(ways))
-    given = parts * model.n_heads // head_ways(model, mesh.shape["tensor"]) * model.head_dim * 4
-    tables = _gathered(config, model, mesh, learns=False)
-    name = config.model.dtype if rollout_grid(config) is None else config.model.compute_dtype
-    name = config.model.dtype if name == "same" else name
-    by_layer = params_here(model, mesh) * int(jnp.dtype(name).itemsize)
-    return by_layer + 10 * slots * model.vocab_size * 4 + 2 * given + kernel + tables
+    part_bytes = parts * shape.n_heads // head_ways(shape, tensor) * shape.head_dim * 4
+    tables, by_layer = _gathered(model, mesh, learns=False), params_here(shape, mesh) * width
+    return by_layer + 10 * slots * shape.vocab_size * 4 + 2 * part_bytes + kernel + tables

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import ModelConfigSection, WorkloadSections
 from jaxrl_sql.models import ModelConfig, count_params
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
 from jaxrl_sql.models.shapes import new_shape, published_shape
 from jaxrl_sql.parallel.mesh import AXES, make_mesh
 from jaxrl_sql.parallel.rules import batch_ways
-from jaxrl_sql.planning.chips import Topology, find_topology
+from jaxrl_sql.planning.chips import Topology
 from jaxrl_sql.planning.gpus import module_costs, stated_cudnn
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 from jaxrl_sql.planning.layout import Machine, with_layout
 from jaxrl_sql.planning.lengths import ALL_LONGEST, StepLengths, read_lengths
-from jaxrl_sql.planning.memory import MemoryEstimate, abstract_mesh, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.programs import Setting, programs
 from jaxrl_sql.planning.roofline import Phase, answer_tokens, phases, step_seconds
 from jaxrl_sql.planning.suggestions import Suggestion, suggest
@@ -31,7 +32,6 @@ from jaxrl_sql.planning.workload import (
     with_parts,
     with_schemas,
 )
-from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import InputError
 
 # In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
@@ -59,8 +59,8 @@ class Compiled(NamedTuple):
 class Plan(NamedTuple):
     """What is known of a run on one mesh.
 
-    questions: asked for a step; tokens: of its answers; lengths: of its answers and prompts; layout: how answers are
-    sampled, as in `rollout.mesh`.
+    tokens: of a step's answers; lengths: of its answers and prompts; layout: how answers are sampled, as in
+    `rollout.mesh`.
     """
 
     topology: Topology
@@ -71,7 +71,6 @@ class Plan(NamedTuple):
     phases: list[Phase]
     programs: Mapping[str, Compiled]
     suggestions: list[Suggestion]
-    questions: int
     tokens: float
     lengths: StepLengths
     layout: str
@@ -112,44 +111,27 @@ class Plan(NamedTuple):
         return max(self.phases, key=lambda phase: phase.seconds(self.topology.chip))
 
 
-def make_plans(
-    config: TrainConfig,
-    topology: str,
-    meshes: Sequence[str] = (),
-    programs: Collection[str] = (),
-    answer_tokens: str = "",
-    prompt_tokens: str = "",
-    schema_tokens: int = 0,
-) -> Iterator[Plan]:
-    """Yield a plan for each mesh (DATAxFSDPxTENSOR) of a topology, or for the configuration's; compile `programs`.
+def model_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
+    """Return the shape to plan for: of `model.shape`, of the checkpoint, or of the numbers in the section."""
+    if model.shape:
+        return published_shape(model.shape)
+    if model.checkpoint:
+        return load_model_config(model.checkpoint)
+    return new_shape(model, vocab_size)
 
-    `answer_tokens` and `prompt_tokens` are lengths as `read_lengths` reads them. Raises InputError for what does not
-    fit together.
+
+def step_lengths(sections: WorkloadSections, answers: str, prompts: str, schema: int) -> StepLengths:
+    """Return the lengths of a step's answers and prompts as the options of `plan` name them (`read_lengths`).
+
+    Raises InputError for lengths above the longest.
     """
-    chips = find_topology(topology)
-    model, loss = model_shape(config), find_recipe(config.recipe).loss
-    key, most = longest_answer(config)
-    longest = config.data.max_prompt_tokens
-    if not 0 <= schema_tokens <= longest:
-        raise InputError(f"--schema-tokens {schema_tokens}: expected 0 to data.max_prompt_tokens={longest}")
-    lengths = StepLengths(
-        read_lengths(answer_tokens, "--answer-tokens", key, most),
-        read_lengths(prompt_tokens, "--prompt-tokens", "data.max_prompt_tokens", longest),
-        schema_tokens,
+    if not 0 <= schema <= sections.longest:
+        raise InputError(f"--schema-tokens {schema}: expected 0 to data.max_prompt_tokens={sections.longest}")
+    return StepLengths(
+        read_lengths(answers, "--answer-tokens", *longest_answer(sections.sampling)),
+        read_lengths(prompts, "--prompt-tokens", "data.max_prompt_tokens", sections.longest),
+        schema,
     )
-    mesh = config.mesh
-    sizes = [mesh_sizes(text, chips.chips) for text in meshes or [f"{mesh.data}x{mesh.fsdp}x{mesh.tensor}"]]
-    for one in sizes:
-        yield make_plan(config, model, chips, one, longest, lengths, programs, loss)
-
-
-def model_shape(config: TrainConfig) -> ModelConfig:
-    """Return the shape to plan for: of `model.shape`, of the checkpoint, or of the numbers in the configuration."""
-    if config.model.shape:
-        return published_shape(config.model.shape)
-    if config.model.checkpoint:
-        return load_model_config(config.model.checkpoint)
-    return new_shape(config.model, config.data.vocab_size)
 
 
 def best_of(plans: Sequence[Plan]) -> Plan | None:
@@ -174,11 +156,10 @@ def mesh_sizes(text: str, count: int) -> dict[str, int]:
 
 
 def make_plan(
-    config: TrainConfig,
-    model: ModelConfig,
+    sections: WorkloadSections,
+    model: PlannedModel,
     topology: Topology,
     sizes: Mapping[str, int],
-    longest: int,
     lengths: StepLengths = ALL_LONGEST,
     compiled: Collection[str] = (),
     loss: Callable[..., Any] | None = None,
@@ -186,62 +167,61 @@ def make_plan(
     """Plan a run on a mesh of these sizes, compiling the programs whose names are in `compiled`.
 
     Where a program's cost follows the lengths of answers and prompts they are as given; what is padded costs as much as
-    the longest.
+    the longest. `loss` is a recipe's own.
     Raises InputError where the mesh does not divide the model or the batch.
     """
-    mesh = abstract_mesh(**sizes)
-    machine = Machine(topology.platform, topology.per_host, topology.chip.memory, topology.chip)
-    config = with_layout(with_parts(config, batch_ways(sizes)), model, mesh, longest, machine)
-    config = with_kv_budget(config, model, mesh, longest, topology.chip.memory)
-    work = find_workload(config, longest, batch_ways(sizes))
-    check_batch(config, work, sizes)
-    fused = is_fused(config, model, topology.platform)
-    memory = estimate(config, model, mesh, longest, fused)
-    if config.grpo.packing:
+    mesh, ways, have = abstract_mesh(**sizes), batch_ways(sizes), topology.chip.memory
+    machine = Machine(topology.platform, topology.per_host, have, topology.chip)
+    sft, grpo = with_parts(sections.sft, sections.grpo, ways)
+    sections = sections._replace(sft=sft, grpo=grpo)
+    sections = sections._replace(rollout=with_layout(sections, model, mesh, machine))
+    sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, have))
+    work = find_workload(model.section, sections, ways)
+    check_batch(work, sizes)
+    fused = is_fused(model, topology.platform)
+    memory = estimate(model, mesh, work, fused)
+    if grpo.packing:
         work = with_packing(work, lengths.answers)
     work = with_schemas(work, lengths.schema)
-    found = {} if not compiled else _compile(config, model, topology, sizes, work, compiled, loss)
-    made = [_measured(phase, found.get(phase.name)) for phase in phases(config, model, sizes, work, lengths)]
+    setting = partial(Setting, sections, model, loss=loss)
+    reports = {} if not compiled else _compile(setting, topology, sizes, work, compiled)
+    step = [_measured(phase, reports.get(phase.name)) for phase in phases(model, sizes, work, lengths)]
     plan = Plan(
-        topology, sizes, count_params(model), work, memory, made, found, [],
-        config.grpo.prompts * config.grpo.oversample,
-        answer_tokens(config, work, lengths.answers), lengths, config.rollout.mesh,
+        topology, sizes, count_params(model.shape), work, memory, step, reports, [],
+        answer_tokens(work, lengths.answers), lengths, sections.rollout.mesh,
     )  # fmt: skip
-    have = topology.chip.memory
-    return plan if plan.fits else plan._replace(suggestions=suggest(config, model, sizes, longest, have, fused))
+    return plan if plan.fits else plan._replace(suggestions=suggest(sections, model, sizes, have, fused))
 
 
-def check_batch(config: TrainConfig, work: Workload, sizes: Mapping[str, int]) -> None:
+def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:
     """Refuse a batch of an update or of the supervised phase that the mesh does not divide."""
     ways = batch_ways(sizes)
     if work.sft_dataset is not None and work.sft_dataset.prompts % ways:
         raise InputError(f"mesh: sft.databases={work.sft_dataset.prompts} are not divided by data x fsdp = {ways}")
     if work.update is not None and work.update.prompts // work.update.together % ways:
-        grpo, together = config.grpo, work.update.together
+        prompts, together = work.update.prompts, work.update.together
         schemas = f" by grpo.questions={together}" if together > 1 else ""
         raise InputError(
-            f"mesh: {work.update.prompts} prompts of an update (grpo.prompts={grpo.prompts} in "
-            f"grpo.minibatches={grpo.minibatches}{schemas}) are not divided by data x fsdp = {ways}"
+            f"mesh: {prompts} prompts of an update (grpo.prompts={prompts * work.batches} in "
+            f"grpo.minibatches={work.batches}{schemas}) are not divided by data x fsdp = {ways}"
         )
 
 
 def _compile(
-    config: TrainConfig,
-    model: ModelConfig,
+    setting: Callable[..., Setting],
     topology: Topology,
     sizes: Mapping[str, int],
     work: Workload,
-    wanted: Collection[str],
-    loss: Callable[..., Any] | None,
+    names: Collection[str],
 ) -> dict[str, Compiled]:
-    """Compile the wanted programs, one after another; nothing where there are no devices to compile for."""
+    """Compile the programs of these names, one after another; nothing where there are no devices to compile for."""
     devices = topology.devices()
     if devices is None:
         return {}
     mesh = make_mesh(sizes["data"], sizes["fsdp"], sizes["tensor"], devices)
     found = {}
-    for name, lower in programs(Setting(config, model, mesh, loss), work).items():
-        if name in wanted:
+    for name, lower in programs(setting(mesh=mesh), work).items():
+        if name in names:
             with stated_cudnn() if topology.is_elsewhere else nullcontext():
                 shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
                 found[name] = _one(lower, shares)

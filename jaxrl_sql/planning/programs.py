@@ -6,6 +6,7 @@ They are the run's own functions: `make_step`'s update, `make_scorer`'s score, t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.algo.updates import needs_old_logprobs
 from jaxrl_sql.batch import GroupBatch, PyTree, Segment, TrainState
-from jaxrl_sql.config import TrainConfig, changed
-from jaxrl_sql.models import ModelConfig, init_params, param_shardings, policy_params
+from jaxrl_sql.config import WorkloadSections
+from jaxrl_sql.models import init_params, param_shardings, policy_params
 from jaxrl_sql.models.attention import for_platform
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
@@ -32,6 +33,7 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.stacked_layers import abstract_layers
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask
 from jaxrl_sql.parallel.rules import batch_sharding, replicated, split_of
+from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, rollout_grid
 from jaxrl_sql.rollout.decode import (
     ChunkConfig,
@@ -51,17 +53,17 @@ Lowered = Any
 
 
 class Setting(NamedTuple):
-    """What all programs of a plan share: configuration, model, mesh, and a recipe's own loss, or None."""
+    """What all programs of a plan share: sections, model, mesh, and a recipe's own loss, or None."""
 
-    config: TrainConfig
-    model: ModelConfig
+    sections: WorkloadSections
+    model: PlannedModel
     mesh: jax.sharding.Mesh
     loss: Callable[..., losses.Loss] | None = None
 
     @property
     def dtype(self) -> Any:
         """Return the compute dtype as the run's functions take it."""
-        name = self.config.model.compute_dtype
+        name = self.model.section.compute_dtype
         return None if name == "same" else name
 
     @property
@@ -73,50 +75,50 @@ class Setting(NamedTuple):
     @property
     def paged_model(self) -> PagedModel:
         """Return the model as the engine's programs take it."""
-        return PagedModel(self.model, self.dtype)
+        return PagedModel(self.model.shape, self.dtype)
 
     def decoding(self, load: EngineLoad) -> PagedModel:
         """Return the model as decode steps take it."""
-        own = load.config
-        sizes = (own.block_size, own.completion_block_size)
-        return self.paged_model._replace(kernel=kernel_for(own.attention, self.model, sizes, self.platform, own.ways))
+        engine = load.config
+        sizes = (engine.block_size, engine.completion_block_size)
+        kernel = kernel_for(engine.attention, self.model.shape, sizes, self.platform, engine.ways)
+        return self.paged_model._replace(kernel=kernel)
 
     @property
     def sampling(self) -> Setting:
         """Return the setting of the engine's programs: the first of the copies that sample, where there are copies."""
-        grid, config = rollout_grid(self.config), self.config
-        if grid is None:
+        copies = rollout_grid(self.sections.rollout)
+        if copies is None:
             return self
-        kept = changed(config, {"model.dtype": str(self.kept_dtype)})
-        devices = self.mesh.devices.reshape(-1)[: grid[1]].reshape(1, 1, -1)
-        return self._replace(config=kept, mesh=jax.sharding.Mesh(devices, self.mesh.axis_names))
+        section = dataclasses.replace(self.model.section, dtype=self.model.compute_dtype)
+        devices = self.mesh.devices.reshape(-1)[: copies[1]].reshape(1, 1, -1)
+        mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
+        return self._replace(model=self.model._replace(section=section), mesh=mesh)
 
     @property
     def kept_dtype(self) -> Any:
         """Return the dtype that keys and values are kept in."""
-        return jnp.dtype(self.dtype or self.config.model.dtype)
+        return jnp.dtype(self.model.compute_dtype)
 
 
 def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowered]]:
     """Return by name how to lower each program that a step of the run is made of."""
-    made: dict[str, Callable[[], Lowered]] = {}
+    lowering: dict[str, Callable[[], Lowered]] = {}
     if work.update is not None:
-        made["update"] = partial(lower_update, setting, work.update)
+        lowering["update"] = partial(lower_update, setting, work.update)
         if work.scored:
-            made["score"] = partial(
-                lower_score, setting, work.update, work.updates // setting.config.grpo.num_iterations
-            )
+            lowering["score"] = partial(lower_score, setting, work.update, work.batches)
     load = work.greedy if work.rollout is None else work.rollout
-    made["prefill"] = partial(lower_prefill, setting.sampling, load)
-    made["decode"] = partial(lower_decode, setting.sampling, load)
-    return made
+    lowering["prefill"] = partial(lower_prefill, setting.sampling, load)
+    lowering["decode"] = partial(lower_decode, setting.sampling, load)
+    return lowering
 
 
 def lower_update(setting: Setting, work: Update) -> Lowered:
     """Lower one update of the policy on a batch, donated and pinned as `make_step` does."""
-    cfg, state = setting.config.grpo, abstract_state(setting)
+    cfg, state = setting.sections.grpo, abstract_state(setting)
     objective = setting.loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
-    on_policy = not (needs_old_logprobs(cfg) or setting.config.rollout.exact)
+    on_policy = not (needs_old_logprobs(cfg) or setting.sections.rollout.exact)
     step = make_step(
         _policy(setting),
         partial(objective, cfg=cfg, on_policy=on_policy),
@@ -161,8 +163,8 @@ def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:
 
 def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
     """Lower a chunk of decode steps with all slots running."""
-    config, model, sizes, n = setting.config, setting.model, load.sizes, load.config.max_num_seqs
-    sampling = config.sampling
+    sampling, model = setting.sections.sampling, setting.model.shape
+    sizes, n = load.sizes, load.config.max_num_seqs
     penalizes = sampling.repetition_penalty != 1
     truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
     chunk = ChunkConfig(setting.decoding(load), True, truncates, penalizes, load.config.chunk_steps)
@@ -195,12 +197,12 @@ def lower_decode(setting: Setting, load: EngineLoad) -> Lowered:
 
 def abstract_state(setting: Setting) -> TrainState:
     """Return the state before the first update, abstract, each array with its sharding."""
-    config, model, mesh = setting.config, setting.model, setting.mesh
+    (section, model), mesh = setting.model, setting.mesh
     base = _base(setting)
-    trainable, frozen = split(base, model, config.model.frozen)
-    if config.model.lora.rank:
+    trainable, frozen = split(base, model, section.frozen)
+    if section.lora.rank:
         trainable, frozen = _adapters(setting), base
-    if config.grpo.algorithm == "ppo":
+    if setting.sections.grpo.algorithm == "ppo":
         head = jax.eval_shape(lambda: add_value_head(None, model).value)
         trainable = ActorCritic(trainable, _replicated(setting, head))
     state = jax.eval_shape(lambda moved: init_state(moved, _optimizer(setting)), trainable)
@@ -220,13 +222,13 @@ def abstract_state(setting: Setting) -> TrainState:
 
 def _base(setting: Setting) -> PyTree:
     """Return the model's parameters, abstract, where the rule table puts them."""
-    config, model = setting.config, setting.model
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0), jnp.dtype(config.model.dtype)))
+    section, model = setting.model
+    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0), jnp.dtype(section.dtype)))
     return jax.tree.map(_abstract, shapes, param_shardings(model, setting.mesh))
 
 
 def _adapters(setting: Setting) -> PyTree:
-    lora, model = setting.config.model.lora, setting.model
+    lora, model = setting.model.section.lora, setting.model.shape
     shapes = jax.eval_shape(lambda: init_adapters(model, lora.rank, lora.alpha, lora.targets, jax.random.key(0)))
     return jax.tree.map(_abstract, shapes, adapter_shardings(model, lora.rank, lora.alpha, lora.targets, setting.mesh))
 
@@ -239,7 +241,7 @@ def _weights(setting: Setting) -> PyTree:
 def _params(setting: Setting) -> PyTree:
     """Return what the engine samples from: the weights, or the base with adapters beside it."""
     base = _base(setting)
-    if not setting.config.model.lora.rank:
+    if not setting.model.section.lora.rank:
         return base
     adapters = _adapters(setting)
     params = jax.eval_shape(policy_params, adapters, base)
@@ -260,24 +262,21 @@ class _Same:
 
 
 def _policy(setting: Setting) -> Callable[..., Any]:
-    config, model = setting.config, setting.model
-    platform = setting.platform
-    dtype = setting.dtype or config.model.dtype
-    attention = for_platform(config.model.attention, model, dtype, platform)
-    kept = config.model.kept_logits_mib << 20
-    return make_policy(model, config.sampling.temperature, config.model.remat, setting.dtype, attention, kept)
+    section, model = setting.model
+    attention = for_platform(section.attention, model, setting.model.compute_dtype, setting.platform)
+    temperature, logits = setting.sections.sampling.temperature, section.kept_logits_mib << 20
+    return make_policy(model, temperature, section.remat, setting.dtype, attention, logits)
 
 
 def _optimizer(setting: Setting) -> optax.GradientTransformation:
-    config = setting.config
-    decayed = None if config.model.lora.rank else decay_mask(setting.model, config.model.frozen)
-    updates = config.grpo.steps * config.grpo.num_iterations * config.grpo.minibatches
-    return make_optimizer(config.grpo.optim, updates, decayed)
+    (section, model), grpo = setting.model, setting.sections.grpo
+    decayed = None if section.lora.rank else decay_mask(model, section.frozen)
+    return make_optimizer(grpo.optim, grpo.steps * grpo.num_iterations * grpo.minibatches, decayed)
 
 
 def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled: bool = False) -> GroupBatch:
     """Return a batch of `rows` prompts, abstract; `is_sampled`: nothing of it has been compared with anything."""
-    grpo, sharding = setting.config.grpo, batch_sharding(setting.mesh)
+    grpo, sharding = setting.sections.grpo, batch_sharding(setting.mesh)
 
     def array(*shape: int, dtype: DTypeLike = jnp.float32) -> Any:
         return jax.ShapeDtypeStruct((rows, *shape), jnp.dtype(dtype), sharding=sharding)
@@ -311,7 +310,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
 
 
 def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
-    model = setting.model
+    model = setting.model.shape
     shape = (blocks, model.n_kv_heads, size, model.head_dim)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, POOL, shape))
     layer: Any = jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
@@ -320,7 +319,7 @@ def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
 
 def _states(setting: Setting, rows: int) -> PyTree:
     """Return states [rows,D] as prompt slots and decode slots keep them."""
-    shape = (rows, setting.model.d_model)
+    shape = (rows, setting.model.shape.d_model)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, ("batch", "none"), shape))
     return jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
 

@@ -13,23 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import fetched
 from jaxrl_sql.models.flops import UPDATE_PASSES, decode_flops, grouped_forward_flops, layer_weights
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.chips import Chip
 from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengths, longest, schedule, schedule_ahead
-from jaxrl_sql.planning.memory import compute_width
-from jaxrl_sql.planning.workload import (
-    EngineLoad,
-    Update,
-    Workload,
-    decode_grids,
-    head_ways,
-    pieces_of_logits,
-    rollout_grid,
-)
+from jaxrl_sql.planning.memory import PlannedModel
+from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, decode_grids, head_ways, pieces_of_logits
 
 # Seconds of a collective that moves nothing: taken to be a microsecond on every chip, not measured.
 LATENCY = 1e-6
@@ -78,49 +69,36 @@ class Phase(NamedTuple):
 
 
 def phases(
-    config: TrainConfig,
-    model: ModelConfig,
-    sizes: Mapping[str, int],
-    work: Workload,
-    lengths: StepLengths = ALL_LONGEST,
+    model: PlannedModel, sizes: Mapping[str, int], work: Workload, lengths: StepLengths = ALL_LONGEST
 ) -> list[Phase]:
     """Return the phases of a step on a mesh of these sizes, with answers and prompts of these lengths.
 
     Without reinforcement learning that is a supervised step, if there is one.
     """
-    width, remat = compute_width(config), config.model.remat != "none"
+    shape, width = model.shape, model.compute_width
     if work.update is None or work.rollout is None:
-        taught = work.sft_dataset
-        return [Phase("update", _update(config, model, sizes, taught, width, remat), 1)] if taught else []
-    load, update, rounds = work.rollout, work.update, config.grpo.steps_per_generation
-    asked = (lengths.prompts or longest(load.prompt)).take(load.questions)
-    plan = (schedule_ahead if config.rollout.ahead else schedule)(
+        return [Phase("update", _update(model, sizes, update), 1) for update in work.learned]
+    load, update = work.rollout, work.update
+    prompts = (lengths.prompts or longest(load.prompt)).take(load.questions)
+    plan = (schedule_ahead if load.ahead else schedule)(
         lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs,
         load.config.completion_block_size,
     )  # fmt: skip
     # Rows of a chunk are other prompts, and the longest of them goes on alone.
-    (rows, chunk), in_order = load.prefill_shape, np.sort(asked)[::-1]
+    (rows, chunk), in_order = load.prefill_shape, np.sort(prompts)[::-1]
     pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
     pieces += plan.again / load.questions * pieces + plan.resumed / (rows * chunk)
-    made, grid, here = list[Phase](), rollout_grid(config), sizes
-    if grid is not None:
-        here = {"data": 1, "fsdp": 1, "tensor": grid[1]}
-        made.append(Phase("weights", _bring(model, sizes, grid[1], width), 1 / rounds))
-    made += [
-        Phase("prefill", _prefill(model, here, load, width), pieces / rounds),
-        Phase(
-            "decode",
-            _decode(model, here, load, width, plan, asked),
-            plan.steps / rounds,
-        ),
-    ]
+    steps, here = list[Phase](), sizes
+    if work.copies is not None:
+        here = {"data": 1, "fsdp": 1, "tensor": work.copies[1]}
+        steps.append(Phase("weights", _bring(shape, sizes, work.copies[1], width), 1 / work.served))
+    steps.append(Phase("prefill", _prefill(shape, here, load, width), pieces / work.served))
+    steps.append(Phase("decode", _decode(shape, here, load, width, plan, prompts), plan.steps / work.served))
     if work.scored:
-        whole = update._replace(
-            prompts=update.prompts * config.grpo.minibatches, parts=update.parts * config.grpo.minibatches
-        )
-        made.append(Phase("score", _score(model, sizes, whole, width), work.scored))
-    made.append(Phase("update", _update(config, model, sizes, update, width, remat), work.updates))
-    return made
+        whole = update._replace(prompts=update.prompts * work.batches, parts=update.parts * work.batches)
+        steps.append(Phase("score", _score(shape, sizes, whole, width), work.scored))
+    steps.append(Phase("update", _update(model, sizes, update), work.updates))
+    return steps
 
 
 def step_seconds(found: list[Phase], chip: Chip) -> float:
@@ -128,13 +106,11 @@ def step_seconds(found: list[Phase], chip: Chip) -> float:
     return sum(phase.seconds(chip) for phase in found)
 
 
-def answer_tokens(config: TrainConfig, work: Workload, answers: Lengths | None = None) -> float:
+def answer_tokens(work: Workload, answers: Lengths | None = None) -> float:
     """Return the tokens that a step's answers have, sampled or taught."""
     if work.rollout is not None:
-        asked = config.grpo.prompts * config.grpo.oversample
-        return asked * work.rollout.group * (answers or longest(work.rollout.completion)).mean
-    taught = work.sft_dataset
-    return taught.prompts * taught.group * (answers or longest(taught.answer)).mean if taught else 0.0
+        return work.questions * work.rollout.group * (answers or longest(work.rollout.completion)).mean
+    return sum(update.prompts * update.group * (answers or longest(update.answer)).mean for update in work.learned)
 
 
 def _tables(model: ModelConfig) -> int:
@@ -229,27 +205,25 @@ def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: in
     return Cost(flops, work.passes * weights * 2 + 12 * stream + _layer_traffic(model, sizes, work, width), link)
 
 
-def _update(
-    config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int, remat: bool
-) -> Cost:
+def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost:
     """Return the cost of an update: with remat each layer runs forward twice.
 
     Forward and backward bring a layer's weights together, and its gradient, in float32, is added up over `fsdp`; an
     embedding's is added up whole.
     """
-    tensor, data = sizes["tensor"], sizes["data"]
-    forward = _forward(model, work)
-    passes, learns = UPDATE_PASSES + remat, not config.model.lora.rank
-    whole = model.n_layers * layer_weights(model) + _tables(model)
+    (shape, width), (tensor, data) = (model.shape, model.compute_width), (sizes["tensor"], sizes["data"])
+    forward = _forward(shape, work)
+    passes, learns = UPDATE_PASSES + (model.section.remat != "none"), not model.section.lora.rank
+    whole = shape.n_layers * layer_weights(shape) + _tables(shape)
     held = whole / sizes["fsdp"] / tensor
-    stream = _stream(model, sizes, work, width)
-    summed = learns * (2 if model.tie_embeddings else 1)  # whole, or to a piece a chip
-    weights = _come_together(model, sizes, work, width, layers=2, embedding=1, logits=2)
-    gradients = _come_together(model, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
+    stream = _stream(shape, sizes, work, width)
+    summed = learns * (2 if shape.tie_embeddings else 1)  # whole, or to a piece a chip
+    weights = _come_together(shape, sizes, work, width, layers=2, embedding=1, logits=2)
+    gradients = _come_together(shape, sizes, work, 4, layers=learns, embedding=2 * learns, logits=summed)
     link = work.passes * (weights + gradients)
     link += 2 * 4 * held * _others(data) * learns + 4 * passes * stream * _others(tensor)
     state = held * (20 if learns else 4)  # weights, gradients and moments, read and written
-    moved = passes * (12 * stream + _layer_traffic(model, sizes, work, width))
+    moved = passes * (12 * stream + _layer_traffic(shape, sizes, work, width))
     hbm = work.passes * passes * width * whole / tensor + moved + state
     return Cost(forward * passes / batch_ways(sizes) / tensor, hbm, link)
 

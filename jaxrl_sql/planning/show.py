@@ -33,7 +33,7 @@ def _title(plan: Plan) -> str:
     if work.update is not None and work.rollout is not None:
         one = work.update
         lines.append(
-            f"a step: {plan.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
+            f"a step: {work.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
             f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
         )
         if tokens:

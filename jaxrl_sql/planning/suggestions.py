@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import GrpoConfig, TrainConfig, changed
-from jaxrl_sql.models import ModelConfig
-from jaxrl_sql.planning.memory import abstract_mesh, estimate
+from jaxrl_sql.config import GrpoConfig, WorkloadSections, changed
+from jaxrl_sql.parallel.rules import batch_ways
+from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate
+from jaxrl_sql.planning.workload import find_workload
 from jaxrl_sql.types import InputError
 
 
@@ -18,13 +19,39 @@ class Suggestion(NamedTuple):
     total: int
 
 
+class _Candidate(NamedTuple):
+    """A run on a mesh of these sizes after a change, which `change` shows as a user writes it; empty for none."""
+
+    change: str
+    sections: WorkloadSections
+    model: PlannedModel
+    sizes: Mapping[str, int]
+    fused: bool | None
+
+    @property
+    def total(self) -> int:
+        """Return the bytes in all; more than any device has where the mesh does not divide the weights."""
+        try:
+            work = find_workload(self.model.section, self.sections, batch_ways(self.sizes))
+            return estimate(self.model, abstract_mesh(**self.sizes), work, self.fused).total
+        except InputError:
+            return 1 << 62
+
+    def after(self, values: Mapping[str, Any]) -> _Candidate:
+        """Return the run with other values by their keys (`section.name`)."""
+        sections, model = self.sections, self.model
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            if section == "model":
+                model = model._replace(section=changed(model.section, {name: value}))
+            else:
+                sections = sections._replace(**{section: changed(getattr(sections, section), {name: value})})
+        change = " ".join(f"{key}={value}" for key, value in values.items())
+        return self._replace(change=change, sections=sections, model=model)
+
+
 def suggest(
-    config: TrainConfig,
-    model: ModelConfig,
-    sizes: Mapping[str, int],
-    longest: int,
-    have: int,
-    fused: bool | None = None,
+    sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, fused: bool | None = None
 ) -> list[Suggestion]:
     """Return changes that make a run fit `have` bytes a device, the gentlest first.
 
@@ -32,47 +59,36 @@ def suggest(
     each other one that divides the batch. Where even that is too much, the list holds the most that was tried, with a
     total above `have`.
     """
-    alone = [
-        Suggestion(words, _total(changed, model, mesh, longest, fused))
-        for words, changed, mesh in _changes(config, sizes)
-    ]
-    if fitting := [one for one in alone if one.total <= have]:
+    run = _Candidate("", sections, model, sizes, fused)
+    changes = list(_changes(run))
+    alone = [Suggestion(candidate.change, candidate.total) for candidate in changes]
+    if fitting := [suggestion for suggestion in alone if suggestion.total <= have]:
         return fitting
-    meshes = [("", sizes), *((words, mesh) for words, _, mesh in _changes(config, sizes) if words.startswith("--mesh"))]
-    together = [_added_up(words, config, model, mesh, longest, have, fused) for words, mesh in meshes]
-    return [one for one in together if one.total <= have] or [min(together, key=lambda one: one.total)]
+    meshes = [run, *(candidate for candidate in changes if candidate.sizes != run.sizes)]
+    together = [_added_up(candidate, have) for candidate in meshes]
+    fitting = [suggestion for suggestion in together if suggestion.total <= have]
+    return fitting or [min(together, key=lambda suggestion: suggestion.total)]
 
 
-def _added_up(
-    said: str,
-    config: TrainConfig,
-    model: ModelConfig,
-    sizes: Mapping[str, int],
-    longest: int,
-    have: int,
-    fused: bool | None,
-) -> Suggestion:
-    """Add up changes on a mesh that `said` names until the run fits, or there are no more.
+def _added_up(run: _Candidate, have: int) -> Suggestion:
+    """Add up changes on a run's mesh until the run fits, or there are no more.
 
     What one change leads to may hide what another would, since phases do not need their memory at the same time: so
     the gentler ones are gone through again until none helps, before one more is taken.
     """
-    words, total = {"": said}, _total(config, model, sizes, longest, fused)
+    changes, total = {"": run.change}, run.total
     taken = 1
     while total > have and taken <= len(ORDER):
         for name in ORDER[:taken]:
-            tried = [
-                (_total(changed, model, sizes, longest, fused), change, changed)
-                for change, changed, _ in _changes(config, sizes)
-                if change.startswith(f"{name}=")
-            ]
-            if less := [one for one in tried if one[0] < total]:
-                fitting = next((one for one in less if one[0] <= have), None)
-                total, words[name], config = fitting or min(less, key=lambda one: one[0])
+            tried = [(other.total, other) for other in _changes(run) if other.change.startswith(f"{name}=")]
+            if less := [pair for pair in tried if pair[0] < total]:
+                fitting = next((pair for pair in less if pair[0] <= have), None)
+                total, run = fitting or min(less, key=lambda pair: pair[0])
+                changes[name] = run.change
                 break  # from the gentlest again
         else:
             taken += 1
-    return Suggestion(" ".join(filter(None, words.values())), total)
+    return Suggestion(" ".join(filter(None, changes.values())), total)
 
 
 ORDER = (
@@ -88,41 +104,38 @@ ORDER = (
 )
 
 
-def _changes(config: TrainConfig, sizes: Mapping[str, int]) -> Iterator[tuple[str, TrainConfig, Mapping[str, int]]]:
-    """Yield (words, configuration, mesh sizes) of each change that can be made alone, in the order of `ORDER`."""
-
-    def one(key: str, value: Any) -> tuple[str, TrainConfig, Mapping[str, int]]:
-        return f"{key}={value}", changed(config, {key: value}), sizes
-
-    grpo, sft, ways = config.grpo, config.sft, sizes["data"] * sizes["fsdp"]
+def _changes(run: _Candidate) -> Iterator[_Candidate]:
+    """Yield the run after each change that can be made alone, in the order of `ORDER`."""
+    sections, model, sizes = run.sections, run.model.section, run.sizes
+    grpo, sft, ways = sections.grpo, sections.sft, batch_ways(sizes)
     update = grpo.prompts // grpo.minibatches // grpo.questions
     for key, value in _less_at_once(grpo, update, ways):
-        yield one(key, value)
+        yield run.after({key: value})
     for more in _more_parts(sft.databases, sft.gradient_accumulation_steps, ways):
-        yield one("sft.gradient_accumulation_steps", more)
-    if config.model.remat != "full":
-        yield one("model.remat", "full")
+        yield run.after({"sft.gradient_accumulation_steps": more})
+    if model.remat != "full":
+        yield run.after({"model.remat": "full"})
     # Of two phases the larger optimizer counts, so that one alone may change nothing.
     phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
     wide = [x for x, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
-    if keys := [f"{name}.optim.moments" for name in wide]:
-        yield " ".join(f"{key}=bfloat16" for key in keys), changed(config, dict.fromkeys(keys, "bfloat16")), sizes
+    if wide:
+        yield run.after({f"{name}.optim.moments": "bfloat16" for name in wide})
     chips = ways * sizes["tensor"]
     for tensor in (1, 2, 4, 8):
         spread = {"data": 1, "fsdp": chips // tensor, "tensor": tensor}
         is_divided = chips % tensor == 0 and update // grpo.gradient_accumulation_steps % spread["fsdp"] == 0
         is_divided = is_divided and not ((sft.steps or sft.epochs) and sft.databases % spread["fsdp"])
         if is_divided and spread != dict(sizes):
-            yield f"--mesh=1x{spread['fsdp']}x{tensor}", config, spread
+            yield run._replace(change=f"--mesh=1x{spread['fsdp']}x{tensor}", sizes=spread)
     for section, slots, least, shares in (
-        ("rollout", config.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
-        ("validation", config.validation.max_num_seqs, ways, (2, 4, 8, 16)),
+        ("rollout", sections.rollout.max_num_seqs, grpo.num_generations, (2, 4, 8)),
+        ("validation", sections.validation.max_num_seqs, ways, (2, 4, 8, 16)),
     ):
         for share in shares:
             if slots // share >= least:
-                yield one(f"{section}.max_num_seqs", slots // share)
-    if not config.model.lora.rank:
-        yield one("model.lora.rank", 16)
+                yield run.after({f"{section}.max_num_seqs": slots // share})
+    if not model.lora.rank:
+        yield run.after({"model.lora.rank": 16})
 
 
 def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[str, int]]:
@@ -139,11 +152,3 @@ def _more_parts(batch: int, parts: int, ways: int) -> Iterator[int]:
     for more in (parts * 2**i for i in range(1, 12)):
         if batch % more == 0 and batch // more % ways == 0:
             yield more
-
-
-def _total(config: TrainConfig, model: ModelConfig, sizes: Mapping[str, int], longest: int, fused: bool | None) -> int:
-    """Return the bytes in all; more than any device has where the mesh does not divide the weights."""
-    try:
-        return estimate(config, model, abstract_mesh(**sizes), longest, fused).total
-    except InputError:
-        return 1 << 62

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from jaxrl_sql.algo.updates import micro_batches_of, needs_old_logprobs
 from jaxrl_sql.batch import bucket, first_fit, most_rows
-from jaxrl_sql.config import OptimConfig, TrainConfig, changed
+from jaxrl_sql.config import (
+    GrpoConfig,
+    ModelConfigSection,
+    OptimConfig,
+    RolloutConfig,
+    SamplingConfig,
+    SftConfig,
+    WorkloadSections,
+)
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import Grid, grids_of
 from jaxrl_sql.models.ops.micro_batches import MicroBatches, order_for_parts, row_counts
@@ -28,7 +37,8 @@ class Update(NamedTuple):
 
     Where answers are packed, a prompt of the batch has `packed_rows` rows [R,T] for them, of which each part of a step
     runs as many as `part_rows` says; 0 and none where each answer has a row of its own. `kept_logits`: the bytes of
-    logits that a device keeps. Of `together` prompts in a row the first `schema` tokens run once.
+    logits that a device keeps. Of `together` prompts in a row the first `schema` tokens run once. `keeps_copy`: the
+    phase has a copy of the trained parameters, the KL penalty's reference or the best by the held-out loss.
     """
 
     prompts: int
@@ -43,6 +53,7 @@ class Update(NamedTuple):
     kept_logits: int = KEPT_BYTES
     together: int = 1
     schema: int = 0
+    keeps_copy: bool = False
 
     def cut(self, minibatches: int = 1) -> MicroBatches:
         """Return how so many batches are taken together."""
@@ -98,7 +109,8 @@ class Update(NamedTuple):
 class EngineLoad(NamedTuple):
     """An engine that is asked for `group` completions of each of `questions` prompts in a step, and what it then holds.
 
-    Prompts and completions are of the most tokens, `prompt` and `completion`.
+    Prompts and completions are of the most tokens, `prompt` and `completion`. `ahead`: the rollouts that begin in slots
+    which the last answers leave free.
     """
 
     config: EngineConfig
@@ -107,6 +119,7 @@ class EngineLoad(NamedTuple):
     group: int
     prompt: int
     completion: int
+    ahead: int = 0
 
     @property
     def prefill_shape(self) -> tuple[int, int]:
@@ -131,7 +144,8 @@ class Workload(NamedTuple):
 
     rollout, greedy: what one engine has to do, a copy of the model's where `rollout.mesh` makes copies; updates: made
     on each rollout's batch; scored: how often a batch is scored before them (old policy, reference); batches: the
-    minibatches of a step.
+    minibatches of a step; questions: those of a step; served: the steps that one rollout serves; copies: (replicas,
+    tensor) of the copies that sample.
     """
 
     sft_dataset: Update | None
@@ -140,7 +154,15 @@ class Workload(NamedTuple):
     greedy: EngineLoad
     updates: int
     scored: int
-    batches: int = 1
+    batches: int
+    questions: int
+    served: int
+    copies: tuple[int, int] | None
+
+    @property
+    def learned(self) -> list[Update]:
+        """Return the batches that the run's phases learn."""
+        return [update for update in (self.sft_dataset, self.update) if update is not None]
 
 
 def head_ways(model: ModelConfig, tensor: int) -> int:
@@ -156,9 +178,8 @@ def decode_grids(model: ModelConfig, load: EngineLoad, heads: int) -> tuple[Grid
     return grids_of(sizes.prompt_slots, sizes.group_size, load.config.max_num_seqs, own, per_key, model.head_dim)
 
 
-def longest_answer(config: TrainConfig) -> tuple[str, int]:
+def longest_answer(sampling: SamplingConfig) -> tuple[str, int]:
     """Return (key, tokens) of the longest answer that is sampled to be learned from, all of its turns together."""
-    sampling = config.sampling
     if sampling.turns > 1 and sampling.max_total_tokens > sampling.max_new_tokens:
         return "sampling.max_total_tokens", sampling.max_total_tokens
     return "sampling.max_new_tokens", sampling.max_new_tokens
@@ -170,83 +191,79 @@ def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int])
     return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept)
 
 
-def kv_budget(config: TrainConfig) -> KVBudget | None:
+def kv_budget(rollout: RolloutConfig) -> KVBudget | None:
     """Return the KV blocks that a run's engines may hold, None where they are not found yet."""
-    found = KVBudget(config.rollout.prompt_blocks, config.rollout.completion_blocks, config.rollout.prefix_blocks)
-    return found if found.prompt_blocks and found.completion_blocks else None
+    budget = KVBudget(rollout.prompt_blocks, rollout.completion_blocks, rollout.prefix_blocks)
+    return budget if budget.prompt_blocks and budget.completion_blocks else None
 
 
-def rollout_grid(config: TrainConfig) -> tuple[int, int] | None:
+def rollout_grid(rollout: RolloutConfig) -> tuple[int, int] | None:
     """Return (replicas, tensor) of the copies that answers are sampled from; None where the training mesh samples."""
-    if "x" not in config.rollout.mesh:
+    if "x" not in rollout.mesh:
         return None
-    replicas, tensor = map(int, config.rollout.mesh.split("x"))
+    replicas, tensor = map(int, rollout.mesh.split("x"))
     return replicas, tensor
 
 
-def engine_config(config: TrainConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
+def engine_config(rollout: RolloutConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
     """Return what a run's engine is made for, with prompts of up to `longest` tokens: of so many slots in all.
 
     Of copies (`rollout.mesh`) each has its share of them, and a batch of its own.
     """
-    replicas = (rollout_grid(config) or (1, 1))[0]
+    copies = rollout_grid(rollout)
     return EngineConfig(
-        -(-max_num_seqs // replicas),
+        -(-max_num_seqs // (copies[0] if copies else 1)),
         max_prompt_bucket=longest,
-        budget=kv_budget(config),
-        ways=1 if rollout_grid(config) else ways,
-        attention=config.rollout.attention,
+        budget=kv_budget(rollout),
+        ways=1 if copies else ways,
+        attention=rollout.attention,
     )
 
 
-def with_parts(config: TrainConfig, ways: int) -> TrainConfig:
-    """Return a configuration whose `gradient_accumulation_steps` of 0 are numbers, for a batch cut into `ways`.
+def with_parts(sft: SftConfig, grpo: GrpoConfig, ways: int) -> tuple[SftConfig, GrpoConfig]:
+    """Return the sections with numbers for `gradient_accumulation_steps` of 0, for batches cut into `ways`.
 
-    Where tokens say how much is computed at a time (`grpo.max_tokens_per_device`), it is 1.
+    Where `grpo.max_tokens_per_device` limits the tokens that are computed at a time, it is 1.
     """
-    grpo, sft = config.grpo, config.sft
+    sft_parts = sft.gradient_accumulation_steps or max(sft.databases // ways, 1)
     parts = grpo.gradient_accumulation_steps or int(grpo.max_tokens_per_device > 0)
-    return changed(
-        config,
-        {
-            f"{name}.gradient_accumulation_steps": given or max(rows // ways, 1)
-            for name, given, rows in (
-                ("grpo", parts, grpo.prompts // grpo.minibatches // grpo.questions),
-                ("sft", sft.gradient_accumulation_steps, sft.databases),
-            )
-        },
-    )
+    parts = parts or max(grpo.prompts // grpo.minibatches // grpo.questions // ways, 1)
+    return replace(sft, gradient_accumulation_steps=sft_parts), replace(grpo, gradient_accumulation_steps=parts)
 
 
-def find_workload(config: TrainConfig, longest: int, ways: int) -> Workload:
-    """Return what a run computes with prompts of up to `longest` tokens on a mesh that cuts batches into `ways`."""
-    grpo, sft, width = config.grpo, config.sft, bucket(longest)
+def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: int) -> Workload:
+    """Return what a run computes on a mesh that cuts batches into `ways`."""
+    sft, grpo, sampling, rollout, validation, longest = sections
+    has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits_mib << 20
+    width, answer = bucket(longest), longest_answer(sampling)[1]
     sft_dataset = Update(
         sft.databases, sft.questions, width, bucket(sft.max_completion_tokens),
-        sft.gradient_accumulation_steps, sft.optim, kept_logits=config.model.kept_logits_mib << 20
+        sft.gradient_accumulation_steps, sft.optim, kept_logits=kept_logits, keeps_copy=sft.patience > 0,
     )  # fmt: skip
-    answer = longest_answer(config)[1]
-    micro_batches = micro_batches_of(grpo, ways) if grpo.steps else MicroBatches()
+    micro_batches = micro_batches_of(grpo, ways) if has_grpo else MicroBatches()
     prompts = grpo.prompts // grpo.minibatches
     parts = micro_batches.parts_of(prompts, width, grpo.num_generations, bucket(answer))
+    is_base = model.lora.rank > 0 and not has_sft  # the reference of new adapters
     update = Update(
-        prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim,
-        micro_batches=micro_batches, kept_logits=config.model.kept_logits_mib << 20, together=grpo.questions,
+        prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
+        kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl_coef > 0 and not is_base,
     )  # fmt: skip
-    replicas = (rollout_grid(config) or (1, 1))[0]
-    questions = grpo.prompts * grpo.oversample * grpo.steps_per_generation
-    rollouts = engine_config(config, config.rollout.max_num_seqs, longest, ways)
-    evaluations = engine_config(config, config.validation.max_num_seqs, longest, ways)
-    ahead = config.rollout.ahead
-    has_grpo, is_brought = grpo.steps > 0, config.rollout.exact and grpo.algorithm != "ppo"
+    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.oversample
+    asked_here = -(-questions * grpo.steps_per_generation // (copies[0] if copies else 1))
+    rollouts = engine_config(rollout, rollout.max_num_seqs, longest, ways)
+    evaluations = engine_config(rollout, validation.max_num_seqs, longest, ways)
+    is_brought = rollout.exact and grpo.algorithm != "ppo"
     return Workload(
-        sft_dataset=sft_dataset if sft.steps or sft.epochs else None,
+        sft_dataset=sft_dataset if has_sft else None,
         update=update if has_grpo else None,
-        rollout=_load(rollouts, -(-questions // replicas), grpo.num_generations, answer, ahead) if has_grpo else None,
-        greedy=_load(evaluations, evaluations.max_num_seqs, 1, config.validation.max_new_tokens),
+        rollout=_load(rollouts, asked_here, grpo.num_generations, answer, rollout.ahead) if has_grpo else None,
+        greedy=_load(evaluations, evaluations.max_num_seqs, 1, validation.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
         scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
         batches=grpo.minibatches,
+        questions=questions,
+        served=grpo.steps_per_generation,
+        copies=copies,
     )
 
 
@@ -288,4 +305,4 @@ def _load(config: EngineConfig, questions: int, group: int, completion: int, ahe
     prompt = config.max_prompt_bucket
     groups = (1 + ahead) * questions * -(-group // config.group_size(group))
     sizes = config.sizes(groups, group, prompt, completion)
-    return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion))
+    return EngineLoad(config, sizes, questions, group, bucket(prompt), bucket(completion), ahead)

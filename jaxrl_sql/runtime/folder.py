@@ -1,4 +1,4 @@
-"""The run folder: whether a run may begin or go on there, and the configuration that it keeps.
+"""The run folder: whether a run may begin or resume there, and the configuration that it keeps.
 
 A run that goes on computes what an unbroken one would have, bit for bit, so it refuses other numbers than it began with
 unless they only say how long it goes on, what it shows and keeps, or when it stops.
@@ -11,13 +11,12 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
-from typing import Any
 
-from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
-from jaxrl_sql.config.check import flatten
-from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
+from jaxrl_sql.config import RolloutConfig, RunConfig, TrainConfig, load_config
+from jaxrl_sql.config.check import flatten, values_by_key
+from jaxrl_sql.config.load import Root
+from jaxrl_sql.types import Fields, InputError, JaxrlSqlError, Json, Record
 
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
@@ -47,16 +46,16 @@ class RunFolderError(JaxrlSqlError):
     """A run's folder that can no longer be written: one line, with what is left of the run."""
 
 
-def open_folder(config: TrainConfig, is_first: bool) -> Path:
-    """Make a run's folder, or refuse the one that is there; the first process keeps the configuration in it.
+def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Path:
+    """Make a run's folder, or refuse the one that is there; the first process keeps the configuration, `text`, in it.
 
     Raises InputError for a folder that `check_folder` refuses or that cannot be written.
     """
-    folder = check_folder(config)
+    folder = check_folder(run, values)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
-            keep_config(folder, _with_places_of_begin(folder, config))
+            keep_config(folder, text)
             if not saved_steps(folder):  # of a checkpoint that a kill left incomplete, which orbax removes
                 (folder / LAST_SAVED).unlink(missing_ok=True)
     except OSError as error:
@@ -64,71 +63,72 @@ def open_folder(config: TrainConfig, is_first: bool) -> Path:
     return folder
 
 
-def check_folder(config: TrainConfig) -> Path:
-    """Return a run's folder, which need not be there.
+def check_folder(run: RunConfig, values: Fields) -> Path:
+    """Return a run's folder, which need not be there; `values` are the settings of the run by key.
 
-    Raises InputError for one that holds a run which is not to go on, began with other numbers, or has lost its
+    Raises InputError for one that holds a run which is not to resume, began with other numbers, or has lost its
     checkpoints.
     """
-    folder = Path(config.run.dir)
-    if config.run.resume:
+    folder = Path(run.dir)
+    if run.resume:
         _refuse_lost_checkpoints(folder)
-        _refuse_other_numbers(folder, config)
+        _refuse_other_numbers(folder, values)
     elif _has_steps(folder):
         raise InputError(f"{folder} already holds a run: name another run.dir, or go on with run.resume=true")
     return folder
 
 
-def _with_places_of_begin(folder: Path, config: TrainConfig) -> TrainConfig:
-    """Return a configuration with the `PLACES` of its saved steps: those that it names may hold other things."""
-    if not saved_steps(folder) or not (folder / CONFIG).is_file():
-        return config
-    old = load_config(folder / CONFIG)
-    return changed(config, {key: reduce(getattr, key.split("."), old) for key in PLACES})
+def saved_values(folder: Path) -> Record:
+    """Return the settings by key that the saved steps of a run were made with; none where no step is saved."""
+    has_steps = saved_steps(folder) and (folder / CONFIG).is_file()
+    return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
 
 
-def keep_config(folder: Path, config: TrainConfig) -> None:
+def places_of_begin(run: RunConfig) -> Record:
+    """Return the `PLACES` of a resumed run's saved steps: those that it names now may hold other things."""
+    began = saved_values(Path(run.dir)) if run.resume else {}
+    return {key: began[key] for key in PLACES} if began else {}
+
+
+def keep_config(folder: Path, text: str) -> None:
     """Write a run's configuration to its folder, whole or not at all."""
     scratch = folder / f"{CONFIG}.tmp"
-    scratch.write_text(to_yaml(config), encoding="utf-8")
+    scratch.write_text(text, encoding="utf-8")
     scratch.replace(folder / CONFIG)
 
 
-def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of a resumed run with the date, layout and KV blocks that it found at its start.
+def found_numbers(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
+    """Return by key the date, layout and KV blocks that a resumed run found at its start.
 
-    What the configuration names itself stays as it is.
+    Values that `date` and `rollout` name are left out.
     """
-    folder = Path(config.run.dir)
-    if not config.run.resume or not (folder / CONFIG).is_file():
-        return config
-    began = load_config(folder / CONFIG)
-    config = changed(config, {"data.date": config.data.date or began.data.date})
-    if not saved_steps(folder):
-        return config
-    old, now = began.rollout, config.rollout
-    names = ["mesh"] if now.mesh == "auto" else []
-    if not (now.prompt_blocks and now.completion_blocks):
-        names += [name for name in BLOCKS if not getattr(now, name)]
-    return changed(config, {f"rollout.{name}": getattr(old, name) for name in names})
+    folder = Path(run.dir)
+    if not run.resume or not (folder / CONFIG).is_file():
+        return {}
+    began = values_by_key(load_config(TrainConfig, folder / CONFIG))
+    names = [] if date else ["data.date"]
+    if saved_steps(folder):
+        names += ["rollout.mesh"] if rollout.mesh == "auto" else []
+        if not (rollout.prompt_blocks and rollout.completion_blocks):
+            names += [f"rollout.{name}" for name in BLOCKS if not getattr(rollout, name)]
+    return {name: began[name] for name in names}
 
 
-def resumed_config(folder: Path, overrides: list[str]) -> TrainConfig:
-    """Return the configuration of the run in a folder, to go on with, and `key.sub=value` on top."""
+def resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
+    """Return the configuration of the run in a folder, to resume it, with `key.sub=value` on top."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"--resume {folder}: no {CONFIG} there, so no run that could go on")
-    began = dataclasses.asdict(load_config(folder / CONFIG))
-    return load_config(None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
+    began = dataclasses.asdict(load_config(root, folder / CONFIG))
+    return load_config(root, None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
 
 
-def refuse_edited(folder: Path, saved: Fields, now: TrainConfig) -> None:
-    """Raise InputError where a run's configuration is no longer the one that a checkpoint was saved with.
+def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
+    """Raise InputError where a run's settings by key are no longer those that a checkpoint was saved with.
 
     How a batch is cut into parts may depend on the number of devices.
     """
-    known = dict(flatten(dataclasses.asdict(now)))
-    old = changed(now, {key: value for key, value in flatten(saved) if key in known and not key.endswith(_PARTS)})
-    differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes(old, now)]
+    began = {key: value for key, value in flatten(saved) if key in now and not key.endswith(_PARTS)}
+    differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **began}, now)]
     if differ:
         raise InputError(
             f"{folder / CONFIG}: the newest checkpoint was saved with {', '.join(differ)}: put the file back as it was"
@@ -216,12 +216,10 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
         )
 
 
-def _refuse_other_numbers(folder: Path, config: TrainConfig) -> None:
+def _refuse_other_numbers(folder: Path, values: Fields) -> None:
     """Raise InputError that names the keys which are not as the saved steps were made with."""
-    if not saved_steps(folder) or not (folder / CONFIG).is_file():
-        return
-    old = load_config(folder / CONFIG)
-    others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, config)]
+    old = saved_values(folder)
+    others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, values)]
     if others:
         raise InputError(
             f"{folder}: the run did not begin with {', '.join(others)}; a run that goes on repeats what an unbroken "
@@ -229,30 +227,30 @@ def _refuse_other_numbers(folder: Path, config: TrainConfig) -> None:
         )
 
 
-def _changes(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
+def _changes(old: Fields, new: Fields) -> Iterator[tuple[str, Json, Json]]:
     """Yield (key, old value, new value) of what would change what a run computes."""
-    now = dict(flatten(dataclasses.asdict(new)))
-    for key, was in flatten(dataclasses.asdict(old)):
-        if was != now[key] and not _is_free(key, old) and not _is_only_longer(key, old, new):
-            yield key, was, now[key]
+    for key, was in old.items():
+        if was != new[key] and not _is_free(key, old) and not _is_only_longer(key, old, new):
+            yield key, was, new[key]
 
 
-def _is_free(key: str, old: TrainConfig) -> bool:
+def _is_free(key: str, old: Fields) -> bool:
     """Return whether a key has no part in what a run computes; how often it evaluates may have one."""
-    if key == "sft.eval_every" and old.sft.patience:
+    if key == "sft.eval_every" and old["sft.patience"]:
         return False
-    if key in {"validation.every", "run.keep_best", "run.best_by"} and old.second_stage.steps:
+    if key in {"validation.every", "run.keep_best", "run.best_by"} and old["second_stage.steps"]:
         return False
     return key.startswith(FREE) or key in PLACES
 
 
-def _is_only_longer(key: str, old: TrainConfig, new: TrainConfig) -> bool:
+def _is_only_longer(key: str, old: Fields, new: Fields) -> bool:
     """Return whether another number of steps changes nothing before the end: a schedule may look at the end."""
     if key == "grpo.steps":  # with rollout.ahead its last rollout begins none
-        return not new.rollout.ahead and new.grpo.optim.schedule == "constant" and not old.second_stage.steps
+        is_constant = new["grpo.optim.schedule"] == "constant"
+        return is_constant and not new["rollout.ahead"] and not old["second_stage.steps"]
     return (
         key == "sft.steps"
-        and not old.sft.patience
-        and new.sft.optim.schedule == "constant"
-        and not (old.grpo.steps or new.grpo.steps)
+        and not old["sft.patience"]
+        and new["sft.optim.schedule"] == "constant"
+        and not (old["grpo.steps"] or new["grpo.steps"])
     )

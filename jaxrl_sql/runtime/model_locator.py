@@ -10,13 +10,30 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from jaxrl_sql.config import DataConfig, TrainConfig, changed, load_config, shipped
+from jaxrl_sql.config import (
+    DataConfig,
+    ModelConfigSection,
+    SamplingConfig,
+    TrainConfig,
+    ValidationConfig,
+    changed,
+    load_config,
+    shipped,
+)
+from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
 from jaxrl_sql.runtime.journal import begun_with
 from jaxrl_sql.types import InputError, Record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
 
 MODEL = "model"
 TEMPLATE = "prompt.jinja"
@@ -44,6 +61,23 @@ ASKED_TOO: Mapping[str, tuple[str, ...]] = {
 """What of other sections than `data` says how a model is asked, which `defaults_for` reads."""
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """The settings of a run that decide how its model is built and asked."""
+
+    recipe: str
+    data: DataConfig
+    model: ModelConfigSection
+    sampling: SamplingConfig
+    validation: ValidationConfig
+
+
+def read_trained(path: Path) -> TrainedModel:
+    """Read how a model is asked from the configuration of its run, or from the file in its folder."""
+    config = load_config(TrainConfig, path)
+    return TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation)
+
+
 def asked_by(data: DataConfig) -> Record:
     """Return what of the section `data` says how a question is put to a model, and where shown examples come from."""
     left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
@@ -69,10 +103,10 @@ def files_identity(path: str | Path) -> str:
     return whole.hexdigest()
 
 
-def find_model(given: str) -> tuple[Path, TrainConfig | None]:
+def find_model(given: str) -> tuple[Path, Path | None]:
     """Return where the weights of a run folder, its `model/`, a Hugging Face folder or a GGUF file are, and the run.
 
-    The run is its configuration, None where there is none. A name of the hub is returned as it is: see `fetched`.
+    The run is its folder, None where there is none. A name of the hub is returned as it is: see `fetched`.
     Raises InputError for a path that is none of these.
     """
     path = shipped(given)
@@ -85,36 +119,35 @@ def find_model(given: str) -> tuple[Path, TrainConfig | None]:
             raise InputError(
                 f"model {given}: the run has no {MODEL}/ yet; `jaxrl-sql export {given} --step N` writes a checkpoint's"
             )
-        return path / MODEL, load_config(path / CONFIG)
-    beside = path.resolve().parent / CONFIG
-    if path.resolve().name == MODEL and beside.is_file():
-        return path, load_config(beside)
-    return path, None
+        return path / MODEL, path
+    run = path.resolve().parent
+    return path, run if path.resolve().name == MODEL and (run / CONFIG).is_file() else None
 
 
-def find_asked(given: str) -> tuple[Path, TrainConfig | None]:
-    """Return where a model's weights are, as `find_model` does, and its run's configuration, or what its folder says.
+def find_asked(given: str) -> tuple[Path, TrainedModel | None]:
+    """Return where a model's weights are, as `find_model` does, and how it is asked, by its run or its folder.
 
-    Of a model of the hub that much is fetched. Raises InputError for what is no model, and cannot be fetched.
+    Of a model of the hub that file is fetched. Raises InputError for what is no model, and cannot be fetched.
     """
     path, run = find_model(given)
     if run is not None:
-        return path, run
+        return path, read_trained(run / CONFIG)
     folder = fetch(given, with_weights=False) if is_hub_name(given) else path
     if not (folder / ASKED).is_file():
         return path, None
-    config = load_config(folder / ASKED)
+    trained = read_trained(folder / ASKED)
     own = folder / TEMPLATE
-    return path, changed(config, {"data.template": str(own)}) if config.data.template == TEMPLATE else config
+    return path, changed(trained, {"data.template": str(own)}) if trained.data.template == TEMPLATE else trained
 
 
-def fetched(config: TrainConfig, with_weights: bool = True) -> TrainConfig:
-    """Return the configuration with folders where `model.checkpoint` and `data.tokenizer` are names of the hub.
+def fetched(config: Settings, with_weights: bool = True) -> Settings:
+    """Return the settings of a command with folders for `model.checkpoint` and `data.tokenizer` of the hub.
 
     Raises InputError for what cannot be fetched.
     """
-    checkpoint = "" if config.model.shape else config.model.checkpoint  # a plan has no use for both
-    named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer": (config.data.tokenizer, False)}
+    values = values_by_key(config)
+    checkpoint = "" if values.get("model.shape") else values.get("model.checkpoint", "")  # a plan has no use for both
+    named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer": (values["data.tokenizer"], False)}
     return changed(config, {key: str(fetch(*asked)) for key, asked in named.items() if is_hub_name(asked[0])})
 
 
@@ -150,25 +183,25 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-def with_date(config: TrainConfig, journal: Path) -> TrainConfig:
-    """Return the configuration with the one date of all prompts that a command asks a checkpoint in a chat.
+def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
+    """Return the section `data` with the one date of all prompts that a command asks a checkpoint in a chat.
 
     That is `data.date`, else the date of the journal that is continued, else of the model's training, else today's.
     """
-    if config.data.date or config.data.prompt != "chat" or not config.model.checkpoint:
-        return config
-    run = find_asked(config.model.checkpoint)[1]
-    date = begun_with(journal).get("data.date") or (run.data.date if run else "") or today()
-    return changed(config, {"data.date": date})
+    if data.date or data.prompt != "chat" or not checkpoint:
+        return data
+    trained = find_asked(checkpoint)[1]
+    date = begun_with(journal).get("data.date") or (trained.data.date if trained else "") or today()
+    return dataclasses.replace(data, date=date)
 
 
-def asked_otherwise(config: TrainConfig, run: TrainConfig) -> list[str]:
-    """Return in which settings a command asks a model otherwise than the run that trained it did, one a line."""
+def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
+    """Return each setting by which a command's prompts differ from those of the model's training, one per line."""
     now, then = (
-        {"recipe": one.recipe} | {f"data.{name}": value for name, value in asked_by(one.data).items()}
-        for one in (config, run)
+        {"recipe": name} | {f"data.{key}": value for key, value in asked_by(section).items()}
+        for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
     heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another
-    heard -= set() if run.data.date else {"data.date"}
+    heard -= set() if trained.data.date else {"data.date"}
     differ = (name for name in then if name in heard and now[name] != then[name])
     return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

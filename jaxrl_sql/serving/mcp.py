@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served
 from jaxrl_sql.inference.ask import Asker, database_of, log_line
 from jaxrl_sql.runtime.plain import exact
@@ -185,7 +185,8 @@ def make_server(database: Database, asker: Asker | None) -> Any:
 @contextmanager
 def opened_database(
     name: str,
-    config: TrainConfig,
+    config: ExecutorConfig,
+    hide: Sequence[str] = (),
     *,
     stand_in: Path | None = None,
     leave_out: Sequence[str] = (),
@@ -193,14 +194,14 @@ def opened_database(
     report: Callable[[str], object] = log_line,
 ) -> Iterator[Database]:
     """Open a database, a SQLite file or a server's URL; raises InputError where it cannot be read."""
-    with make_executor(config.executor, config.data.hide) as executor:
-        database = Database(name, stand_in, executor, max_rows, leave_out, config.data.hide, report)
+    with make_executor(config, hide) as executor:
+        database = Database(name, stand_in, executor, max_rows, leave_out, hide, report)
         try:
             outcome = executor.execute(database.address, "SELECT 1")
         except ExecutorError as error:
             raise InputError(f"--db: {error}") from error
         if outcome.status != "ok":
             raise InputError(f"--db: {outcome.status}: {outcome.error or ''}")
-        if leave_out or config.data.hide:
+        if leave_out or hide:
             database.schema(None)  # an unknown name fails before a client is served
         yield database

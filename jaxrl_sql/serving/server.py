@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateSettings, ExecutorConfig, TrainConfig, load_config
 from jaxrl_sql.inference.policy_client import open_policy_client
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.models.lora import load_adapters, policy_params
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
@@ -23,17 +23,18 @@ NEEDED = "serving needs the packages starlette, uvicorn and pydantic: pip instal
 
 
 def serve(
-    config: TrainConfig,
-    name: str,
-    adapters: Sequence[tuple[str, Path]],
+    opening: AbstractContextManager[Mapping[str, Engine]],
+    dates: Mapping[str, str],
+    max_new_tokens: int,
     host: str,
     port: int,
     queue: int,
     announce: Callable[[str], object],
 ) -> None:
-    """Serve a model by its `name`, with adapters by theirs, until Ctrl-C or SIGTERM.
+    """Serve engines by their names, as `open_engines` opens them, until Ctrl-C or SIGTERM.
 
-    `announce` gets a line with the address when the server listens; `queue` requests may wait.
+    `dates` are those of chats by the engine's name; a request without a limit gets `max_new_tokens`. `announce` gets a
+    line with the address when the server listens; `queue` requests may wait.
     """
     try:
         import uvicorn  # noqa: PLC0415 - an optional package
@@ -44,12 +45,11 @@ def serve(
         raise InputError(NEEDED) from error
     with (
         _listening(host, port) as listener,
-        open_engines(config, adapters, name) as engines,
+        opening as engines,
         (batcher := Batcher(engines, queue)).running(),
     ):
         address, port = listener.getsockname()[:2]
-        dates = {name: config.data.date} | {label: date_of(folder) or config.data.date for label, folder in adapters}
-        app = make_app(batcher, config.evaluate.max_new_tokens, ip_address(address).is_loopback, dates)
+        app = make_app(batcher, max_new_tokens, ip_address(address).is_loopback, dates)
         settings = uvicorn.Config(
             app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, lifespan="off"
         )
@@ -59,15 +59,16 @@ def serve(
 
 
 @contextmanager
-def open_engines(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name: str) -> Iterator[dict[str, Any]]:
+def open_engines(
+    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, name: str, adapters: Sequence[tuple[str, Path]]
+) -> Iterator[dict[str, Engine]]:
     """Open a model and its adapters, and yield their engines by name; they share the model's weights.
 
     Raises InputError for what cannot be read, and for a name that is given twice.
     """
-    cfg = config.evaluate
     with (
-        make_executor(config.executor, config.data.hide) as executor,
-        open_policy_client(config, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
+        make_executor(limits, policy.data.hide) as executor,
+        open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
     ):
         base = client.engine
         if not isinstance(base, Engine):
@@ -87,7 +88,7 @@ def open_engines(config: TrainConfig, adapters: Sequence[tuple[str, Path]], name
 def date_of(adapters: Path) -> str:
     """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
     with suppress(InputError):
-        return load_config(adapters.resolve().parent / RUN_CONFIG).data.date
+        return load_config(TrainConfig, adapters.resolve().parent / RUN_CONFIG).data.date
     return ""
 
 

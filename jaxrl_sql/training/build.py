@@ -29,6 +29,7 @@ from jaxrl_sql.planning.workload import engine_config, rollout_grid
 from jaxrl_sql.rollout import AnyEngine
 from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
+from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.training.model_card import keep_asked
 from jaxrl_sql.training.session import Session
 
@@ -89,9 +90,9 @@ def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTr
 
 def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
-    config = engine_config(s.config, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
+    config = engine_config(s.config.rollout, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
     config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.ends)
-    return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config))
+    return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
 
 
 def make_client(s: Session, engine: AnyEngine) -> PolicyClient:
@@ -118,7 +119,11 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
             ends=s.ends,
         )
         if is_first():
-            keep_asked(folder, s.config)
+            config = s.config
+            keep_asked(
+                folder,
+                TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation),
+            )
             seal_weights(folder)
         if isinstance(adapters := policy_part(trainable), Adapters):
             save_adapters(s.folder / "adapters", s.model, adapters, source)

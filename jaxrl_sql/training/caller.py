@@ -9,7 +9,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.fingerprint import digest_of
 from jaxrl_sql.inference.questions import PassedQuestions
 from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
@@ -46,24 +46,24 @@ class CallerInputs(NamedTuple):
         train = None if self.examples is None else benchmark_of(self.examples, TRAIN)
         return PassedQuestions(train, evals)
 
-    def config(self, config: TrainConfig) -> TrainConfig:
-        """Return the configuration with names for the passed examples, which a run's folder keeps.
+    def names(self, data: DataConfig, run: str) -> dict[str, Any]:
+        """Return by key the names of the passed examples, which the folder `run` keeps in its configuration.
 
         Raises InputError for a setting that needs a folder of questions, and for a run that was begun with passed
         examples and has none now.
         """
         values: dict[str, Any] = {} if self.evals is None else {"data.evals": list(self.evals)}
-        if self.examples is None and (config.data.dir, config.data.train) == (DIR, TRAIN) and not Path(DIR).exists():
-            raise InputError(f"{config.run.dir}: its questions were passed in Python: {_resume_call('examples')}")
+        if self.examples is None and (data.dir, data.train) == (DIR, TRAIN) and not Path(DIR).exists():
+            raise InputError(f"{run}: its questions were passed in Python: {_resume_call('examples')}")
         if self.examples is not None:
             values.setdefault("data.evals", [])
-            if config.data.shots:
-                raise InputError(f"examples: data.shots={config.data.shots} needs the training questions in a folder")
+            if data.shots:
+                raise InputError(f"examples: data.shots={data.shots} needs the training questions in a folder")
             values |= {"data.source": "folder", "data.dir": DIR, "data.train": TRAIN}
-        train = values.get("data.train", config.data.train)
+        train = values.get("data.train", data.train)
         if train in (self.evals or ()):
             raise InputError(f"evals: {train} is the name of the training set: choose another")
-        return changed(config, values)
+        return values
 
     def resume_advice(self, folder: Path) -> str:
         """Return how the run in a folder is resumed: by the command's option, or with the same values in Python."""

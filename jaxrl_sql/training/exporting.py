@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import ModelConfig, load_checkpoint, load_tokenizer, save_checkpoint
@@ -22,7 +21,7 @@ from jaxrl_sql.models.formats.hf import hf_tensors, read_tensors, stop_tokens
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.runtime.folder import CHECKPOINTS, CONFIG, saved_steps
 from jaxrl_sql.runtime.hub import ASKED
-from jaxrl_sql.runtime.model_locator import TEMPLATE, find_asked, find_model
+from jaxrl_sql.runtime.model_locator import TEMPLATE, TrainedModel, find_asked, find_model, read_trained
 from jaxrl_sql.runtime.tokenizer_files import misreading_class
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.inputs import base_inputs, file_inputs, refuse_other_inputs
@@ -33,17 +32,16 @@ from jaxrl_sql.types import InputError
 class Exported(NamedTuple):
     """A model to export: its shape, its weights (None: they are read from `source`), and where it comes from.
 
-    `config` is its run's, `asked` how it is asked; None where that is not known. `others`: whose weights `params`, a
-    mean, holds beside its own.
+    `run` is the folder of its run, `trained` how it is asked; None where that is not known. `others` are the models
+    whose weights are in `params`, a mean, too.
     """
 
     model: ModelConfig
     params: Any
     tokenizer: Any
     source: Path | None
-    config: TrainConfig | None
     run: Path | None
-    asked: TrainConfig | None
+    trained: TrainedModel | None
     others: tuple[Path, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -73,40 +71,41 @@ def of_step(run: Path, step: int) -> Exported:
     """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
     if not (run / CONFIG).is_file():
         raise InputError(f"{run}: no {CONFIG} there, so it is no run folder; --step is for runs")
-    config = load_config(run / CONFIG)
-    if config.model.lora.rank:
+    trained = read_trained(run / CONFIG)
+    data, base = trained.data, trained.model
+    if base.lora.rank:
         raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
-    own, named = run / "tokenizer", config.data.tokenizer or config.model.checkpoint
-    tokenizer = load_tokenizer(named or (own if own.exists() else Path(config.data.dir) / "tokenizer"))
+    own, named = run / "tokenizer", data.tokenizer or base.checkpoint
+    tokenizer = load_tokenizer(named or (own if own.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))
         began = checkpoints.host(step)["run"]["inputs"]
-    if config.model.frozen:
-        if not config.model.checkpoint:
+    if base.frozen:
+        if not base.checkpoint:
             raise InputError(f"{run}: its checkpoints lack model.frozen; without --step its model/ is exported, whole")
-        refuse_other_inputs(run, base_inputs(began), base_inputs(file_inputs(config)))
-        config_of_base, base = load_checkpoint(config.model.checkpoint, config.model.dtype)
-        params = joined(params, split(base, config_of_base, config.model.frozen)[1])
-    source = Path(config.model.checkpoint) if config.model.checkpoint else None
-    return Exported(model_config(config, tokenizer), params, tokenizer, source, config, run, config)
+        now = file_inputs(trained.recipe, data, base.checkpoint)
+        refuse_other_inputs(run, base_inputs(began), base_inputs(now))
+        shape, weights = load_checkpoint(base.checkpoint, base.dtype)
+        params = joined(params, split(weights, shape, base.frozen)[1])
+    source = Path(base.checkpoint) if base.checkpoint else None
+    return Exported(model_config(base, tokenizer), params, tokenizer, source, run, trained)
 
 
 def of_model(given: str) -> Exported:
     """Open the model of a run's end or of a folder; raises InputError for what is neither."""
-    source, config = _folder_of(given)
-    run = source.resolve().parent if config is not None else None
-    asked = config or find_asked(given)[1]
-    return Exported(load_model_config(source), None, load_tokenizer(source), source, config, run, asked)
+    source, run = _folder_of(given), find_model(given)[1]
+    run = run.resolve() if run is not None else None
+    return Exported(load_model_config(source), None, load_tokenizer(source), source, run, find_asked(given)[1])
 
 
-def _folder_of(given: str) -> tuple[Path, TrainConfig | None]:
-    source, config = find_model(given)
+def _folder_of(given: str) -> Path:
+    source = find_model(given)[0]
     if not source.exists():
         raise InputError(f"{given}: no such folder here; a model of the hub is exported from the folder it lies in")
     refuse_damaged_weights(source)
-    return source, config
+    return source
 
 
 def averaged(one: Exported, others: Sequence[str]) -> Exported:
@@ -117,7 +116,7 @@ def averaged(one: Exported, others: Sequence[str]) -> Exported:
     """
     params = one.params if one.params is not None else load_checkpoint(str(one.source), "float32")[1]
     mean = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    sources = tuple(_folder_of(given)[0] for given in others)
+    sources = tuple(map(_folder_of, others))
     for count, (given, source) in enumerate(zip(others, sources, strict=True), start=2):
         model, params = load_checkpoint(source, "float32")
         shapes = [jax.tree.map(np.shape, tree) for tree in (params, mean)]
@@ -158,7 +157,9 @@ def export(
         raise InputError(f"--out {out}: is the model itself; name another folder")
     params = one.params if one.params is not None else load_checkpoint(str(one.source), dtype)[1]
     # A model that others trained ends as its files say.
-    ends = ends_of_generation(one.config, one.tokenizer) if one.config is not None else ()
+    ends: tuple[int, ...] = ()
+    if one.run is not None and one.trained is not None:
+        ends = ends_of_generation(one.trained.data, one.trained.model.checkpoint, one.tokenizer)
     remove_earlier(out, one.source)
     save_checkpoint(out, one.model, params, one.tokenizer, dtype=dtype, source=one.source, ends=ends)
     if named := misreading_class(out, one.tokenizer):
@@ -166,8 +167,8 @@ def export(
             f"{out}: AutoTokenizer of the installed transformers takes its class {named}, which cuts text otherwise "
             "than tokenizer.json: load the tokenizer by PreTrainedTokenizerFast.from_pretrained"
         )
-    if one.asked is not None:
-        keep_asked(out, one.asked)
+    if one.trained is not None:
+        keep_asked(out, one.trained)
     written = [out]
     if gguf:
         path = gguf_path(out, gguf)
@@ -181,7 +182,7 @@ def export(
                 "ids, or it reads prompts otherwise than the model was taught"
             )
         written.append(path)
-    written.append(write_card(out, one.config, one.run, step, tuple(map(str, one.others))))
+    written.append(write_card(out, one.run, step, tuple(map(str, one.others))))
     return written
 
 

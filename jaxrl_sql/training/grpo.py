@@ -31,7 +31,6 @@ from jaxrl_sql.algo.updates import (
     micro_batches_of,
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
@@ -42,11 +41,10 @@ from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
 from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows, with_schemas_once
 from jaxrl_sql.training.build import export_model, make_engine, make_optimizer, make_params, make_policy
-from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
-from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, score, tell_end
+from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, score, tell_end
 from jaxrl_sql.training.session import Session
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage, has_risen
@@ -112,39 +110,38 @@ class GrpoPhase:
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
 
 
-def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
+def train(s: Session) -> int:
     """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    with open_run(config, caller) as s:
-        config = s.config  # epochs are steps by now
-        begin, first = s.resume_step(), config.sft.steps
-        trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)
-        if s.stop:
+    config = s.config  # epochs are steps by now
+    begin, first = s.resume_step(), config.sft.steps
+    trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)
+    if s.stop:
+        return s.stopped()
+    progress = Progress()
+    if config.grpo.algorithm == "ppo":
+        trainable = add_value_head(trainable, s.model, s.mesh)
+    if begin <= first:
+        progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
+        if s.agree_to_stop():
             return s.stopped()
-        progress = Progress()
-        if config.grpo.algorithm == "ppo":
-            trainable = add_value_head(trainable, s.model, s.mesh)
-        if begin <= first:
-            progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
-            if s.agree_to_stop():
-                return s.stopped()
-            progress.history.append([first, score(s, progress.before)])
-        stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
-        phase = open_stage(s, stage, trainable, frozen, progress, begin)
+        progress.history.append([first, score(s, progress.before)])
+    stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
+    phase = open_stage(s, stage, trainable, frozen, progress, begin)
+    if not run_phase(s, phase, begin):
+        return s.stopped()
+    if config.second_stage.steps:
+        phase = open_second_stage(s, phase, begin)
         if not run_phase(s, phase, begin):
             return s.stopped()
-        if config.second_stage.steps:
-            phase = open_second_stage(s, phase, begin)
-            if not run_phase(s, phase, begin):
-                return s.stopped()
-        state, before = phase.state, phase.progress.before
-        after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
-        if not after:
-            return s.stopped()
-        export_model(s, state.trainable, frozen)
-        for name in s.evals:
-            old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
-            s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
-        tell_end(s)
+    state, before = phase.state, phase.progress.before
+    after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
+    if not after:
+        return s.stopped()
+    export_model(s, state.trainable, frozen)
+    for name in s.evals:
+        old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
+        s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+    tell_end(s)
     return 0
 
 
@@ -187,7 +184,7 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool
     phase.engine.params = None  # the updates donate them
     phase.engine.release()  # and may have the KV cache's memory
     progress.cursor = found.cursor
-    longest, chosen = longest_answer(s.config)[1], found.chosen
+    longest, chosen = longest_answer(s.config.sampling)[1], found.chosen
     if grpo.packing:
         size, micro_batches = grpo.prompts // grpo.minibatches, micro_batches_of(grpo, batch_ways(s.mesh.shape))
         groups = [group.trajectories for group in chosen]
@@ -219,7 +216,7 @@ def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
 def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
-    longest = grpo.max_completion_tokens or longest_answer(s.config)[1]
+    longest = grpo.max_completion_tokens or longest_answer(s.config.sampling)[1]
     grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import DataConfig
 from jaxrl_sql.inference.fingerprint import digest_of, digests
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.text2sql.prompts.template import template_file
@@ -28,12 +28,12 @@ _WEIGHTS = re.compile(r".*\.(safetensors|safetensors\.index\.json|gguf)")
 _READERS = 8
 
 
-def file_inputs(config: TrainConfig) -> dict[str, str]:
-    """Return the hash of each file of the base model and the tokenizer, and of other named files, by key and name.
+def file_inputs(recipe: str, data: DataConfig, base: str) -> dict[str, str]:
+    """Return the hash of each file of the `base` model and the tokenizer, and of other named files, by key and name.
 
     A folder that was moved has the same ones; a file that is not there has none.
     """
-    files = dict(_files(config))
+    files = dict(_files(recipe.rpartition(":")[0], data, base))
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(files, pool.map(_hash, files.values()), strict=True))
 
@@ -59,9 +59,8 @@ def refuse_other_inputs(folder: Path, began: Mapping[str, str], now: Mapping[str
         )
 
 
-def _files(config: TrainConfig) -> Iterator[tuple[str, Path]]:
+def _files(recipe: str, data: DataConfig, base: str) -> Iterator[tuple[str, Path]]:
     """Yield (key, file) of each existing file that the settings name."""
-    data, base, recipe = config.data, config.model.checkpoint, config.recipe.rpartition(":")[0]
     synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
     places: Sequence[tuple[str, str | Path]] = (
         ("model.checkpoint", base),

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import MeshConfig, TrainConfig, load_config
 from jaxrl_sql.types import InputError
 
 GRACE_S = 300
@@ -48,7 +48,7 @@ def train_command(launch: LaunchOptions) -> list[str]:
     return [*shlex.split(launch.program), "train", *files, *launch.overrides, "mesh.processes=0", "run.resume=true"]
 
 
-def slurm(launch: LaunchOptions, config: TrainConfig) -> str:
+def slurm(launch: LaunchOptions, run: str) -> str:
     """Return a batch script: a task a host unless `--tasks` says more, queued again until the model is there."""
     asks = [
         f"--job-name={launch.name}", f"--nodes={launch.hosts}", f"--ntasks-per-node={launch.tasks}",
@@ -66,7 +66,7 @@ cancelled=
 trap 'cancelled=1' TERM
 srun --kill-on-bad-exit=1 {shlex.join(train_command(launch))}
 code=$?
-if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{config.run.dir}/model/config.json")} ]; then
+if [ $code -ne 0 ] || [ -n "$cancelled" ] || [ -e {shlex.quote(f"{run}/model/config.json")} ]; then
     exit $code
 fi
 # It was asked to stop before its end, and goes on in its next turn.
@@ -74,7 +74,7 @@ scontrol requeue "$SLURM_JOB_ID"
 """
 
 
-def jobset(launch: LaunchOptions, config: TrainConfig) -> str:
+def jobset(launch: LaunchOptions, run: str) -> str:
     """Return a JobSet: an indexed job of a pod a host, which is started again as a whole when a pod of it fails."""
     if not launch.image:
         raise InputError("--image is missing: the container image that holds jaxrl-sql and its JAX")
@@ -82,7 +82,7 @@ def jobset(launch: LaunchOptions, config: TrainConfig) -> str:
         raise InputError(
             "--claim is missing: the persistent volume claim that all pods mount at the folder of --folder"
         )
-    done = shlex.quote(f"{config.run.dir}/model/config.json")
+    done = shlex.quote(f"{run}/model/config.json")
     # A pod that saved and ended before its run did is no success: a failure starts the set again.
     run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
     # The name that a headless service gives to the pod of index 0.
@@ -135,12 +135,12 @@ def jobset(launch: LaunchOptions, config: TrainConfig) -> str:
     return f"{comment}\n{yaml.safe_dump(whole, sort_keys=False)}"
 
 
-def tpu_vm(launch: LaunchOptions, config: TrainConfig) -> str:
+def tpu_vm(launch: LaunchOptions, run: str) -> str:
     """Return a script that starts the run on all hosts of a Cloud TPU VM, and again after a preemption."""
     hosts = launch.hosts
     if not (launch.accelerator and launch.zone):
         raise InputError("--accelerator and --zone are missing, as in --accelerator v5p-64 --zone us-east5-a")
-    done, image = shlex.quote(f"{config.run.dir}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
+    done, image = shlex.quote(f"{run}/model/config.json"), launch.image or "tpu-ubuntu2204-base"
     run = f"cd {shlex.quote(launch.folder)} && {shlex.join(train_command(launch))} && test -e {done}"
     return f"""#!/bin/bash
 # Run it where gcloud is signed in. It makes a spot TPU VM of {hosts} hosts and starts the run on all, again after
@@ -167,7 +167,7 @@ done
 """
 
 
-FORMS: Mapping[str, Callable[[LaunchOptions, TrainConfig], str]] = {
+FORMS: Mapping[str, Callable[[LaunchOptions, str], str]] = {
     "slurm": slurm,
     "jobset": jobset,
     "tpu-vm": tpu_vm,
@@ -176,7 +176,7 @@ FORMS: Mapping[str, Callable[[LaunchOptions, TrainConfig], str]] = {
 
 def launch_file(launch: LaunchOptions) -> str:
     """Return the file; raises InputError for a configuration or options that no run could be started with."""
-    config = load_config(launch.files, launch.overrides)
+    config = load_config(TrainConfig, launch.files, launch.overrides)
     if launch.hosts < 1 or launch.tasks < 1 or launch.chips < 0:
         raise InputError(f"--hosts {launch.hosts} --tasks {launch.tasks} --chips {launch.chips}: at least 1, 1 and 0")
     name = launch.name or re.sub(r"[^a-z0-9]+", "-", Path(config.run.dir).name.lower()).strip("-")
@@ -193,13 +193,13 @@ def launch_file(launch: LaunchOptions) -> str:
     if named not in (0, 1, processes):
         raise InputError(f"mesh.processes={named}: {launch.hosts} hosts start {processes}: leave it out")
     if launch.chips:
-        _check_mesh(config, launch.hosts * launch.chips)
-    return FORMS[launch.form](replace(launch, name=name), config)
+        _check_mesh(config.mesh, launch.hosts * launch.chips)
+    return FORMS[launch.form](replace(launch, name=name), config.run.dir)
 
 
-def _check_mesh(config: TrainConfig, chips: int) -> None:
+def _check_mesh(mesh: MeshConfig, chips: int) -> None:
     """Raise InputError for a mesh that so many chips do not make up."""
-    sizes = [config.mesh.data, config.mesh.fsdp, config.mesh.tensor]
+    sizes = [mesh.data, mesh.fsdp, mesh.tensor]
     known = 1
     for size in sizes:
         known *= max(size, 1)

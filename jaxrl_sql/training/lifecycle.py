@@ -24,9 +24,10 @@ import numpy as np
 
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import drop_programs
 from jaxrl_sql.rollout import NotFiniteError
-from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, saved_steps, with_found_numbers
+from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, found_numbers, saved_steps
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.runtime.progress import duration
@@ -106,8 +107,8 @@ def dry_run(config: TrainConfig) -> int:
 
     The run's folder is looked at and left as it is. What is refused here, the run would refuse.
     """
-    config = with_found_numbers(config)
-    folder = check_folder(config)
+    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    folder = check_folder(config.run, values_by_key(config))
     with TemporaryDirectory() as scratch:
         elsewhere = {
             "run.dir": f"{scratch}/{folder.name}",

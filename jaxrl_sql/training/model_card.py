@@ -6,6 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import Run, load_run, names
+from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, license_of, repo_of
-from jaxrl_sql.runtime.model_locator import ASKED_TOO, TEMPLATE, asked_by, find_model
+from jaxrl_sql.runtime.model_locator import ASKED_TOO, TEMPLATE, TrainedModel, asked_by, find_model
 from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.prompts.template import template_file, template_names
 from jaxrl_sql.types import InputError
@@ -28,45 +30,43 @@ _LONGEST_LINEAGE = 9
 _HASHED = (".safetensors", ".gguf", ".json", ".jinja", ".yaml")
 
 
-def keep_asked(folder: Path, config: TrainConfig) -> None:
+def keep_asked(folder: Path, trained: TrainedModel) -> None:
     """Write to a model's folder how it is asked: recipe, prompt, stops, turns and lengths, as its run had them.
 
     `model_locator.find_asked` reads it. No path of this machine goes along: a template of one's own is copied, and of a
     recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
     """
-    data = asked_by(config.data) | {"tokenizer": ""}
+    data = asked_by(trained.data) | {"tokenizer": ""}
     data |= {name: Path(data[name]).name for name in ("dir", "include_ids", "synonyms") if name in data}
     if data["template"] and data["template"] not in template_names():
         shutil.copyfile(template_file(data["template"]), folder / TEMPLATE)
         data["template"] = TEMPLATE
-    place, colon, name = config.recipe.rpartition(":")
-    kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else config.recipe, "data": data}
+    place, colon, name = trained.recipe.rpartition(":")
+    kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
     for section, fields in ASKED_TOO.items():
-        kept[section] = {name: getattr(getattr(config, section), name) for name in fields}
+        kept[section] = {name: getattr(getattr(trained, section), name) for name in fields}
     comment = "# How the model of this folder is asked, as it was trained: jaxrl-sql reads it.\n"
     (folder / ASKED).write_text(comment + yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
 
 
-def write_card(
-    folder: Path, config: TrainConfig | None, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()
-) -> Path:
-    """Write README.md beside an exported model and return its path.
+def write_card(folder: Path, run: Path | None, step: int | None = None, averaged: Sequence[str] = ()) -> Path:
+    """Write README.md to the folder of an exported model and return its path.
 
-    config and run: of the training, None where it is not known; step: the checkpoint's, None for the end; averaged:
-    the models whose weights are in the mean, so that the run's accuracies are not this model's. What a path of this
-    machine would say is left out: of folders only the last name is told.
+    run: the folder of the training, None where it is not known; step: the checkpoint's, None for the end; averaged:
+    the models whose weights are in the mean, so that the run's accuracies are not this model's. Paths of this machine
+    are left out: of folders the card has only the last name.
     """
-    bases = _lineage(config.model.checkpoint) if config is not None else []
+    bases = _lineage(run)
     front = _front(bases)
     lines = ["---", *front, "---", "", f"# {folder.resolve().name}", ""]
-    if config is None:
+    if run is None:
         lines += ["How this model was trained is not known to who wrote this card.", ""]
     else:
-        lines += _training(config, bases, step)
+        lines += _training(run, bases, step)
     if averaged:
         names_of = ", ".join(_name(one) for one in averaged)
         lines += [f"The weights are the mean of these and of {names_of}. No run measured its accuracy.", ""]
-    elif config is not None:
+    elif run is not None:
         lines += _accuracies(run, step)
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "|---|---|---|"]
     files = sorted(one for one in folder.iterdir() if one.suffix in _HASHED)
@@ -76,18 +76,17 @@ def write_card(
     return path
 
 
-def _lineage(base: str) -> list[str]:
-    """Return the paths and names of a model's bases, from its own to the one that no run here trained; none of none."""
-    found = [base] if base else []
-    while found and len(found) < _LONGEST_LINEAGE:
-        try:
-            config = find_model(found[-1])[1]
-        except InputError:  # it is gone
-            break
-        if config is None or not config.model.checkpoint:
-            break
-        found.append(config.model.checkpoint)
-    return found
+def _lineage(run: Path | None) -> list[str]:
+    """Return the paths and names of a run's bases, from its own to the one that no run here trained; none of none."""
+    bases: list[str] = []
+    with suppress(InputError):  # a base is gone
+        while run is not None and len(bases) < _LONGEST_LINEAGE:
+            base = load_config(TrainConfig, run / CONFIG).model.checkpoint
+            if not base:
+                break
+            bases.append(base)
+            run = find_model(base)[1]
+    return bases
 
 
 def _license(bases: Sequence[str]) -> str:
@@ -120,8 +119,9 @@ def _name(model: str) -> str:
     return repo_of(model) or Path(model.removesuffix("/model")).name
 
 
-def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> list[str]:
+def _training(run: Path, bases: Sequence[str], step: int | None) -> list[str]:
     """Return what was trained, on what and how, as a table."""
+    config = load_config(TrainConfig, run / CONFIG)
     names_of = [_name(base) for base in bases]
     data, grpo, sft, again = config.data, config.grpo, config.sft, config.second_stage.steps
     rows: dict[str, Any] = {
@@ -143,11 +143,11 @@ def _training(config: TrainConfig, bases: Sequence[str], step: int | None) -> li
     return ["## Training", "", "| | |", "|---|---|", *table, ""]
 
 
-def _accuracies(folder: Path | None, step: int | None) -> list[str]:
+def _accuracies(folder: Path, step: int | None) -> list[str]:
     """Return the accuracy of each split before and after, with intervals of 95 %."""
     try:
-        run = load_run(folder) if folder is not None else None
-    except InputError:  # the model's folder went without its run's metrics
+        run: Run | None = load_run(folder)
+    except InputError:  # the folder has a configuration and no metrics
         run = None
     rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
     if not rows:

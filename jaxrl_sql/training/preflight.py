@@ -8,22 +8,22 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 
 from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
-from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.inference.program_cache import kept_in
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.mesh import replica_grid
 from jaxrl_sql.planning.chips import device_memory, known_chip
 from jaxrl_sql.planning.layout import Machine, with_layout
-from jaxrl_sql.planning.memory import checkpoint_bytes, estimate, is_fused, with_kv_budget
+from jaxrl_sql.planning.memory import PlannedModel, checkpoint_bytes, estimate, is_fused, with_kv_budget
 from jaxrl_sql.planning.suggestions import suggest
 from jaxrl_sql.planning.units import in_bytes
-from jaxrl_sql.planning.workload import kv_budget, longest_answer
+from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.session import Session
@@ -48,8 +48,10 @@ def preflight(s: Session) -> None:
     s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
     find_layout(s, max(lengths))
     find_kv_blocks(s, max(lengths))
-    fused = is_fused(s.config, s.model, s.mesh.devices.flat[0].platform)
-    sizes = estimate(s.config, s.model, s.mesh, max(lengths), fused)
+    model, sections = PlannedModel(s.config.model, s.model), s.config.workload(max(lengths))
+    work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
+    fused = is_fused(model, s.mesh.devices.flat[0].platform)
+    sizes = estimate(model, s.mesh, work, fused)
     parts = ", ".join(f"{name} {in_bytes(size)}" for name, size in sizes._asdict().items() if size)
     have = device_memory(s.mesh)
     s.note(
@@ -62,10 +64,10 @@ def preflight(s: Session) -> None:
             "use more devices (mesh.fsdp), model.lora.rank, model.dtype=bfloat16, or optim.kind=adafactor"
         )
     if have and sizes.total > have:
-        found = suggest(s.config, s.model, s.mesh.shape, max(lengths), have, fused)
-        helps = ", or ".join(one.words for one in found[:3] if one.total <= have) or "more devices"
+        suggestions = suggest(sections, model, s.mesh.shape, have, fused)
+        helps = ", or ".join(change for change, total in suggestions[:3] if total <= have) or "more devices"
         s.note(f"memory: may be {in_bytes(sizes.total - have)} short a device; what would make it fit: {helps}")
-    check_disk(s)
+    check_disk(s, work)
 
 
 def check_budget(s: Session) -> None:
@@ -76,7 +78,7 @@ def check_budget(s: Session) -> None:
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
-    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config)[1])
+    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config.sampling)[1])
     rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
     least = max(s.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
     if grpo.questions > 1 and least > grpo.max_tokens_per_device:
@@ -112,13 +114,12 @@ def tell_uneven_parts(s: Session) -> None:
 def find_layout(s: Session, longest: int) -> None:
     """Turn `rollout.mesh=auto` into a layout, once for a run: its folder keeps it."""
     device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
-    have, turns = (
-        min(processes.exchange([device_memory(s.mesh)])),
-        max(s.config.sampling.turns, s.config.validation.turns),
-    )
+    have = min(processes.exchange([device_memory(s.mesh)]))
+    turns = max(s.config.sampling.turns, s.config.validation.turns)
     machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
     is_shared = turns > 1 and jax.process_count() > 1
-    s.config = with_layout(s.config, s.model, s.mesh, longest, machine, is_shared)
+    sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
+    s.config = replace(s.config, rollout=with_layout(sections, model, s.mesh, machine, is_shared))
     layout = s.config.rollout.mesh
     if layout != "training":
         replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses what the devices do not make up
@@ -135,9 +136,10 @@ def find_layout(s: Session, longest: int) -> None:
 
 def find_kv_blocks(s: Session, longest: int) -> None:
     """Turn `rollout.memory` into KV blocks, once for a run: its folder keeps them."""
-    if kv_budget(s.config) is None:
+    if kv_budget(s.config.rollout) is None:
         have = min(processes.exchange([device_memory(s.mesh)]))
-        s.config = with_kv_budget(s.config, s.model, s.mesh, longest, have)
+        sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
+        s.config = replace(s.config, rollout=with_kv_budget(sections, model, s.mesh, have))
         s.keep_config(rollout=s.config.rollout)
 
 
@@ -158,7 +160,7 @@ def check_mesh(s: Session) -> None:
 def check_positions(s: Session) -> None:
     """Refuse texts that are longer than the model has positions for."""
     longest = max(length for made in (s.train, *s.evals.values()) for length in made.lengths())
-    for name, answer in _answers(s.config):
+    for name, answer in _answers(s):
         need = bucket(longest) + bucket(answer)
         if need > s.model.max_positions:
             raise InputError(
@@ -183,13 +185,13 @@ def check_best(s: Session) -> None:
         )
 
 
-def _answers(config: TrainConfig) -> Iterator[tuple[str, int]]:
+def _answers(s: Session) -> Iterator[tuple[str, int]]:
     """Yield (key, tokens) of the longest answers of each phase that the run has."""
-    if config.grpo.steps:
-        yield longest_answer(config)
-    if config.sft.steps:
-        yield "sft.max_completion_tokens", config.sft.max_completion_tokens
-    yield "validation.max_new_tokens", config.validation.max_new_tokens
+    if s.config.grpo.steps:
+        yield longest_answer(s.config.sampling)
+    if s.config.sft.steps:
+        yield "sft.max_completion_tokens", s.config.sft.max_completion_tokens
+    yield "validation.max_new_tokens", s.config.validation.max_new_tokens
 
 
 def _programs(s: Session) -> str:
@@ -206,7 +208,7 @@ def _programs(s: Session) -> str:
         said.append(f"sft pads schemas to {width} at most and answers to {bucket(most)}")
         updates += 1 if few or s.config.sft.packing else len({bucket(answer) for answer in range(1, most + 1)})
     if s.config.grpo.steps:
-        said.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config)[1])}")
+        said.append(f"grpo pads to {_as_text(widths)} + {bucket(longest_answer(s.config.sampling)[1])}")
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
@@ -224,12 +226,12 @@ def _as_text(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def check_disk(s: Session) -> None:
+def check_disk(s: Session, work: Workload) -> None:
     """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
-    one = checkpoint_bytes(s.config, s.model)
+    size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run
-    if one > free:
-        raise InputError(f"run.dir: a checkpoint takes {in_bytes(one)}, and {s.folder} has room for {in_bytes(free)}")
-    most = (run.keep_checkpoints + run.keep_best + 1) * one
+    if size > free:
+        raise InputError(f"run.dir: a checkpoint takes {in_bytes(size)}, and {s.folder} has room for {in_bytes(free)}")
+    most = (run.keep_checkpoints + run.keep_best + 1) * size
     if most > free:
         s.note(f"disk: checkpoints will take up to {in_bytes(most)}, and {s.folder} has room for {in_bytes(free)}")

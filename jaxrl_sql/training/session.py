@@ -19,7 +19,8 @@ import jax
 
 from jaxrl_sql.algo.step import LogprobFn
 from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.config import TrainConfig, changed, load_config
+from jaxrl_sql.config import TrainConfig, changed, load_config, to_yaml
+from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import hear_compiling
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
@@ -40,12 +41,13 @@ from jaxrl_sql.runtime.folder import (
     CONFIG,
     DISK_FULL,
     cannot_write,
+    found_numbers,
     keep_config,
     note_saved,
     open_folder,
+    places_of_begin,
     refuse_edited,
     saved_steps,
-    with_found_numbers,
 )
 from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
 from jaxrl_sql.runtime.memory import Surplus
@@ -57,10 +59,9 @@ from jaxrl_sql.runtime.signals import ENDED, StopRequest, stop_on_signals
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import noted_session
-from jaxrl_sql.training.batching.pack import by_answer, by_schema
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
@@ -122,9 +123,9 @@ class Session:
         plain = [(one, one.opened(style, self.tokenizer)) for one, style in made]
         dialogues = [one.in_dialogues(style, self.executor, self.config.sampling.turns) for one, style in plain]
         styles = [style._replace(shots=self.style.shots) for style in dialogues]
-        width = by_schema if self.config.sft.packing else by_answer
-        with self.display.work("tokenizing what sft teaches", len(self.train.examples), "questions") as tick:
-            return make_sft_dataset(self.config, self.train.examples, styles, self.tokenizer, end, width, tick)
+        config, examples = self.config, self.train.examples
+        with self.display.work("tokenizing what sft teaches", len(examples), "questions") as tick:
+            return make_sft_dataset(config.sft, data, config.seed, examples, styles, self.tokenizer, end, tick)
 
     def count_epochs(self) -> None:
         """Turn `sft.epochs`, where they are asked for, into `sft.steps` of this run's configuration."""
@@ -134,7 +135,9 @@ class Session:
     def keep_config(self, **sections: Any) -> None:
         """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
         if processes.is_first():
-            keep_config(self.folder, dataclasses.replace(load_config(self.folder / CONFIG), **sections))
+            keep_config(
+                self.folder, to_yaml(dataclasses.replace(load_config(TrainConfig, self.folder / CONFIG), **sections))
+            )
 
     def note(self, text: str) -> None:
         """Show the user a line, outside of the progress display."""
@@ -195,7 +198,7 @@ class Session:
                 f"{self.folder}: {self.config.data.dir}/{self.config.data.train} holds other questions or prompts than "
                 "the run began with: name another run.dir to begin a run with them"
             )
-        refuse_edited(self.folder, known["config"], self.config)
+        refuse_edited(self.folder, known["config"], values_by_key(self.config))
         self._rewind(known["lines"], step)
         self.health.counts |= known["health"]
         if known["evaluation"]:
@@ -264,15 +267,16 @@ def open_session(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterato
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
-    config = caller.config(config)
+    config = changed(config, caller.names(config.data, config.run.dir))
     find_recipe(config.recipe)  # what names nothing leaves no folder
     passed = caller.questions()
     if config.model.checkpoint:
         load_model_config(config.model.checkpoint)
     processes.start_processes(config.mesh.processes)
     is_first = processes.is_first()
-    config = _with_day(with_found_numbers(config))
-    folder = open_folder(config, is_first)
+    config = _with_day(changed(config, found_numbers(config.run, config.data.date, config.rollout)))
+    text = to_yaml(changed(config, places_of_begin(config.run)))
+    folder = open_folder(config.run, values_by_key(config), text, is_first)
     keep_programs(config.run.compilation_cache)
     again = "start all of them again: with run.resume=true they go on from the last checkpoint"
     try:
@@ -321,26 +325,29 @@ def _opened(
             raise InputError(f"{single} answers in one turn: sampling.turns and validation.turns must be 1")
         style = recipe.style_for(data)
         with processes.first_process_first("data"):
-            train, evals = load_questions(config, executor, display, passed)
-            judged_by = {name: eval_rule(config, recipe, found.rule) for name, found in evals.items()}
+            train, evals = load_questions(data, config.sft, config.executor, executor, display, passed)
+            judged_by = {name: eval_rule(config.validation.rule, recipe, found.rule) for name, found in evals.items()}
             with display.work("opening the tokenizer"):
-                tokenizer = open_tokenizer(config, folder, train, style)
+                tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
             style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
         with display.work("opening the devices"):
             mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-        config = with_parts(config, rules.batch_ways(mesh.shape))
+        sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
+        config = dataclasses.replace(config, sft=sft, grpo=grpo)
+        longest = data.max_prompt_tokens
+        pruning = Pruning(longest, config.seed) if data.prune else None
         session = Session(
             config=config,
             folder=folder,
             recipe=recipe,
             style=style,
             tokenizer=tokenizer,
-            model=model_config(config, tokenizer),
+            model=model_config(config.model, tokenizer),
             mesh=mesh,
             executor=executor,
-            train=prompts_of("train", train, style, tokenizer, config, display, is_training=True),
+            train=prompts_of("train", train, style, tokenizer, longest, display, pruning),
             evals={
-                name: prompts_of(name, found.examples, style, tokenizer, config, display)
+                name: prompts_of(name, found.examples, style, tokenizer, longest, display)
                 for name, found in evals.items()
             },
             eval_rules=judged_by,
@@ -350,7 +357,7 @@ def _opened(
             display=display,
             health=Health(config.health),
             rollouts=RolloutWriter(folder if is_first else None, config.run.keep_rollouts),
-            ends=ends_of_generation(config, tokenizer),
+            ends=ends_of_generation(data, config.model.checkpoint, tokenizer),
             caller=caller,
         )
         session.inputs = _inputs(session)
@@ -371,14 +378,13 @@ def _with_day(config: TrainConfig) -> TrainConfig:
     return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
 
 
-def eval_rule(config: TrainConfig, recipe: Recipe, of_set: str) -> str:
+def eval_rule(rule: str, recipe: Recipe, of_set: str) -> str:
     """Return the rule that answers are judged by in training, on a set whose own is `of_set`.
 
-    It is `validation.rule`, else that of the recipe, else the set's; a set with a scorer of its own keeps that. Raises
-    InputError for a rule that is none.
+    It is `rule`, that of the configuration, else that of the recipe, else the set's; a set with a scorer of its own
+    keeps that. Raises InputError for a rule that is none.
     """
-    own = of_set if of_set in OWN_SCORERS else recipe.eval_rule or of_set
-    rule = config.validation.rule or own
+    rule = rule or (of_set if of_set in OWN_SCORERS else recipe.eval_rule or of_set)
     check_rules((rule,))
     return rule
 
@@ -389,7 +395,7 @@ def _inputs(s: Session) -> dict[str, str]:
     if processes.is_first():
         sets = {"data.train": s.train} | {f"data.evals/{name}": questions for name, questions in s.evals.items()}
         with s.display.work("hashing files and questions", is_told=False):
-            inputs = file_inputs(s.config) | s.caller.hashes()
+            inputs = file_inputs(s.config.recipe, s.config.data, s.config.model.checkpoint) | s.caller.hashes()
             for name, questions in sets.items():  # a streamed set has too many databases to read them all
                 is_streamed = questions.streamed is not None
                 inputs[name] = s.config.data.dir if is_streamed else question_input(questions, digest(questions))

@@ -20,7 +20,6 @@ import numpy as np
 from jaxrl_sql.algo.loss import sft_loss
 from jaxrl_sql.algo.step import StepFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, TrainState, bucket
-from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.ops.micro_batches import order_for_parts, row_counts
 from jaxrl_sql.runtime.metrics import reduce_metrics
@@ -30,7 +29,7 @@ from jaxrl_sql.training.batching.sft_batches import Row, word_tokens
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
-from jaxrl_sql.training.lifecycle import Snapshot, open_run, restore, run_phase, tell_end
+from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, tell_end
 from jaxrl_sql.training.session import Session
 
 
@@ -119,7 +118,7 @@ class SftPhase:
     def step(self, at: int) -> None:
         """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
         s, cfg = self.session, self.session.config.sft
-        rows = rows_of(s.config, self.dataset, self.words, at - 1)
+        rows = rows_of(cfg, s.config.seed, self.dataset, self.words, at - 1)
         batch = pack(s, rows, self.dataset.longest)
         self.window.steps += 1
         self.window.tokens += sum(
@@ -254,14 +253,13 @@ def _copy(params: Any) -> Any:
     return jax.tree.map(lambda x: x.copy(), params)
 
 
-def sft(config: TrainConfig) -> int:
-    """Run the supervised phase of a configuration that has no other, write the model, and return the exit code."""
-    with open_run(config) as s:
-        trainable, frozen = run_sft(s, s.resume_step())
-        if s.stop:
-            return s.stopped()
-        if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
-            return s.stopped()
-        export_model(s, trainable, frozen)
-        tell_end(s)
+def sft(s: Session) -> int:
+    """Run the supervised phase of a run that has no other, write the model, and return the exit code."""
+    trainable, frozen = run_sft(s, s.resume_step())
+    if s.stop:
+        return s.stopped()
+    if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
+        return s.stopped()
+    export_model(s, trainable, frozen)
+    tell_end(s)
     return 0

@@ -18,7 +18,7 @@ import pytest
 
 from jaxrl_sql.__main__ import commands, main
 from jaxrl_sql.commands.prepare import load_prepare
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from sqlexec_rs.cli import main as sqlexec
 
 ROOT = Path(__file__).parents[2]
@@ -163,7 +163,7 @@ def look_at(given: argparse.Namespace) -> None:
     if isinstance(files := getattr(given, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
-        load_config([file for file in files or () if str(file) not in ("FILE", "…")], values)
+        load_config(TrainConfig, [file for file in files or () if str(file) not in ("FILE", "…")], values)
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)

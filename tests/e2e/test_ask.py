@@ -19,8 +19,9 @@ from typing import Any
 import anyio
 import pytest
 
+from jaxrl_sql.api import policy_spec
 from jaxrl_sql.commands.ask import main, show
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.ask import Asker, Reply, choose_reply
 from jaxrl_sql.models.formats.hf import load_checkpoint
@@ -104,7 +105,7 @@ def test_candidates_are_shown_with_their_votes(
 def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ...] = (), limit: str = "") -> Reply:
     example = Example("q", "d", str(db), "How many?", "")
     answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
-    config = load_config(None, [f"evaluate.vote={vote}", "evaluate.max_new_tokens=7"])
+    config = load_config(EvaluateConfig, None, [f"evaluate.vote={vote}", "evaluate.max_new_tokens=7"])
     with make_executor(config.executor) as executor:
         return choose_reply(executor, example, answered, config.evaluate, limit)
 
@@ -262,14 +263,14 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
 
 def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> None:
     db, questions = asked
-    config = load_config(None, [f"model.checkpoint={MODEL}", *QUICK])
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={MODEL}", *QUICK])
 
     async def call() -> list[tuple[bool, str]]:
         import mcp
 
         replies = []
-        with opened_database(str(db), config) as database:
-            asker = Asker(config)
+        with opened_database(str(db), config.executor) as database:
+            asker = Asker(policy_spec(config), config.evaluate, config.executor)
             async with mcp.Client(make_server(database, asker)) as client:
                 for question in (questions[0], " "):
                     reply: Any = await client.call_tool("ask", {"question": question})
@@ -347,11 +348,11 @@ def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
     def script(_number: int, _body: dict[str, Any]) -> Any:
         return chat_server.said(next(texts), finish_reason="length")
 
-    async def call(config: TrainConfig) -> list[str]:
+    async def call(config: EvaluateConfig) -> list[str]:
         import mcp
 
-        with opened_database(str(db), config) as database:
-            asker = Asker(config)
+        with opened_database(str(db), config.executor) as database:
+            asker = Asker(policy_spec(config), config.evaluate, config.executor)
             async with mcp.Client(make_server(database, asker)) as client:
                 replies: list[Any] = [await client.call_tool("ask", {"question": questions[0]}) for _ in range(3)]
             asker.close()
@@ -360,7 +361,7 @@ def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
     with chat_server.serving(script) as (url, _seen):
         to = [f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.max_new_tokens=7"]
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *to]) == 0
-        whole, *failed = anyio.run(call, load_config(None, [*to, "data.prompt=chat"]))
+        whole, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*to, "data.prompt=chat"]))
     assert f"the answer is {CUT}" in capsys.readouterr().out
     reply = json.loads(whole)
     assert (reply["sql"], reply["finish_reason"], reply["note"]) == ("SELECT 41", "length", f"the answer is {CUT}")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.distill import main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.distillation import judge
 from jaxrl_sql.inference.training_set import split_questions
 from jaxrl_sql.runtime.endpoint import Answer
@@ -83,7 +83,7 @@ class Teacher:
 
 @pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
 def test_a_thought_that_the_server_s_prompt_opened_is_a_trace(arguments: list[str], recipe: str) -> None:
-    config = load_config(None, [*arguments[:2], f"recipe={recipe}"])
+    config = load_config(TrainConfig, None, [*arguments[:2], f"recipe={recipe}"])
     (example, *_) = split_questions(config.data, "train", 0, None).examples
     made = find_recipe(recipe)
     answer = Answer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")

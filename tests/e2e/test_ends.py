@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jaxrl_sql.commands.export import main as export
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.training.build import export_model, make_engine, make_params
 from jaxrl_sql.training.session import open_session
@@ -34,7 +34,9 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
 ) -> None:
     run = tmp_path / "run"
     config = load_config(
-        None, arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>")
+        TrainConfig,
+        None,
+        arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>"),
     )
     with open_session(config) as s:
         taught = s.tokenizer.convert_tokens_to_ids("<|im_start|>")

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.api import policy_spec
 from jaxrl_sql.commands.evaluate import main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.benchmark_evaluation import answer_settings, judge_settings
 from jaxrl_sql.inference.benchmark_sets import open_sets
@@ -431,9 +432,10 @@ def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_pa
 
     def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
         asked = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
-        config = load_config(None, [*asked, "evaluate.temperature=1.0"])
-        sets = open_sets(config, [])
-        return answer_settings(config, sets), judge_settings(config, sets)
+        config = load_config(EvaluateConfig, None, [*asked, "evaluate.temperature=1.0"])
+        policy, cfg, limits = policy_spec(config), config.evaluate, config.executor
+        sets = open_sets(cfg, policy.recipe, limits, [], [])
+        return answer_settings(policy, cfg, limits, sets), judge_settings(cfg, sets)
 
     assert settings("bird", 1) == settings("refined", 1)
     (answers, judged), (same, others) = settings("bird", 4), settings("refined", 4)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.evaluate import main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config
 from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_config
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
@@ -413,7 +413,8 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
     )
 
     def asked(system: str, *overrides: str) -> Any:
-        return evaluation_config(EvaluationRequest(data=["d"], model=str(run), system=system), overrides)
+        request = EvaluationRequest(data=["d"], model=str(run), system=system)
+        return load_config(EvaluateConfig, None, *evaluation_layers(request, overrides))
 
     made = {system: asked(system) for system in SYSTEMS}
     for config in made.values():
@@ -440,14 +441,14 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
     small = ("evaluate.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
     model = ["--model", str(MODEL), "data.thinking=template"]
     assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
-    found, written = numbers(out), load_config(out / "config.yaml")
+    found, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
     assert (found["runs"], found["count"], "refined/std" in found) == (2, 2, True)
     assert (written.recipe, written.evaluate.rule, written.evaluate.repetition_penalty) == ("think2sql", "refined", 1.1)
 
 
 def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> None:
     def rule(recipe: str, own: str = "bird", *overrides: str) -> str:
-        return eval_rule(load_config(None, overrides), find_recipe(recipe), own)
+        return eval_rule(load_config(TrainConfig, None, overrides).validation.rule, find_recipe(recipe), own)
 
     judged = {name: rule(name) for name in ("arctic", "sql_r1", "paverl", "think2sql", "skyrl_sql")}
     assert judged == {

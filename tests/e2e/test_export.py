@@ -18,9 +18,9 @@ from safetensors.numpy import save_file
 
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.commands.train import main
-from jaxrl_sql.config import load_config
 from jaxrl_sql.models import load_checkpoint, load_tokenizer
 from jaxrl_sql.models.formats.hf import read_tensors
+from jaxrl_sql.runtime.model_locator import read_trained
 from jaxrl_sql.training.model_card import keep_asked
 
 START = Path(__file__).parents[2] / "configs" / "recipes_start"
@@ -235,7 +235,8 @@ def asked(tmp_path: Path) -> Path:
     folder = tmp_path / "asked"
     shutil.copytree(START, folder)
     (tmp_path / "own.jinja").write_text(TEMPLATE)
-    keep_asked(folder, load_config(None, [f"data.template={tmp_path / 'own.jinja'}", "data.prompt=chat"]))
+    (tmp_path / "config.yaml").write_text(f"data: {{template: '{tmp_path / 'own.jinja'}', prompt: chat}}\n")
+    keep_asked(folder, read_trained(tmp_path / "config.yaml"))
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.filter_data import main
-from jaxrl_sql.config import DatabasesConfig, DataConfig, load_config
+from jaxrl_sql.config import DatabasesConfig, DataConfig, TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.policy_client import style_for
 from jaxrl_sql.inference.training_set import training_questions
@@ -216,7 +216,7 @@ def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:
         def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
             return "".join(one["content"] for one in messages) + "<think>\n"
 
-    config = load_config(None, ["recipe=sql_r1", "data.prompt=chat"])
-    style = style_for(config, Thinker())
+    config = load_config(TrainConfig, None, ["recipe=sql_r1", "data.prompt=chat"])
+    style = style_for(config.recipe, config.data, Thinker())
     answer = "so</think><answer>```sql\nSELECT 1\n```</answer>"
     assert RECIPES["sql_r1"].reading(answer, style).well_formed

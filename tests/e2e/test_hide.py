@@ -17,7 +17,7 @@ from jaxrl_sql.commands.distill import main as distill
 from jaxrl_sql.commands.evaluate import main as evaluate
 from jaxrl_sql.commands.filter_data import main as filter_data
 from jaxrl_sql.commands.mcp import main as serve_agents
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.report.view.folder import executor_settings
 from jaxrl_sql.serving.mcp import opened_database
 from jaxrl_sql.types import JaxrlSqlError
@@ -121,7 +121,7 @@ def test_filter_data_says_which_gold_reads_a_hidden_column(
 
 
 def test_agents_read_no_hidden_column(database: Path) -> None:
-    with opened_database(str(database), load_config(None, [HIDE]), max_rows=5) as agents:
+    with opened_database(str(database), ExecutorConfig(), [HIDE.partition("=")[2]], max_rows=5) as agents:
         assert agents.schema(None) == "CREATE TABLE users (\n    id INTEGER,\n    name TEXT,\n    PRIMARY KEY (id)\n);"
         for call in (agents.query, agents.explain):
             with pytest.raises(JaxrlSqlError, match=r"forbidden: access to users.password_hash is prohibited"):

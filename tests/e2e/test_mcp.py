@@ -25,7 +25,7 @@ import pymysql
 import pytest
 
 from jaxrl_sql.commands.mcp import main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.serving.mcp import cell, make_server, opened_database
 from sqlexec_rs.servers import Server
 
@@ -253,7 +253,7 @@ def talk(work: Work, db: str, *overrides: str) -> Any:
     import mcp
 
     async def run() -> Any:
-        with opened_database(db, load_config(None, overrides)) as opened:
+        with opened_database(db, load_config(EvaluateConfig, None, overrides).executor) as opened:
             async with mcp.Client(make_server(opened, None)) as client:
                 return await work(client)
 

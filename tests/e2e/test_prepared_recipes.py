@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from jaxrl_sql.commands.prepare import main as prepare
 from jaxrl_sql.commands.train import main as train
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 
 pytestmark = pytest.mark.nightly
@@ -139,7 +139,7 @@ def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
     mix, write, taken = SYSTEMS[name]
     home, out, run = tmp_path / "released", tmp_path / "data", tmp_path / "run"
     home.mkdir()
-    (evals,) = load_config(f"configs/{name}.yaml").data.evals
+    (evals,) = load_config(TrainConfig, f"configs/{name}.yaml").data.evals
     judged = [] if evals == "validation" else [f"evals.{evals}.dir={made}", f"evals.{evals}.split=''"]
     values = [*write(made, home), *judged]
     assert prepare(["--config", f"configs/data/{mix}.yaml", "--out", str(out), "repeats=false", *values]) == 0

@@ -16,7 +16,7 @@ import pytest
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.commands.sft import main
 from jaxrl_sql.commands.train import main as train_main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.training.session import open_session
 
@@ -163,7 +163,7 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     ]  # fmt: skip
     assert main(command) == 0
     assert "sft: skipped 1 (a trace of no question that is taught), such as ?" in capsys.readouterr().out
-    config = load_config(None, command)
+    config = load_config(TrainConfig, None, command)
     with open_session(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
         dataset = s.sft_dataset
         assert len(s.train.examples) == 12

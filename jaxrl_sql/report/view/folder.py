@@ -83,13 +83,16 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
 
     Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
     """
-    configs = []
+    limits, hidden = [], list[str]()
     for run in runs:
         try:
-            configs.append(load_config(run.folder / CONFIG))
+            config = load_config(TrainConfig, run.folder / CONFIG)
         except InputError:
-            configs.append(TrainConfig())
-    return configs[0].executor, [name for config in configs for name in config.data.hide]
+            limits.append(ExecutorConfig())
+        else:
+            limits.append(config.executor)
+            hidden += config.data.hide
+    return limits[0], hidden
 
 
 class View:

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config import DataConfig, SftConfig
 from jaxrl_sql.text2sql.files.shares import hold_out
 from jaxrl_sql.text2sql.files.traces import load_traces, with_traces
 from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning
 from jaxrl_sql.text2sql.schema import Schema
+from jaxrl_sql.training.batching.pack import by_answer, by_schema
 from jaxrl_sql.training.batching.sft_batches import (
     Row,
     RowOrder,
     SftBatch,
-    Width,
     encode,
     shuffle_identifiers,
     supervise,
@@ -50,30 +50,30 @@ class SftDataset(NamedTuple):
 
 
 def make_sft_dataset(
-    config: TrainConfig,
+    cfg: SftConfig,
+    data: DataConfig,
+    seed: int,
     examples: Sequence[Example],
     styles: Sequence[PromptStyle],
     tokenizer: Tokenizer,
     end_token: int,
-    width: Width,
     tick: Callable[[int], None] | None = None,
 ) -> SftDataset:
-    """Tokenise the training questions, those that are held out apart; `width` tells which lengths make one batch.
+    """Tokenise the training questions, those that are held out apart.
 
     `tick` is told how many are made, first of those that are taught, then of the others. Raises InputError when none of
     either fits.
     """
-    cfg, longest = config.sft, config.data.max_prompt_tokens
-    pruning = Pruning(longest, config.seed) if config.data.prune else None
-
-    traces = load_traces(config.data.traces) if config.data.traces else {}
+    longest, width = data.max_prompt_tokens, by_schema if cfg.packing else by_answer
+    pruning = Pruning(longest, seed) if data.prune else None
+    traces = load_traces(data.traces) if data.traces else {}
 
     def made(chosen: Sequence[Example]) -> tuple[SftBatch, RowOrder]:
         shown = with_traces(chosen, traces)
         if cfg.traces == "sql":
             shown = [dataclasses.replace(example, reasoning="") for example in shown]
         found = supervise(shown, styles, tokenizer, end_token, longest, cfg.max_completion_tokens, pruning, tick)
-        return found, RowOrder(found, cfg.questions, cfg.databases, config.seed, width)
+        return found, RowOrder(found, cfg.questions, cfg.databases, seed, width)
 
     form = form_tokens(examples[0], styles, tokenizer)
     strange = sorted(traces.keys() - {example.uid for example in examples})
@@ -98,10 +98,9 @@ def form_tokens(example: Example, styles: Sequence[PromptStyle], tokenizer: Toke
     return frozenset(token for text in texts for token in encode(tokenizer, text))
 
 
-def rows_of(config: TrainConfig, sft_dataset: SftDataset, words: tuple[int, ...], step: int) -> list[Row]:
+def rows_of(cfg: SftConfig, seed: int, sft_dataset: SftDataset, words: tuple[int, ...], step: int) -> list[Row]:
     """Return the rows of a step, some with their words renamed, as a function of (seed, step)."""
-    cfg = config.sft
     rows = sft_dataset.taught.rows(sft_dataset.order.batch(step))
-    rng = np.random.default_rng((config.seed, step))
+    rng = np.random.default_rng((seed, step))
     rows = [shuffle_identifiers(row, words, rng) if rng.random() < cfg.shuffle_identifiers else row for row in rows]
     return [whole(row) for row in rows] if cfg.loss_on == "text" else rows

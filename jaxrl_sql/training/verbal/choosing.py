@@ -12,9 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import DataConfig, EndpointConfig, TrainConfig, VerbalSettings, changed
-from jaxrl_sql.inference.fingerprint import digests, fingerprint, keys_of
+from jaxrl_sql.config import DatabasesConfig, DataConfig, EndpointConfig, ExecutorConfig, VerbalSettings
+from jaxrl_sql.inference.fingerprint import (
+    checkpoint_settings,
+    digests,
+    endpoint_settings,
+    fingerprint,
+    values_of,
+)
 from jaxrl_sql.inference.policy_client import open_policy_client
+from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.training_set import make_synthetic, split_questions
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import SamplingParams
@@ -67,7 +74,8 @@ class Model(NamedTuple):
 class Work:
     """The questions of a run, the records of finished ones by id, and its budget."""
 
-    config: TrainConfig
+    policy: PolicySpec
+    cfg: VerbalSettings
     examples: Sequence[Example]
     executor: Executor
     memory: Memory
@@ -105,30 +113,35 @@ class VerbalResult(NamedTuple):
     has_failed: bool
 
 
-def verbal(config: TrainConfig) -> VerbalResult:
+def verbal(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig, display_kind: str) -> VerbalResult:
     """Choose an answer to every question, write the files, and compare the choice with other ways to choose."""
-    cfg, out = config.verbal, Path(config.verbal.out)
-    trained = None
+    out, trained = Path(cfg.out), None
     if not cfg.base_url:
-        checkpoint, trained = find_asked(config.model.checkpoint)
-        config = with_date(changed(config, {"model.checkpoint": str(checkpoint)}), out / ANSWERS)
-    loaded = load_questions(config)
-    check_hide(config.data.hide, (one.db_path for one in loaded.examples))
+        checkpoint, trained = find_asked(policy.model.checkpoint)
+        policy = dataclasses.replace(
+            policy,
+            model=dataclasses.replace(policy.model, checkpoint=str(checkpoint)),
+            data=with_date(policy.data, str(checkpoint), out / ANSWERS),
+        )
+    data = policy.data
+    loaded = load_questions(data, limits.databases, cfg.include_ids)
+    check_hide(data.hide, (one.db_path for one in loaded.examples))
     # Candidates are run as they are, so a question in a dialect that SQLite would run is answered in SQLite's.
     examples = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
     with (
-        Journal(out / ANSWERS, choice_settings(config)) as journal,
-        make_executor(config.executor, config.data.hide) as executor,
+        Journal(out / ANSWERS, choice_settings(policy, cfg, limits)) as journal,
+        make_executor(limits, data.hide) as executor,
     ):
         memory = Memory(journal, digests(examples))
         finished = {one["id"]: one for record in journal.records if (one := record.get("finished"))}
         stopped: JaxrlSqlError | None = None
-        with make_display(config.run.display, len(examples), out.name, unit="question") as display:
+        with make_display(display_kind, len(examples), out.name, unit="question") as display:
             for line in skipped_lines(loaded.skipped):
                 display.note(line)
-            for setting in asked_otherwise(config, trained) if trained else ():
+            for setting in asked_otherwise(policy.recipe, data, trained) if trained else ():
                 display.note(f"the model is not asked as it was trained: {setting}")
-            work = Work(config, examples, executor, memory, budget_of(cfg, memory.total), display, finished)
+            budget = budget_of(cfg, memory.total)
+            work = Work(policy, cfg, examples, executor, memory, budget, display, finished)
             if work.left:
                 with open_model(work) as model:
                     stopped = choose(work, model)
@@ -150,43 +163,46 @@ def verbal(config: TrainConfig) -> VerbalResult:
     )
 
 
-def load_questions(config: TrainConfig) -> Benchmark:
+def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: str) -> Benchmark:
     """Load the one split that is answered, or its questions of a list; generated first where it is synthetic."""
-    data = config.data
     if len(data.evals) != 1:
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
     make_synthetic(data)
-    if not config.verbal.include_ids:
-        return split_questions(data, data.evals[0], data.limit_eval, config.executor.databases)
-    found = split_questions(data, data.evals[0], 0, config.executor.databases)
-    return found._replace(examples=tuple(keep_only(found.examples, config.verbal.include_ids, data.limit_eval)))
+    if not include_ids:
+        return split_questions(data, data.evals[0], data.limit_eval, databases)
+    found = split_questions(data, data.evals[0], 0, databases)
+    return found._replace(examples=tuple(keep_only(found.examples, include_ids, data.limit_eval)))
 
 
-def choice_settings(config: TrainConfig) -> dict[str, Any]:
+def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> dict[str, Any]:
     """Return the settings that answers depend on: a journal with other settings is refused."""
-    data, is_remote = config.data, bool(config.verbal.base_url)
+    data = policy.data
     free = {field.name for field in dataclasses.fields(EndpointConfig)} | {
         "out",
         "batch",
         "surplus_columns",
         "include_ids",
     }
-    keys = ["seed", *keys_of(config, "verbal", but=free), *(["verbal.model"] if is_remote else [])]
-    about = {"questions": f"{data.dir}/{data.evals[0]}"}
-    return fingerprint(config, about, keys, "endpoint" if is_remote else "checkpoint")
+    settings = {"questions": f"{data.dir}/{data.evals[0]}", "seed": policy.seed}
+    settings |= values_of(cfg, "verbal", but=free)
+    if cfg.base_url:
+        settings |= {"verbal.model": cfg.model} | endpoint_settings(policy.recipe, data)
+    else:
+        settings |= checkpoint_settings(policy.recipe, data, policy.model) | {"sampling.stop": policy.stop}
+    return fingerprint(settings, data, limits)
 
 
 @contextmanager
 def open_model(work: Work) -> Iterator[Model]:
     """Open the endpoint, or else the checkpoint, behind the journal of answers."""
-    config, cfg = work.config, work.config.verbal
-    sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=config.seed)
+    spec, cfg = work.policy, work.cfg
+    sampling = SamplingParams(temperature=cfg.temperature, max_new_tokens=cfg.max_tokens, seed=spec.seed)
     judge_sampling = SamplingParams(
-        temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=config.seed
+        temperature=cfg.judge_temperature, max_new_tokens=cfg.judge_max_tokens, seed=spec.seed
     )
     if cfg.base_url:
-        recipe = find_recipe(config.recipe)
-        style = recipe.endpoint_style(config.data)
+        recipe = find_recipe(spec.recipe)
+        style = recipe.endpoint_style(spec.data)
         head = f"{style.system}\n\n" if style.system else ""  # a request is one text
 
         def asked(examples: Sequence[Example]) -> Sequence[str]:
@@ -198,7 +214,7 @@ def open_model(work: Work) -> Iterator[Model]:
             yield Model(policy, recipe, style, asked)
         return
     longest = max(cfg.max_tokens, cfg.judge_max_tokens)
-    with open_policy_client(config, work.executor, config.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
+    with open_policy_client(spec, work.executor, spec.rollout.max_num_seqs, Purpose.EVAL, longest) as client:
         style, tokenizer = client.style, client.engine.tokenizer
         control = ControlTokens(tokenizer)
 
@@ -207,9 +223,9 @@ def open_model(work: Work) -> Iterator[Model]:
 
         policy = VerbalPolicy(
             engine_asker(client.engine, work.memory),
-            dataclasses.replace(sampling, stop=client.stops(config.sampling.stop)),
+            dataclasses.replace(sampling, stop=client.stops(spec.stop)),
             dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
-            lambda text: judge_prompt(text, config.data, control),
+            lambda text: judge_prompt(text, spec.data, control),
             control.shield,
         )
         yield Model(policy, client.recipe, style, prompts)
@@ -230,7 +246,7 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
     A question that alone is not answered is left for another run. Where the model does not answer at all, or the budget
     is spent, the run stops.
     """
-    size = work.config.verbal.batch
+    size = work.cfg.batch
     for start in range(0, len(work.examples), size):
         todo = [one for one in work.examples[start : start + size] if one.uid not in work.finished]
         while todo:
@@ -250,7 +266,7 @@ def choose(work: Work, model: Model) -> JaxrlSqlError | None:
 
 def _finish(work: Work, model: Model, todo: Sequence[Example]) -> None:
     """Choose an answer to each of some questions and record it."""
-    cfg = work.config.verbal
+    cfg = work.cfg
     questions = [
         Question(example.uid, prompt, example.database, _about(example, model.style))
         for example, prompt in zip(todo, model.prompts(todo), strict=True)
@@ -312,7 +328,7 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     ]
     numbers: dict[str, float] = {}
     if chosen:
-        surplus = work.config.verbal.surplus_columns
+        surplus = work.cfg.surplus_columns
         numbers = compare_choices(work.executor, chosen, loaded.rule, loaded.prepare, surplus)
     numbers |= {name: sum(record[name] for record in records) for name in (*_LOST, "unread")}
     numbers |= {

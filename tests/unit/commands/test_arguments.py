@@ -17,7 +17,7 @@ from jaxrl_sql.commands.sft import alone
 from jaxrl_sql.commands.sft import main as sft_main
 from jaxrl_sql.commands.synth import main as synth
 from jaxrl_sql.commands.train import main as train_main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.types import InputError
@@ -71,7 +71,7 @@ def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], t
 
 def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
-        alone(load_config(None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+        alone(load_config(TrainConfig, None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
 

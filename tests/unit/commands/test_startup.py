@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from jaxrl_sql.__main__ import commands
+from jaxrl_sql.commands.export import DTYPES as EXPORT_DTYPES
 from jaxrl_sql.commands.export import GGUF_KINDS
-from jaxrl_sql.config import CHOICES
 from jaxrl_sql.models.formats.gguf_write import KINDS
 from jaxrl_sql.models.formats.hf import DTYPES
 
@@ -131,4 +131,4 @@ def test_every_command_that_takes_settings_has_a_typo() -> None:
 
 def test_choices_of_export_are_those_of_its_writers() -> None:
     assert tuple(KINDS) == GGUF_KINDS
-    assert CHOICES["model.dtype"] == DTYPES
+    assert EXPORT_DTYPES == DTYPES

@@ -15,6 +15,7 @@ from jaxrl_sql.models.flops import decode_bytes
 from jaxrl_sql.models.shapes import published_shape
 from jaxrl_sql.planning.chips import find_topology
 from jaxrl_sql.planning.lengths import StepLengths, between, schedule
+from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import longest_answer
 
@@ -58,20 +59,21 @@ ALSO = {
 
 
 def config_of(recipe: str, machine: str) -> TrainConfig:
-    return load_config([ROOT / f"configs/{recipe}.yaml", ROOT / f"configs/on/{machine}.yaml"])
+    return load_config(TrainConfig, [ROOT / f"configs/{recipe}.yaml", ROOT / f"configs/on/{machine}.yaml"])
 
 
 def plan_of(config: TrainConfig, machine: str, mean_answer: float = 0.0) -> Plan:
     """Return the plan by formula, prompts all of the longest; `mean_answer` in tokens (0: every answer the longest)."""
     shape, topology = published_shape(SHAPES[Path(config.model.checkpoint).name]), find_topology(MACHINES[machine])
     mesh = mesh_sizes(f"{config.mesh.data}x{config.mesh.fsdp}x{config.mesh.tensor}", topology.chips)
-    answers = between(mean_answer, longest_answer(config)[1]) if mean_answer else None
-    return make_plan(config, shape, topology, mesh, config.data.max_prompt_tokens, StepLengths(answers))
+    answers = between(mean_answer, longest_answer(config.sampling)[1]) if mean_answer else None
+    sections = config.workload(config.data.max_prompt_tokens)
+    return make_plan(sections, PlannedModel(config.model, shape), topology, mesh, StepLengths(answers))
 
 
 @cache
 def as_published(recipe: str) -> dict[str, Any]:
-    return dict(flatten(dataclasses.asdict(load_config(ROOT / f"configs/{recipe}.yaml"))))
+    return dict(flatten(dataclasses.asdict(load_config(TrainConfig, ROOT / f"configs/{recipe}.yaml"))))
 
 
 @pytest.mark.parametrize(("recipe", "machine"), PAIRS)

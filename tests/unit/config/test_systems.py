@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.load import SYSTEMS, as_published, load_config
 from jaxrl_sql.types import InputError
 
@@ -48,7 +49,7 @@ def test_settings_are_those_of_the_paper(system: str) -> None:
     for section in ("data", "evaluate"):  # 0 == 0.0 and 1 == True
         types = {name: type(value) for name, value in expected[section].items()}
         assert {name: type(value) for name, value in settings[section].items()} == types
-    load_config(None, ["model.checkpoint=folder"], beneath=settings)
+    load_config(TrainConfig, None, ["model.checkpoint=folder"], beneath=settings)
 
 
 def test_settings_replace_defaults_by_section_and_drop_the_runs_sampling() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.prepare import main
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.config.prepare import PrepareConfig, load_prepare
 from jaxrl_sql.datagen.prepare.script import make_database
 from jaxrl_sql.datagen.prepare.split import pick
@@ -378,7 +378,7 @@ def test_every_paper_s_mix_can_be_read(path: Path) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_trains_on_what_is_prepared_for_it(name: str) -> None:
-    data = load_config(ROOT / f"configs/{name}.yaml").data
+    data = load_config(TrainConfig, ROOT / f"configs/{name}.yaml").data
     (mix,) = (settings for path in CONFIGS if (settings := prepared(path)).out == data.dir)
     assert set(data.evals) <= {*mix.evals, *(["validation"] if mix.validation.questions else [])}
     assert data.train == "train"

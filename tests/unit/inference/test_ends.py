@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.config import DataConfig, EvaluateConfig, load_config
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.models import load_tokenizer
@@ -60,23 +61,22 @@ def make_tokenizer(special: Sequence[str], eos: str, template: str) -> Any:
 )  # fmt: skip
 def test_the_last_end_is_taught(values: str, special: Sequence[str], eos: str, template: str, names: list[str]) -> None:
     tokenizer = make_tokenizer(special, eos, template)
-    ends = ends_of_generation(load_config(None, values.split()), tokenizer)
+    ends = ends_of_generation(load_config(EvaluateConfig, None, values.split()).data, "", tokenizer)
     assert tokenizer.convert_ids_to_tokens(ends) == names
 
 
 def test_an_end_that_is_no_token_is_refused() -> None:
     tokenizer = make_tokenizer(QWEN, "<|im_end|>", CHATML)
     with pytest.raises(InputError, match=r"data\.eos_token='<end>' is no token of the tokenizer"):
-        ends_of_generation(load_config(None, ["data.eos_token=<end>"]), tokenizer)
+        ends_of_generation(load_config(EvaluateConfig, None, ["data.eos_token=<end>"]).data, "", tokenizer)
 
 
 def test_a_tokenizer_without_an_end_takes_the_ends_of_the_model(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(("<stop>",), "", "")
     (tmp_path / "config.json").write_text('{"eos_token_id": 0}')
-    config = load_config(None, [f"model.checkpoint={tmp_path}"])
-    assert ends_of_generation(config, tokenizer) == (tokenizer.convert_tokens_to_ids("<stop>"),)
+    assert ends_of_generation(DataConfig(), str(tmp_path), tokenizer) == (tokenizer.convert_tokens_to_ids("<stop>"),)
     with pytest.raises(InputError, match="no end token"):
-        ends_of_generation(load_config(None, []), tokenizer)
+        ends_of_generation(DataConfig(), "", tokenizer)
 
 
 def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> 
     for name, ends in (("config.json", range(0, size, 2)), ("generation_config.json", range(1, size, 2))):
         fields = json.loads((model / name).read_text()) if (model / name).is_file() else {}
         (model / name).write_text(json.dumps({**fields, "eos_token_id": [*ends]}))
-    config = load_config(None, [f"model.checkpoint={model}"])
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}"])
     with (
         make_executor(config.executor) as executor,
-        open_policy_client(config, executor, 4, Purpose.EVAL, 12) as client,
+        open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 12) as client,
     ):
         samples = list(client.engine.generate([[5, 9, 7], [8, 3]], SamplingParams(max_new_tokens=12, n=4)))
     assert [(len(one.token_ids), one.text, one.finish_reason) for one in samples] == [(1, "", "stop")] * 8

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import jaxrl_sql as jx
-from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_config
+from jaxrl_sql.config import EvaluateConfig, load_config
+from jaxrl_sql.inference.evaluation_config import EvaluationRequest, check_answerer, evaluation_layers
 from jaxrl_sql.text2sql.benchmarks import benchmark_of
 from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 
@@ -26,11 +27,14 @@ def examples(tmp_path: Path) -> list[Example]:
 
 
 def test_the_model_of_an_endpoint_is_its_name_there() -> None:
-    config = evaluation_config(EvaluationRequest(data=["d"], model="m", endpoint=URL))
-    check_answerer(config)
+    config = load_config(
+        EvaluateConfig, None, *evaluation_layers(EvaluationRequest(data=["d"], model="m", endpoint=URL))
+    )
+    check_answerer(config.evaluate, config.model.checkpoint)
     assert (config.evaluate.model, config.evaluate.base_url, config.model.checkpoint) == ("m", URL, "")
     assert config.data.prompt == "chat"
-    named = evaluation_config(EvaluationRequest(data=["d"], endpoint=URL), ["evaluate.model=other"])
+    layers = evaluation_layers(EvaluationRequest(data=["d"], endpoint=URL), ["evaluate.model=other"])
+    named = load_config(EvaluateConfig, None, *layers)
     assert named.evaluate.model == "other"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -13,21 +12,38 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.config import (
+    AugmentConfig,
+    DistillConfig,
+    EvaluateConfig,
+    FilterConfig,
+    RootConfig,
+    VerbalConfig,
+    load_config,
+)
 from jaxrl_sql.inference import augmentation, distillation, filtering
 from jaxrl_sql.inference.benchmark_evaluation import answer_settings
-from jaxrl_sql.inference.fingerprint import as_asked, changed_since, digests, fingerprint, set_digest
+from jaxrl_sql.inference.fingerprint import (
+    as_asked,
+    changed_since,
+    checkpoint_settings,
+    digests,
+    endpoint_settings,
+    fingerprint,
+    set_digest,
+)
 from jaxrl_sql.runtime.model_locator import files_identity
 from jaxrl_sql.training.verbal import choosing
 from jaxrl_sql.types import Example
 
 MODEL = Path(__file__).parents[3] / "configs" / "quickstart_start"
-SETTINGS: dict[str, Callable[[TrainConfig], dict[str, Any]]] = {
-    "filter_data": filtering.rate_settings,
-    "distill": distillation.trace_settings,
-    "augment": lambda config: augmentation.copy_settings(config, []),
-    "evaluate": lambda config: answer_settings(config, []),
-    "verbal": choosing.choice_settings,
+ROOTS: dict[str, type[RootConfig]] = {
+    "filter_data": FilterConfig,
+    "distill": DistillConfig,
+    "augment": AugmentConfig,
+    "evaluate": EvaluateConfig,
+    "verbal": VerbalConfig,
 }
 HERE = [f"model.checkpoint={MODEL}"]
 THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
@@ -40,19 +56,33 @@ CHECKPOINT = [
     "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
     "sampling.stop=[x]", "data.shots=2", "data.date=2024-02-09",
 ]  # fmt: skip
-FREE = ["executor.threads=1", "executor.isolation=thread", "run.display=none", "data.matched=question"]
+FREE = ["executor.threads=1", "executor.isolation=thread", "data.matched=question"]
 
 
 @cache
 def settings_of(command: str, *changes: str) -> dict[str, Any]:
-    return SETTINGS[command](load_config(None, [*ANSWERING[command], *changes]))
+    config = load_config(ROOTS[command], None, [*ANSWERING[command], *changes])
+    match config:
+        case FilterConfig():
+            return filtering.rate_settings(policy_spec(config), config.filter.samples, config.sampling, config.executor)
+        case DistillConfig():
+            return distillation.trace_settings(config.recipe, config.data, config.executor, config.distill)
+        case AugmentConfig():
+            return augmentation.copy_settings(
+                config.augment, config.seed, config.data, config.executor, config.distill, []
+            )
+        case EvaluateConfig():
+            return answer_settings(policy_spec(config), config.evaluate, config.executor, [])
+        case VerbalConfig():
+            return choosing.choice_settings(policy_spec(config), config.verbal, config.executor)
+    raise AssertionError(command)
 
 
 @pytest.mark.parametrize(
     ("command", "change"),
     [
-        *((command, change) for command in SETTINGS for change in LIMITS),
-        *((command, change) for command in SETTINGS if command != "augment" for change in WORDS),
+        *((command, change) for command in ROOTS for change in LIMITS),
+        *((command, change) for command in ROOTS if command != "augment" for change in WORDS),
         *((command, change) for command in ("filter_data", "evaluate", "verbal") for change in CHECKPOINT),
         *(("filter_data", one) for one in ("sampling.top_k=3", "filter.samples=3")),
         ("filter_data", "data.prune=true"),
@@ -85,10 +115,9 @@ def test_dialects_and_where_they_run_decide_answers() -> None:
 @pytest.mark.parametrize(
     ("command", "change"),
     [
-        *((command, change) for command in SETTINGS for change in FREE),
+        *((command, change) for command in ROOTS for change in FREE),
+        *((command, "run.display=none") for command in ROOTS if command != "augment"),  # which has no display
         ("distill", "distill.samples=9"),
-        ("distill", "model.dtype=bfloat16"),  # it answers elsewhere
-        ("augment", "recipe=sql_r1"),
         ("filter_data", "filter.low=0.5"),
         ("filter_data", "data.max_prompt_tokens=77"),
         ("verbal", "verbal.batch=3"),
@@ -106,19 +135,24 @@ def test_another_endpoint_model_is_another_fingerprint() -> None:
     assert settings_of("verbal", *THERE) == settings_of("verbal", *THERE, "verbal.base_url=http://other/v1")
 
 
+def of_checkpoint(config: EvaluateConfig) -> dict[str, Any]:
+    settings = checkpoint_settings(config.recipe, config.data, config.model)
+    return fingerprint(settings, config.data, config.executor)
+
+
 def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
-    config = load_config(None, [f"model.checkpoint={model}"])
-    before = fingerprint(config, {}, (), "checkpoint")
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}"])
+    before = of_checkpoint(config)
     assert files_identity(model) == files_identity(MODEL)
     (model / "README.md").write_text("a note")
-    assert fingerprint(config, {}, (), "checkpoint") == before
+    assert of_checkpoint(config) == before
     weights = next(model.glob("*.safetensors"))
     raw = bytearray(weights.read_bytes())
     raw[len(raw) // 2] ^= 1
     weights.write_bytes(raw)
-    assert fingerprint(config, {}, (), "checkpoint")["model"] != before["model"]
+    assert of_checkpoint(config)["model"] != before["model"]
     assert files_identity(tmp_path / "none") == ""
     assert files_identity("") == ""
 
@@ -126,22 +160,23 @@ def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
 def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     path.write_text("{% block user %}{{ question }}{% endblock %}")
-    config = load_config(None, [f"data.template={path}"])
-    before = fingerprint(config, {}, (), "endpoint")
-    assert fingerprint(config, {}, (), "endpoint") == before
+    config = load_config(EvaluateConfig, None, [f"data.template={path}"])
+    settings = endpoint_settings(config.recipe, config.data)
+    before = fingerprint(settings, config.data, config.executor)
+    assert fingerprint(settings, config.data, config.executor) == before
     path.write_text("{% block user %}Q: {{ question }}{% endblock %}")
-    assert fingerprint(config, {}, (), "endpoint")["data.template"] != before["data.template"]
+    assert fingerprint(settings, config.data, config.executor)["data.template"] != before["data.template"]
 
 
 def test_a_tokenizer_or_a_recipe_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "own.py").write_text("RULES = 1")
-    config = load_config(None, [f"data.tokenizer={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
-    before = fingerprint(config, {}, (), "checkpoint")
-    assert fingerprint(config, {}, (), "checkpoint") == before
+    config = load_config(EvaluateConfig, None, [f"data.tokenizer={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
+    before = of_checkpoint(config)
+    assert of_checkpoint(config) == before
     for name, key in (("tokenizer.json", "data.tokenizer"), ("own.py", "recipe")):
         (tmp_path / name).write_text("[1]")
-        assert fingerprint(config, {}, (), "checkpoint")[key] != before[key]
+        assert of_checkpoint(config)[key] != before[key]
 
 
 def two_questions(folder: Path) -> list[Example]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.inference import policy_client
 from jaxrl_sql.inference.policy_client import PolicyClient, open_policy_client
 from jaxrl_sql.models import load_checkpoint
@@ -35,11 +36,13 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
     """A block of 64 tokens takes 256 KiB of this model. Prompts that no setting bounds have all that others leave."""
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # so that shares of it are exact
     share = mebibytes / 1024
-    config = load_config(None, [f"model.checkpoint={START}", "data.max_prompt_tokens=320", f"rollout.memory={share}"])
+    config = load_config(
+        EvaluateConfig, None, [f"model.checkpoint={START}", "data.max_prompt_tokens=320", f"rollout.memory={share}"]
+    )
     lengths = [100, 2000]
     with (
         make_executor(config.executor) as executor,
-        open_policy_client(config, executor, 4, Purpose.EVAL, 96) as client,
+        open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96) as client,
     ):
         assert client.engine.config.budget == budget
         assert isinstance(client.engine.params["layers"], tuple), "layers that are taken apart later are there twice"
@@ -59,10 +62,12 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 )
 def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
     """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
-    config = load_config(None, [f"model.checkpoint={START}", f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
+    config = load_config(
+        EvaluateConfig, None, [f"model.checkpoint={START}", f"model.dtype={dtype}", f"model.compute_dtype={compute}"]
+    )
     with (
         make_executor(config.executor) as executor,
-        open_policy_client(config, executor, 4, Purpose.EVAL, 96) as client,
+        open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96) as client,
     ):
         engine = client.engine
         assert isinstance(engine, Engine)
@@ -86,7 +91,7 @@ def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept:
     ],
 )
 def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
-    config = load_config(None, [f"model.checkpoint={START}", *words])
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={START}", *words])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
     assert client.stops(config.sampling.stop) == stops
@@ -104,11 +109,11 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)
     monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_, **__: pytest.fail("read"))
-    config = load_config(None, [f"model.checkpoint={START}"])
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={START}"])
     with (
         make_executor(config.executor) as executor,
         pytest.raises(InputError, match=rf"in float32, which has {mebibytes}\.0 MiB: {helps}") as caught,
-        open_policy_client(config, executor, 4, Purpose.EVAL, 96),
+        open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96),
     ):
         pass
     assert "\n" not in str(caught.value)

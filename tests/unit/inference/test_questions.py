@@ -5,10 +5,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from jaxrl_sql.config import load_config
 from jaxrl_sql.inference.questions import prompts_of
 from jaxrl_sql.runtime.display import make_display
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, compact_style
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, compact_style
 from jaxrl_sql.types import Example
 
 
@@ -18,7 +17,7 @@ class Characters:
         return list(map(ord, text))
 
 
-def test_training_prompts_are_pruned_where_asked_and_others_never(tmp_path: Path) -> None:
+def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     path = tmp_path / "d" / "d.sqlite"
     (path.parent / "database_description").mkdir(parents=True)
     (path.parent / "database_description" / "t.csv").write_text("nothing")
@@ -29,23 +28,20 @@ def test_training_prompts_are_pruned_where_asked_and_others_never(tmp_path: Path
     long = Example("long", "d", str(path), "Which?", "SELECT column_3 FROM t")
     short = Example("short", "d", str(path), "?", "SELECT column_4 FROM t")
 
-    def made(*overrides: str, is_training: bool) -> tuple[PromptSet, list[str]]:
-        stream, config = io.StringIO(), load_config(None, ["data.max_prompt_tokens=228", *overrides])
+    def made(pruning: Pruning | None) -> tuple[PromptSet, list[str]]:
+        stream = io.StringIO()
         with make_display("plain", 0, "title", stream, beat_s=0) as display:
-            found = prompts_of(
-                "set", [long, short], compact_style(), Characters(), config, display, is_training=is_training
-            )
+            found = prompts_of("set", [long, short], compact_style(), Characters(), 228, display, pruning)
         title, begins, *notes = stream.getvalue().splitlines()
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return found, notes
 
     told = f"set: 1 files of descriptions are not whole, such as {tmp_path}/d/database_description/t.csv: no column "
-    for overrides, is_training in (([], True), (["data.prune=true"], False)):
-        found, notes = made(*overrides, is_training=is_training)
-        assert found.examples == (short,)
-        assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
-        assert notes[1].startswith(told)
-    found, notes = made("data.prune=true", is_training=True)
+    found, notes = made(None)
+    assert found.examples == (short,)
+    assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
+    assert notes[1].startswith(told)
+    found, notes = made(Pruning(228, 0))
     assert found.examples == (long, short)
     assert "column_3" in found.prompts[0].text
     assert notes[0] == "set: 1 prompts are pruned to 228 tokens, such as long"

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_sql.api import policy_spec
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, load_config
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import forward, init_params, load_checkpoint, load_tokenizer, save_checkpoint
@@ -28,10 +29,10 @@ START = Path(__file__).parents[3] / "configs" / "recipes_start"
 LARGEST = max(load_tokenizer(START).get_vocab().values())
 
 
-def checkpoint(folder: Path, rows: int, tokenizer: Any) -> TrainConfig:
+def checkpoint(folder: Path, rows: int, tokenizer: Any) -> EvaluateConfig:
     shape = dataclasses.replace(load_model_config(START), vocab_size=rows, n_layers=1)
     save_checkpoint(folder, shape, init_params(shape, jax.random.key(0)), tokenizer)
-    return load_config(None, [f"model.checkpoint={folder}"])
+    return load_config(EvaluateConfig, None, [f"model.checkpoint={folder}"])
 
 
 def test_each_token_needs_a_row(tmp_path: Path) -> None:
@@ -39,15 +40,15 @@ def test_each_token_needs_a_row(tmp_path: Path) -> None:
     config = checkpoint(tmp_path, LARGEST, tokenizer)
     said = rf"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}: name one that fits in data\.tokenizer$"
     with pytest.raises(InputError, match=said):
-        model_config(config, tokenizer)
+        model_config(config.model, tokenizer)
     with (
         make_executor(config.executor) as executor,
         pytest.raises(InputError, match=said),
-        open_policy_client(config, executor, 4, Purpose.EVAL, 96),
+        open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96),
     ):
         pass
     config = checkpoint(tmp_path, LARGEST + 1, tokenizer)
-    assert model_config(config, tokenizer).vocab_size == LARGEST + 1
+    assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
 def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> None:
@@ -57,8 +58,8 @@ def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> Non
     tokenizer = written(tmp_path / "gaps", given)
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
-        model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer), tokenizer)
-    assert model_config(load_config(None, []), tokenizer).vocab_size == 5001
+        model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer).model, tokenizer)
+    assert model_config(load_config(EvaluateConfig, None, []).model, tokenizer).vocab_size == 5001
 
 
 def test_a_token_for_pictures_needs_none(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_token_for_pictures_needs_none(tmp_path: Path) -> None:
     tokenizer = written(tmp_path / "pictures", given, image_token="<image_soft_token>")  # noqa: S106
     assert max(tokenizer.get_vocab().values()) == LARGEST + 1
     config = checkpoint(tmp_path / "model", LARGEST + 1, tokenizer)
-    assert model_config(config, tokenizer).vocab_size == LARGEST + 1
+    assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
 def written(folder: Path, given: dict[str, Any], **more: str) -> Any:

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, ExecutorConfig, TrainConfig, load_config
+from jaxrl_sql.api import policy_spec
+from jaxrl_sql.config import (
+    DatabasesConfig,
+    DataConfig,
+    DialectsConfig,
+    EvaluateConfig,
+    ExecutorConfig,
+    FilterConfig,
+    TrainConfig,
+    load_config,
+)
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.filtering import ask, filter_data
 from jaxrl_sql.inference.questions import PassedQuestions, load_questions
@@ -48,11 +58,12 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
         data = dataclasses.replace(data, include_ids=str(tmp_path / "ids"))
     config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     with make_executor(config.executor) as executor:
-        trained, _ = load_questions(config, executor, make_display("none", 0, ""))
+        trained, _ = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert {one.dialect for one in trained} == {"sqlite", "mysql"}
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
-    asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(config, chosen).prompts}
+    policy = policy_spec(FilterConfig(data=data))
+    asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
     assert asked == {one.uid: one.dialect == "mysql" for one in trained}
 
 
@@ -73,7 +84,7 @@ def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
     evals = [split.format(here=tmp_path) for split in evals]
     config = TrainConfig(data=dataclasses.replace(data, evals=evals, dialects=DialectsConfig()))
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        _, found = load_questions(config, executor, make_display("none", 0, ""))
+        _, found = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert {name: len(one.examples) for name, one in found.items()} == dict.fromkeys(names, 12)
     assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in found}) == 0.5
 
@@ -81,7 +92,7 @@ def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
 def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
     config = TrainConfig(data=dataclasses.replace(data, limit_eval=3, dialects=DialectsConfig()))
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        train, evals = load_questions(config, executor, make_display("none", 0, ""))
+        train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
 
 
@@ -95,9 +106,9 @@ def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfi
     nowhere = dataclasses.replace(config, data=dataclasses.replace(chosen, dir=str(tmp_path / "nowhere")))
     with make_executor(config.executor) as executor:
         display = make_display("none", 0, "")
-        train, evals = load_questions(nowhere, executor, display, passed)
-        folder = load_questions(config, executor, display)[0]
-        mixed = load_questions(config, executor, display, passed._replace(train=None))
+        train, evals = load_questions(nowhere.data, config.sft, config.executor, executor, display, passed)
+        folder = load_questions(config.data, config.sft, config.executor, executor, display)[0]
+        mixed = load_questions(config.data, config.sft, config.executor, executor, display, passed._replace(train=None))
     assert [*train] == [*folder] == [*mixed[0]]
     assert [one.uid for one in train] == ["q1", "q2", "q5"]
     assert [one.uid for one in evals["mine"].examples] == ["q4", "q5"]
@@ -107,7 +118,7 @@ def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfi
         make_executor(config.executor) as executor,
         pytest.raises(InputError, match=r"data\.hide=\[t\.x\]: no question"),
     ):
-        load_questions(hidden, executor, display, passed)
+        load_questions(hidden.data, config.sft, config.executor, executor, display, passed)
 
 
 @pytest.mark.parametrize("of", ["train", "dev", "streamed", "filter", "evaluate"])
@@ -122,19 +133,19 @@ def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_p
         "data.evals=[dev]",
         f"data.stream_above={5 if of == 'streamed' else 0}",
         f"data.tokenizer={MODEL}",
-        f"evaluate.data=[{tmp_path / 'train'}]",
-        f"filter.out={tmp_path / 'out'}",
     ]
 
     def load(*more: str) -> None:
-        config = load_config(None, [*overrides, *more])
         if of == "evaluate":
-            open_sets(config, [])
+            judged = load_config(EvaluateConfig, None, [f"evaluate.data=[{tmp_path / 'train'}]", *more])
+            open_sets(judged.evaluate, judged.recipe, judged.executor, judged.data.hide, [])
         elif of == "filter":
-            filter_data(config)
+            chosen = load_config(FilterConfig, None, [*overrides, f"filter.out={tmp_path / 'out'}", *more])
+            filter_data(policy_spec(chosen), chosen.filter, chosen.sampling, chosen.executor)
         else:
+            config = load_config(TrainConfig, None, [*overrides, *more])
             with make_executor(ExecutorConfig(threads=1)) as executor:
-                load_questions(config, executor, make_display("none", 0, ""))[0][0]
+                load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))[0][0]
 
     load()
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -172,8 +183,8 @@ def plain(folder: Path) -> None:
 @pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])
 def test_spiders_configurations_read_its_layouts(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path)
-    config = load_config(CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
+    config = load_config(TrainConfig, CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        train, evals = load_questions(config, executor, make_display("none", 0, ""))
+        train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert [one.question for one in train] == ["Which 0?", "Which 1?"]
     assert [one.question for found in evals.values() for one in found.examples] == ["Which 2?"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import CHOICES
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.fields import fields_of
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.rope import RopeScaling
@@ -198,7 +199,7 @@ def test_what_is_unsupported_or_contradicts_itself_is_said_by_field(
 
 
 def test_a_new_model_of_every_family_can_be_saved_as_one() -> None:
-    assert CHOICES["model.family"] == tuple(FAMILIES)
+    assert fields_of(TrainConfig)["model.family"].rule == tuple(FAMILIES)
     for name, family in FAMILIES.items():
         config = ModelConfig(
             *(name, 64, 32, 7, 4, 2, 8, 48, 1e4, 1e-6),

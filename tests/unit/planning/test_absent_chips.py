@@ -189,33 +189,35 @@ def test_the_command_plans_for_gpus_that_are_not_there() -> None:
 
 def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     """Compile a small program for one chip, or an update for four, and return its text."""
-    from jaxrl_sql.config import load_config
+    from jaxrl_sql.config import TrainConfig, load_config
     from jaxrl_sql.models import ModelConfig
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning import programs
     from jaxrl_sql.planning.chips import find_topology
     from jaxrl_sql.planning.lengths import between
+    from jaxrl_sql.planning.memory import PlannedModel
     from jaxrl_sql.planning.workload import find_workload, with_packing
 
     sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
     devices = find_topology(TOPOLOGY[chip]).devices()
     assert devices is not None
-    config = load_config(None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
+    config = load_config(TrainConfig, None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
+    sections = config.workload(60)
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
-        whole = find_workload(config, 60, 2)
+        whole = find_workload(config.model, sections, 2)
         work = (with_packing(whole, between(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
-        setting = programs.Setting(config, model, make_mesh(1, 2, 2, devices))
+        setting = programs.Setting(sections, PlannedModel(config.model, model), make_mesh(1, 2, 2, devices))
         with gpus.stated_cudnn():
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
     model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, 1e4, 1e-6, True, True, False, 1024)
-    load = find_workload(config, 60, 1).rollout
+    load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])
-    setting = programs.Setting(config, model, mesh).sampling
+    setting = programs.Setting(sections, PlannedModel(config.model, model), mesh).sampling
     return str(programs.lower_decode(setting, load).compile().as_text())
 
 

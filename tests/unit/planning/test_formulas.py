@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import pytest
@@ -12,14 +13,16 @@ from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.ops.micro_batches import row_counts
 from jaxrl_sql.models.shapes import published_shape
-from jaxrl_sql.planning.chips import CHIPS, Chip, find_topology
-from jaxrl_sql.planning.lengths import Lengths, StepLengths, between
-from jaxrl_sql.planning.memory import abstract_mesh, estimate, params_here
-from jaxrl_sql.planning.plan import make_plan, mesh_sizes
-from jaxrl_sql.planning.roofline import Cost, phases
-from jaxrl_sql.planning.suggestions import suggest
+from jaxrl_sql.parallel.rules import AnyMesh, batch_ways
+from jaxrl_sql.planning import memory, plan, roofline, suggestions, workload
+from jaxrl_sql.planning.chips import CHIPS, Chip, Topology, find_topology
+from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, StepLengths, between
+from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel, abstract_mesh, params_here
+from jaxrl_sql.planning.plan import Plan, mesh_sizes
+from jaxrl_sql.planning.roofline import Cost, Phase
+from jaxrl_sql.planning.suggestions import Suggestion
 from jaxrl_sql.planning.units import in_bytes
-from jaxrl_sql.planning.workload import Update, find_workload, pieces_of_logits, with_packing, with_parts, with_schemas
+from jaxrl_sql.planning.workload import Update, Workload, pieces_of_logits, with_packing, with_parts, with_schemas
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.types import InputError, Prompt
@@ -40,7 +43,40 @@ class Letters:
 
 
 def config(*overrides: str) -> TrainConfig:
-    return load_config(None, overrides)
+    return load_config(TrainConfig, None, overrides)
+
+
+def find_workload(cfg: TrainConfig, longest: int, ways: int) -> Workload:
+    return workload.find_workload(cfg.model, cfg.workload(longest), ways)
+
+
+def estimate(cfg: TrainConfig, shape: ModelConfig, mesh: AnyMesh, longest: int) -> MemoryEstimate:
+    work = find_workload(cfg, longest, batch_ways(mesh.shape))
+    return memory.estimate(PlannedModel(cfg.model, shape), mesh, work)
+
+
+def phases(
+    cfg: TrainConfig, shape: ModelConfig, sizes: Mapping[str, int], work: Workload, lengths: StepLengths = ALL_LONGEST
+) -> list[Phase]:
+    return roofline.phases(PlannedModel(cfg.model, shape), sizes, work, lengths)
+
+
+def suggest(
+    cfg: TrainConfig, shape: ModelConfig, sizes: Mapping[str, int], longest: int, have: int
+) -> list[Suggestion]:
+    return suggestions.suggest(cfg.workload(longest), PlannedModel(cfg.model, shape), sizes, have)
+
+
+def make_plan(
+    cfg: TrainConfig,
+    shape: ModelConfig,
+    topology: Topology,
+    sizes: Mapping[str, int],
+    longest: int,
+    lengths: StepLengths = ALL_LONGEST,
+) -> Plan:
+    model = PlannedModel(cfg.model, shape)
+    return plan.make_plan(cfg.workload(longest), model, topology, sizes, lengths)
 
 
 def test_a_device_holds_its_share_of_the_weights() -> None:
@@ -144,7 +180,7 @@ def test_suggestions_fit_or_say_that_nothing_does() -> None:
 
 def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_last() -> None:
     """A 4B with Think2SQL's lengths fits 16 v5e without adapters: its prompts in parts, its heads over eight."""
-    cfg = load_config("configs/think2sql.yaml")
+    cfg = load_config(TrainConfig, "configs/think2sql.yaml")
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
     found = {
         one.words.partition(" ")[0]: one
@@ -158,7 +194,7 @@ def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_las
 
 
 def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
-    cfg = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
+    cfg = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     shape = published_shape("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
     found = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
@@ -189,11 +225,15 @@ def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
 
 
 def test_parts_that_are_left_to_be_found_leave_each_shard_a_prompt() -> None:
-    asked = ("grpo.prompts=32", "grpo.minibatches=2", "grpo.gradient_accumulation_steps=0", "sft.databases=8")
-    found = with_parts(config(*asked, "sft.gradient_accumulation_steps=0"), 4)
-    assert (found.grpo.gradient_accumulation_steps, found.sft.gradient_accumulation_steps) == (4, 2)
-    assert with_parts(config(*asked), 4).sft.gradient_accumulation_steps == 1
-    assert with_parts(config(*asked), 16).grpo.gradient_accumulation_steps == 1
+    def parts(ways: int, *more: str) -> tuple[int, int]:
+        zero = "grpo.gradient_accumulation_steps=0"
+        cfg = config("grpo.prompts=32", "grpo.minibatches=2", "sft.databases=8", zero, *more)
+        sft, grpo = with_parts(cfg.sft, cfg.grpo, ways)
+        return sft.gradient_accumulation_steps, grpo.gradient_accumulation_steps
+
+    assert parts(4, "sft.gradient_accumulation_steps=0") == (2, 4)
+    assert parts(4)[0] == 1
+    assert parts(16)[1] == 1
 
 
 def test_a_supervised_run_by_epochs_is_planned_as_one_by_steps() -> None:
@@ -223,13 +263,13 @@ def test_a_phase_takes_as_long_as_its_slowest_resource() -> None:
 
 
 def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
-    cfg = load_config("configs/arctic.yaml", [])
+    cfg = load_config(TrainConfig, "configs/arctic.yaml", [])
     shape, topology = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
     assert "grpo.gradient_accumulation_steps=4" in [one.words for one in plan.suggestions]
-    better = load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
+    better = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 
 
@@ -401,7 +441,9 @@ def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
 def test_a_plan_packs_answers_where_attention_can() -> None:
     shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(between(1000, 4096))
-    cfg = load_config([f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"])
+    cfg = load_config(
+        TrainConfig, [f"configs/{name}.yaml" for name in ("arctic", "on/v5p_4x4x2")], ["grpo.packing=true"]
+    )
     plan = make_plan(cfg, shape, v5p, sizes, 8192, lengths)
     before = make_plan(
         dataclasses.replace(cfg, grpo=dataclasses.replace(cfg.grpo, packing=False)), shape, v5p, sizes, 8192, lengths
@@ -442,8 +484,8 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
         update("grpo.max_tokens_per_device=191")
     with pytest.raises(InputError, match=r"leave grpo\.gradient_accumulation_steps=2 at 1"):
         config("grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=2")
-    found = with_parts(config(*lines, "grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=0"), 2)
-    assert found.grpo.gradient_accumulation_steps == 1
+    zero = config(*lines, "grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=0")
+    assert with_parts(zero.sft, zero.grpo, 2)[1].gradient_accumulation_steps == 1
     packed = with_packing(
         find_workload(config(*lines, "grpo.max_tokens_per_device=800"), 100, 2), Lengths((8.0,))
     ).update

@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.shapes import published_shape
+from jaxrl_sql.parallel.rules import AnyMesh
 from jaxrl_sql.planning.chips import CHIPS, find_topology
 from jaxrl_sql.planning.layout import Machine, client_layout, with_layout
-from jaxrl_sql.planning.memory import abstract_mesh, estimate
+from jaxrl_sql.planning.memory import PlannedModel, abstract_mesh, estimate
 from jaxrl_sql.planning.plan import Plan, make_plan, mesh_sizes
 from jaxrl_sql.planning.workload import engine_config, find_workload, with_parts
 from jaxrl_sql.types import InputError
@@ -21,11 +23,16 @@ V5P = Machine("tpu", 4, CHIPS["v5p"].memory, CHIPS["v5p"])
 
 
 def arctic(*overrides: str) -> TrainConfig:
-    return load_config("configs/arctic.yaml", ["grpo.gradient_accumulation_steps=16", *overrides])
+    return load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=16", *overrides])
 
 
 def chosen(machine: Machine, *overrides: str, is_shared: bool = False) -> str:
-    return with_layout(arctic(*overrides), SEVEN, MESH, 8192, machine, is_shared).rollout.mesh
+    return layout(arctic(*overrides), SEVEN, MESH, machine, is_shared)
+
+
+def layout(config: TrainConfig, shape: ModelConfig, mesh: AnyMesh, machine: Machine, is_shared: bool = False) -> str:
+    sections = config.workload(8192)
+    return with_layout(sections, PlannedModel(config.model, shape), mesh, machine, is_shared).mesh
 
 
 def test_the_fastest_copies_that_fit_are_taken() -> None:
@@ -39,13 +46,14 @@ def test_the_fastest_copies_that_fit_are_taken() -> None:
 
 def test_the_mesh_that_trains_samples_where_it_is_faster() -> None:
     """Think2SQL's 4B on 16 chips of 16 GB: by XLA, which reads whole pools, 4 x 4 would take a third longer."""
-    config = load_config(["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
+    config = load_config(TrainConfig, ["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
     v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_shape("qwen3-4b")
 
     def found(config: TrainConfig, is_shared: bool = False) -> str:
-        return with_layout(config, shape, abstract_mesh(1, 2, 8), 8192, v5e, is_shared).rollout.mesh
+        return layout(config, shape, abstract_mesh(1, 2, 8), v5e, is_shared)
 
-    config = with_parts(config, 2)
+    sft, grpo = with_parts(config.sft, config.grpo, 2)
+    config = dataclasses.replace(config, sft=sft, grpo=grpo)
     assert found(config) == "training"
     assert found(config, is_shared=True) == "4x4"
     by_kernel = dataclasses.replace(config.rollout, attention="pallas")
@@ -56,7 +64,7 @@ def test_processors_and_single_devices_sample_where_they_train() -> None:
     cpu = Machine("cpu", 8, 64 << 30, None)
     assert chosen(cpu) == "training"
     assert chosen(cpu, is_shared=True) == "32x1", "several turns on several processes need copies"
-    assert with_layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), 8192, V5P).rollout.mesh == "training"
+    assert layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), V5P) == "training"
     assert chosen(V5P, "rollout.mesh=training") == "training"
 
 
@@ -66,15 +74,15 @@ def test_copies_that_are_asked_for_are_taken_or_refused() -> None:
         chosen(V5P._replace(memory=16 << 30), "rollout.mesh=32x1")
     with pytest.raises(InputError, match="heads"):
         chosen(V5P, "rollout.mesh=4x8")
-    with pytest.raises(InputError, match=r"rollout\.mesh='8' is none of auto, training, or replicas"):
+    with pytest.raises(InputError, match=r"rollout\.mesh='8' must be auto, training, or replicas"):
         arctic("rollout.mesh=8")
 
 
 def test_a_copy_has_its_share_of_slots_and_questions() -> None:
     config = arctic("rollout.mesh=8x4", "rollout.max_num_seqs=100")
-    engine = engine_config(config, 100, 8192, 8)
+    engine = engine_config(config.rollout, 100, 8192, 8)
     assert (engine.max_num_seqs, engine.ways) == (13, 1)
-    work = find_workload(config, 8192, 8)
+    work = find_workload(config.model, config.workload(8192), 8)
     assert work.rollout is not None
     assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, engine)
 
@@ -83,7 +91,8 @@ def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() 
     config = arctic("model.dtype=bfloat16")
 
     def found(memory: int) -> str:
-        return client_layout(config, SEVEN, MESH, V5P._replace(memory=memory)).rollout.mesh
+        model, machine = PlannedModel(config.model, SEVEN), V5P._replace(memory=memory)
+        return client_layout(config.rollout, model, MESH, machine).mesh
 
     assert found(80 << 30) == "32x1"
     assert found(24 << 30) == "16x2"
@@ -96,7 +105,9 @@ def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() 
 
 
 def plan(*overrides: str) -> Plan:
-    return make_plan(arctic(*overrides), SEVEN, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32), 8192)
+    config = arctic(*overrides)
+    sections, model = config.workload(8192), PlannedModel(config.model, SEVEN)
+    return make_plan(sections, model, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32))
 
 
 def test_a_plan_counts_the_copies_and_their_weights() -> None:
@@ -113,5 +124,6 @@ def test_a_plan_counts_the_copies_and_their_weights() -> None:
     assert all(phase == same[phase.name] for phase in copies.phases if phase.name in {"score", "update"})
     assert copies.tokens == one.tokens == 256 * 16 * 4096
     assert copies.seconds < 0.6 * one.seconds
-    cached = estimate(dataclasses.replace(arctic("rollout.mesh=32x1")), SEVEN, MESH, 8192).caches
-    assert cached == copies.memory.caches
+    config = arctic("rollout.mesh=32x1")
+    work = find_workload(config.model, config.workload(8192), 8)
+    assert estimate(PlannedModel(config.model, SEVEN), MESH, work).caches == copies.memory.caches

@@ -16,7 +16,7 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
-from jaxrl_sql.planning.memory import estimate
+from jaxrl_sql.planning.memory import PlannedModel, estimate
 from jaxrl_sql.planning.programs import Setting, abstract_state, lower_decode, lower_prefill, programs
 from jaxrl_sql.planning.workload import Workload, find_workload
 
@@ -30,8 +30,10 @@ SMALL = (
 
 
 def setting(*overrides: str) -> tuple[Setting, Workload]:
-    config: TrainConfig = load_config(None, [*SMALL, *overrides])
-    return Setting(config, MODEL, make_mesh(1, 1, 1)), find_workload(config, 60, 1)
+    config: TrainConfig = load_config(TrainConfig, None, [*SMALL, *overrides])
+    sections = config.workload(60)
+    model, mesh = PlannedModel(config.model, MODEL), make_mesh(1, 1, 1)
+    return Setting(sections, model, mesh), find_workload(config.model, sections, 1)
 
 
 def nbytes(tree: Any) -> int:
@@ -50,19 +52,19 @@ def nbytes(tree: Any) -> int:
 )
 def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None:
     made, _ = setting(*overrides)
-    config, lora = made.config, made.config.model.lora
+    section, grpo, lora = made.model.section, made.sections.grpo, made.model.section.lora
     from jaxrl_sql.algo.optim import make_optimizer
     from jaxrl_sql.models.value import add_value_head, decay_mask
 
-    optimizer = make_optimizer(config.grpo.optim, 10, None if lora.rank else decay_mask(MODEL))
+    optimizer = make_optimizer(grpo.optim, 10, None if lora.rank else decay_mask(MODEL))
 
     def begin() -> TrainState:
-        trainable: Any = init_params(MODEL, jax.random.key(0), config.model.dtype)
+        trainable: Any = init_params(MODEL, jax.random.key(0), section.dtype)
         frozen = None
         if lora.rank:
             adapters = init_adapters(MODEL, lora.rank, lora.alpha, lora.targets, jax.random.key(0))
             trainable, frozen = adapters, trainable
-        if config.grpo.algorithm == "ppo":
+        if grpo.algorithm == "ppo":
             trainable = add_value_head(trainable, MODEL)
         return init_state(trainable, optimizer, frozen)
 
@@ -80,14 +82,14 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
 )
 def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None:
     made, work = setting(*overrides)
-    said = estimate(made.config, MODEL, made.mesh, 60)
+    said = estimate(made.model, made.mesh, work)
     lowered = programs(made, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
     assert work.rollout is not None
     model = said.weights + said.adapters
     assert held["update"] == pytest.approx(model + said.optimizer, rel=0.02)
-    kept = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * (2 if made.config.model.dtype == "bfloat16" else 4)
-    pools = said.caches - kept
+    cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * made.model.width
+    pools = said.caches - cached
     # What a decode step is told beside them: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
     assert ("score" in held) == ("grpo.kl_coef=0.1" in overrides)
@@ -103,7 +105,7 @@ def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:
 
 def test_prompts_longer_than_a_stretch_are_run_in_stretches() -> None:
     made, _ = setting("data.max_prompt_tokens=900")
-    work = find_workload(made.config, 900, 1)
+    work = find_workload(made.model.section, made.sections._replace(longest=900), 1)
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (1, 1024)
     assert "tensor<1x1024xi32>" in lower_prefill(made, work.rollout).as_text()

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import (
     BENCHMARK_LIMITS,
     asked_otherwise,
     defaults_for,
+    find_asked,
     find_model,
     today,
     with_date,
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("inner", ["", "model"])
 def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
-    config = load_config(None, (), defaults_for(str(run / inner)))
+    config = load_config(TrainConfig, None, (), defaults_for(str(run / inner)))
     assert config.model.checkpoint == str(run / "model")
     assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer) == (
         "skyrl_sql", "tagged", "ddl", "",
@@ -41,12 +42,14 @@ def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
     assert (asked.turns, asked.max_total_tokens, asked.max_new_tokens) == (4, 700, 200)
     assert (config.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
     assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
-    assert load_config(None, ["evaluate.turns=1", "recipe=arctic"], defaults_for(str(run))).recipe == "arctic"
+    assert (
+        load_config(TrainConfig, None, ["evaluate.turns=1", "recipe=arctic"], defaults_for(str(run))).recipe == "arctic"
+    )
 
 
 def test_a_model_alone_is_asked_in_a_chat(tmp_path: Path) -> None:
     assert find_model(str(tmp_path)) == (tmp_path, None)
-    assert load_config(None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
+    assert load_config(TrainConfig, None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
     assert "model" not in defaults_for("")
 
 
@@ -59,38 +62,40 @@ def test_what_is_no_model_is_told(run: Path) -> None:
 
 
 def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: Path) -> None:
-    trained = find_model(str(run))[1]
+    trained = find_asked(str(run))[1]
     assert trained is not None
-    same = load_config(None, ["executor.vm_steps=9"], defaults_for(str(run)))
-    assert asked_otherwise(same, trained) == []
-    other = load_config(None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
-    assert asked_otherwise(other, trained) == [
+    same = load_config(TrainConfig, None, ["executor.vm_steps=9"], defaults_for(str(run)))
+    assert asked_otherwise(same.recipe, same.data, trained) == []
+    other = load_config(TrainConfig, None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
+    assert asked_otherwise(other.recipe, other.data, trained) == [
         "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
     ]  # fmt: skip
 
 
 def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, tmp_path: Path) -> None:
-    journal, config = tmp_path / "journal.jsonl", load_config(None, [f"model.checkpoint={run}", "data.prompt=chat"])
-    assert with_date(config, journal).data.date == today()
+    journal = tmp_path / "journal.jsonl"
+
+    def date(*overrides: str) -> str:
+        config = load_config(TrainConfig, None, [f"model.checkpoint={run}", *overrides])
+        return with_date(config.data, config.model.checkpoint, journal).date
+
+    assert date("data.prompt=chat") == today()
     settings = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(settings.replace("data: {", "data: {date: 2024-02-09, "))
-    assert with_date(config, journal).data.date == "2024-02-09"
-    assert load_config(None, (), defaults_for(str(run))).data.date == "2024-02-09"
+    assert date("data.prompt=chat") == "2024-02-09"
+    assert load_config(TrainConfig, None, (), defaults_for(str(run))).data.date == "2024-02-09"
     with Journal(journal, {"data.date": "2023-01-31"}):
         pass
-    assert with_date(config, journal).data.date == "2023-01-31"
-    set_by_hand = load_config(
-        None, ["data.date=2022-05-05"], {"data": {"prompt": "chat"}, "model": {"checkpoint": str(run)}}
-    )
-    assert with_date(set_by_hand, journal).data.date == "2022-05-05"
-    assert with_date(load_config(None, [f"model.checkpoint={run}"]), journal).data.date == "", "no chat has a date"
+    assert date("data.prompt=chat") == "2023-01-31"
+    assert date("data.prompt=chat", "data.date=2022-05-05") == "2022-05-05"
+    assert date() == "", "no chat has a date"
 
 
 def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("recipe: paverl\nseed: 3\n")
     beneath = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}
-    config = load_config(path, ["seed=4"], beneath, {"seed": 5})
+    config = load_config(TrainConfig, path, ["seed=4"], beneath, {"seed": 5})
     assert (config.recipe, config.seed, config.executor.vm_steps) == ("paverl", 5, 7)
     with pytest.raises(InputError, match=r"unknown key evaluate\.rulez"):
-        load_config(None, (), None, {"evaluate": {"rulez": 1}})
+        load_config(TrainConfig, None, (), None, {"evaluate": {"rulez": 1}})

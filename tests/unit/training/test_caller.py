@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.text2sql.rewards.score import Answer
 from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import Example, InputError
@@ -28,9 +28,13 @@ def examples(tmp_path: Path) -> list[Example]:
     return [Example(f"q{i}", "shop", str(path), "How many items?", "SELECT count(*) FROM item") for i in range(3)]
 
 
+def named(caller: CallerInputs, config: TrainConfig) -> TrainConfig:
+    return changed(config, caller.names(config.data, config.run.dir))
+
+
 def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> None:
     caller = CallerInputs(examples=examples, evals={"held_out": examples[:1]})
-    data = caller.config(load_config(None)).data
+    data = named(caller, load_config(TrainConfig, None)).data
     assert (data.source, data.dir, data.train, data.evals) == ("folder", "memory", "examples", ["held_out"])
     passed = caller.questions()
     assert passed.train is not None
@@ -41,15 +45,15 @@ def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> 
 
 
 def test_settings_and_names_that_do_not_go_with_passed_sets_are_refused(examples: list[Example]) -> None:
-    shots = load_config(None, [{"data.shots": 2}])
+    shots = load_config(TrainConfig, None, [{"data.shots": 2}])
     with pytest.raises(InputError, match=r"^examples: data\.shots=2 needs the training questions in a folder"):
-        CallerInputs(examples=examples).config(shots)
+        named(CallerInputs(examples=examples), shots)
     for name, caller in (
         ("examples", CallerInputs(examples=examples, evals={"examples": examples})),
         ("train", CallerInputs(evals={"train": examples})),
     ):
         with pytest.raises(InputError, match=f"^evals: {name} is the name of the training set"):
-            caller.config(load_config(None))
+            named(caller, load_config(TrainConfig, None))
 
 
 def test_lists_that_cannot_be_used_are_refused(examples: list[Example], tmp_path: Path) -> None:
@@ -112,23 +116,23 @@ def test_a_lambda_is_known_by_its_code_wherever_it_is() -> None:
 
 
 def test_a_run_of_passed_examples_names_the_passed_sets_alone(examples: list[Example]) -> None:
-    folders = load_config(None, [{"data.evals": ["dev"]}])
-    assert CallerInputs(examples=examples).config(folders).data.evals == []
-    assert CallerInputs(examples=examples, evals={}).config(folders).data.evals == []
-    assert CallerInputs(evals={"held_out": examples}).config(folders).data.evals == ["held_out"]
-    assert CallerInputs().config(folders) == folders
+    folders = load_config(TrainConfig, None, [{"data.evals": ["dev"]}])
+    assert named(CallerInputs(examples=examples), folders).data.evals == []
+    assert named(CallerInputs(examples=examples, evals={}), folders).data.evals == []
+    assert named(CallerInputs(evals={"held_out": examples}), folders).data.evals == ["held_out"]
+    assert named(CallerInputs(), folders) == folders
 
 
 def test_a_run_of_passed_examples_is_resumed_in_python_alone(
     examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    began = CallerInputs(examples=examples).config(load_config(None, [{"run.dir": "runs/mine"}]))
+    began = named(CallerInputs(examples=examples), load_config(TrainConfig, None, [{"run.dir": "runs/mine"}]))
     call = r"resume with jx\.train\(…, \{'run\.resume': True\}, examples=…\)$"
     for caller in (CallerInputs(), CallerInputs(evals={"dev": examples})):
         with pytest.raises(InputError, match=f"^runs/mine: its questions were passed in Python: {call}"):
-            caller.config(began)
-    assert CallerInputs(examples=examples).config(began) == began
+            named(caller, began)
+    assert named(CallerInputs(examples=examples), began) == began
     assert re.match(call, CallerInputs(examples=examples).resume_advice(Path("runs/mine")))
     advice = CallerInputs(examples=examples, reward=length).resume_advice(Path("runs/mine"))
     assert advice.endswith("{'run.resume': True}, examples=…, reward=…)")

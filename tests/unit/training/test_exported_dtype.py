@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, init_adapters, init_params, load_checkpoint, load_tokenizer
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.training.build import export_model
@@ -32,7 +32,9 @@ def dtypes(folder: Path) -> tuple[str, str, set[str]]:
 @pytest.mark.parametrize(("dtype", "kept"), [("float32", "F32"), ("bfloat16", "BF16")])
 @pytest.mark.parametrize("has_adapters", [False, True])
 def test_a_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, compute: str, *, has_adapters: bool) -> None:
-    config = load_config(None, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"])
+    config = load_config(
+        TrainConfig, None, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"]
+    )
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), init_params(MODEL, jax.random.key(0)))
     pairs = init_adapters(MODEL, 2, 4.0, ["q"], jax.random.key(1))
     trainable, frozen = (pairs, params) if has_adapters else (params, {})

@@ -45,16 +45,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def config_of(place: Path) -> TrainConfig:
+def inputs_of(place: Path) -> dict[str, str]:
     files = {"tokenizer": "tokens", "template": "own.jinja", "synonyms": "vectors", "include_ids": "ids.txt"}
     values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
     more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat", "data.retrieve=1"]
-    return load_config(None, [*more, *values])
+    config = load_config(TrainConfig, None, [*more, *values])
+    return file_inputs(config.recipe, config.data, config.model.checkpoint)
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_a_changed_file_is_named(name: str, place: Path) -> None:
-    before = file_inputs(config_of(place))
+    before = inputs_of(place)
     assert before.keys() == {*KEYS.values()}
     file = place / name
     if file.name == "model.safetensors" and file.parent.name == "base":
@@ -63,22 +64,22 @@ def test_a_changed_file_is_named(name: str, place: Path) -> None:
         save_file(tensors, file)
     else:
         file.write_text(f"{file.read_text()} ")
-    after = file_inputs(config_of(place))
+    after = inputs_of(place)
     assert {key for key in before if before[key] != after[key]} == {KEYS[name]}
     with pytest.raises(InputError, match=f"^run: {KEYS[name]}: not as when the run began"):
         refuse_other_inputs(Path("run"), before, after)
 
 
 def test_what_was_moved_or_is_read_by_nobody_is_the_same(place: Path) -> None:
-    before = file_inputs(config_of(place))
+    before = inputs_of(place)
     (place / "base/README.md").write_text("another note")
     moved = shutil.move(place, place.with_name("elsewhere"))
-    after = file_inputs(config_of(Path(moved)))
+    after = inputs_of(Path(moved))
     assert after == before
     refuse_other_inputs(Path("run"), before, after)
     (Path(moved) / "base/tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"model\.checkpoint/tokenizer\.json"):
-        refuse_other_inputs(Path("run"), before, file_inputs(config_of(Path(moved))))
+        refuse_other_inputs(Path("run"), before, inputs_of(Path(moved)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxrl_sql.config import load_config
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.training.model_card import write_card
 
 
@@ -20,7 +20,7 @@ def make_run(folder: Path, base: Path) -> Path:
 
 
 def card_of(run: Path) -> str:
-    return write_card(run / "model", load_config([run / "config.yaml"]), None).read_text()
+    return write_card(run / "model", run).read_text()
 
 
 @pytest.mark.parametrize(("said", "named"), [("gemma", "gemma"), ("gemma\nevil: true", "other")])
@@ -52,7 +52,8 @@ def test_the_licence_of_a_folder_whose_base_is_gone_is_not_known(tmp_path: Path)
 def test_epochs_and_a_second_stage_are_told(tmp_path: Path) -> None:
     make_run(tmp_path / "run", tmp_path / "gone")
     asked = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
-    text = write_card(tmp_path / "run" / "model", load_config(None, asked), None).read_text()
+    assert "| supervised steps | 3 |" in card_of(tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(TrainConfig, None, asked)))
+    text = card_of(tmp_path / "run")
     assert "| supervised steps | those of 2 epochs |" in text
     assert "| GRPO steps | 5, then 7 of a second stage |" in text
-    assert "| supervised steps | 3 |" in card_of(tmp_path / "run")

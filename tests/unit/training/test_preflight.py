@@ -17,9 +17,10 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
+from jaxrl_sql.planning import memory
 from jaxrl_sql.planning.chips import device_memory
-from jaxrl_sql.planning.memory import estimate
-from jaxrl_sql.planning.workload import longest_answer
+from jaxrl_sql.planning.memory import MemoryEstimate, PlannedModel
+from jaxrl_sql.planning.workload import Workload, find_workload, longest_answer
 from jaxrl_sql.training.preflight import check_budget, check_disk
 from jaxrl_sql.types import InputError
 
@@ -32,7 +33,15 @@ def mesh() -> jax.sharding.Mesh:
 
 
 def config(*overrides: str) -> TrainConfig:
-    return load_config(None, overrides)
+    return load_config(TrainConfig, None, overrides)
+
+
+def workload(cfg: TrainConfig, longest: int = 100) -> Workload:
+    return find_workload(cfg.model, cfg.workload(longest), 1)
+
+
+def estimate(cfg: TrainConfig, shape: ModelConfig, mesh: jax.sharding.Mesh, longest: int) -> MemoryEstimate:
+    return memory.estimate(PlannedModel(cfg.model, shape), mesh, workload(cfg, longest))
 
 
 def nbytes(tree: Any) -> int:
@@ -85,10 +94,10 @@ def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
     one = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
     session: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one))
-    check_disk(session)
+    check_disk(session, workload(cfg))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one // 2))
     with pytest.raises(InputError, match="a checkpoint takes"):
-        check_disk(session)
+        check_disk(session, workload(cfg))
 
 
 @pytest.mark.parametrize(("more", "least"), [((), 100 + 4 * 8 * 96), (("grpo.packing=true",), 100 + 4 * 96)])
@@ -128,9 +137,9 @@ def test_the_machine_says_what_it_has(mesh: jax.sharding.Mesh) -> None:
 
 
 def test_all_turns_together_are_an_answer() -> None:
-    assert longest_answer(config()) == ("sampling.max_new_tokens", 96)
+    assert longest_answer(config().sampling) == ("sampling.max_new_tokens", 96)
     several = config(
         "sampling.turns=3", "sampling.max_total_tokens=300", "recipe=skyrl_sql", "data.prompt=tagged",
         "data.max_prompt_tokens=384",
     )  # fmt: skip
-    assert longest_answer(several) == ("sampling.max_total_tokens", 300)
+    assert longest_answer(several.sampling) == ("sampling.max_total_tokens", 300)

@@ -157,4 +157,8 @@ def test_a_trained_model_is_shown_what_its_run_showed(folder: Path) -> None:
 
 def test_shots_are_for_one_turn() -> None:
     with pytest.raises(InputError, match=r"data\.shots=1 shows answers of one turn"):
-        load_config(None, ["data.shots=1", "data.prompt=tagged", "evaluate.turns=2", "evaluate.max_total_tokens=999"])
+        load_config(
+            TrainConfig,
+            None,
+            ["data.shots=1", "data.prompt=tagged", "evaluate.turns=2", "evaluate.max_total_tokens=999"],
+        )

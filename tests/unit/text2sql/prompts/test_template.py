@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, load_config
+from jaxrl_sql.config import DataConfig, TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompts
 from jaxrl_sql.text2sql.prompts.template import read_template, template_names
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -138,7 +138,7 @@ def test_prompts_that_templates_do_not_serve_are_what_they_were(examples: list[E
     }
     schema = "dept(id)\nemps(nick)\n\n"
     for name, hint in hints.items():
-        data = load_config(CONFIGS / f"{name}-tiny.yaml").data
+        data = load_config(TrainConfig, CONFIGS / f"{name}-tiny.yaml").data
         (tagged,) = make_prompts(examples[:1], RECIPES[name].style_for(data), Letters(), 1000).prompts
         assert tagged.text == f"{schema}Q: Who? (a hint)\n{hint}\n"
         (compact,) = make_prompts(examples[1:], RECIPES[name].style("compact"), Letters(), 1000).prompts

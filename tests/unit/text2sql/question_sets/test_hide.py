@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, TrainConfig, load_config
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, EvaluateConfig, ExecutorConfig, load_config
 from jaxrl_sql.datagen.gold_repair import rows_asked
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint
@@ -127,9 +127,9 @@ def test_a_question_whose_gold_reads_a_hidden_column_is_left_out_with_the_reason
     reasons = dict(found.skipped)
     assert reasons["star"] == "gold refused: access to users.Password_Hash is prohibited: it is hidden"
     assert (reasons["where"], "audit" in reasons["table"]) == (reasons["star"], True)
-    config = load_config(None, [f"evaluate.data=[{tmp_path}/train]", f"data.hide=[{','.join(HIDE)}]"])
+    config = load_config(EvaluateConfig, None, [f"evaluate.data=[{tmp_path}/train]", f"data.hide=[{','.join(HIDE)}]"])
     notes: list[str] = []
-    (one,) = open_sets(config, notes)
+    (one,) = open_sets(config.evaluate, config.recipe, config.executor, config.data.hide, notes)
     assert [example.uid for example in one.examples] == ["fine", "broken"]
     assert one.counts.left_out == 3
     assert any("skipped 2 (gold refused: access to users.Password_Hash" in note for note in notes)
@@ -196,7 +196,7 @@ def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Pa
 
 
 def test_the_executor_and_the_one_that_measures_refuse_hidden_columns(path: str) -> None:
-    with make_executor(TrainConfig().executor, HIDE) as executor, timing_executor(executor) as timer:
+    with make_executor(ExecutorConfig(), HIDE) as executor, timing_executor(executor) as timer:
         for one in (executor, timer):
             assert one.execute(path, "SELECT * FROM users").status == "forbidden"
             assert one.execute(path, "SELECT 1 FROM audit").status == "forbidden"
@@ -204,7 +204,7 @@ def test_the_executor_and_the_one_that_measures_refuse_hidden_columns(path: str)
 
 
 def test_a_journal_knows_what_was_hidden_and_a_model_of_another_database_does_not() -> None:
-    plain, hidden = load_config(None), load_config(None, ["data.hide=[a.b]"])
-    assert "data.hide" not in fingerprint(plain, {}, (), "endpoint")
-    assert fingerprint(hidden, {}, (), "endpoint")["data.hide"] == ["a.b"]
-    assert "hide" not in asked_by(hidden.data)
+    plain, hidden = DataConfig(), DataConfig(hide=["a.b"])
+    assert "data.hide" not in fingerprint({}, plain, ExecutorConfig())
+    assert fingerprint({}, hidden, ExecutorConfig())["data.hide"] == ["a.b"]
+    assert "hide" not in asked_by(hidden)

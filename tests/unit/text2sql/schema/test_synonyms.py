@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from jaxrl_sql.config import DataConfig, load_config
+from jaxrl_sql.config import DataConfig, TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema.synonyms import find_alike, load_vectors
@@ -140,4 +140,4 @@ def test_a_prompt_shows_them(tmp_path: Path) -> None:
 
 def test_they_are_for_values_that_are_shown() -> None:
     with pytest.raises(InputError, match=r"data\.synonyms=vectors finds more of the values .* set data\.retrieve"):
-        load_config(None, ["data.synonyms=vectors"])
+        load_config(TrainConfig, None, ["data.synonyms=vectors"])

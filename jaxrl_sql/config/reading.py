@@ -1,0 +1,139 @@
+"""Configurations as text: YAML files with their bases, `key.sub=value`, and a configuration written as YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jaxrl_sql.types import InputError
+
+Layer = tuple[str, Mapping[str, Any]]
+"""Where values come from, as an error names it, and the values, nested by section."""
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
+    r"|[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+
+
+class _Loader(yaml.CSafeLoader):
+    """Reads 1e-6 as a number and 2026-11-29 as a text, and refuses a key that a mapping has twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the values of a mapping by key."""
+        keys = set[str]()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"found the key {key.value} twice", key.start_mark)
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [resolver for resolver in resolvers if resolver[0].rpartition(":")[2] not in ("timestamp", "float")]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Quotes a text that `_Loader` reads as a number."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Return the node of a text."""
+        if _FLOAT.fullmatch(data):
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="'")
+        return super().represent_str(data)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def to_yaml(config: Any) -> str:
+    """Write every value of a configuration as YAML that `load_config` reads back to an equal one."""
+    text: str = yaml.dump(
+        dataclasses.asdict(config), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False
+    )
+    return text
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return the values of a YAML file by key; raises InputError, in one line, where it cannot be read."""
+    try:
+        values = pickle.loads(_parsed(Path(path).read_text(encoding="utf-8")))  # noqa: S301 - bytes of this process
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {_first_line(error)}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected `key: value` lines at the top, found a list or a word")
+    return {str(key): value for key, value in values.items()}
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str) -> bytes:
+    """Return the values of a YAML text, pickled: a resumed run reads its file several times, and parsing is slow."""
+    values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    return pickle.dumps({} if values is None else values)
+
+
+def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
+    """Return the layers of a YAML file's bases and of itself, the base first.
+
+    Raises InputError for a file that cannot be read and for a base that leads back to its file.
+    """
+    if path.resolve() in above:
+        raise InputError(f"{path}: its `base` leads back to itself")
+    values = read_yaml(path)
+    base = values.pop("base", None)
+    if base is None:
+        return [(str(path), values)]
+    bases = base if isinstance(base, list) else [base]
+    if not all(isinstance(name, str) for name in bases):
+        raise InputError(f"{path}: base must name a file or several, not {base!r}")
+    below = [layer for name in bases for layer in read_files(path.parent / name, (*above, path.resolve()))]
+    return [*below, (str(path), values)]
+
+
+def read_override(text: str, origin: str) -> tuple[str, Any]:
+    """Return the key and the value of `key.sub=value`; the value of `key=` is an empty text.
+
+    Raises InputError for another text, or for a value that is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"{origin}: {text!r} is no key.sub=value")
+    if not value.strip():
+        return key.strip(), ""
+    try:
+        return key.strip(), yaml.load(value, _Loader)  # noqa: S506 - a safe loader
+    except yaml.YAMLError as error:
+        raise InputError(f"{origin}: {text!r}: {_first_line(error)}") from None
+
+
+def refuse_spaces(overrides: Sequence[object], origin: str) -> None:
+    """Refuse an override that spaces around its equals sign have cut into several words."""
+    for word, following in itertools.pairwise(overrides):
+        if not isinstance(word, str) or not isinstance(following, str) or not following:
+            continue
+        is_cut_before = following.startswith("=") and "=" not in word
+        is_cut_after = word.endswith("=") and "=" not in following
+        if is_cut_before or is_cut_after:
+            key = word.rstrip("=")
+            raise InputError(f"{origin}: write {key}=VALUE without spaces around the equals sign")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

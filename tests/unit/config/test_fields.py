@@ -1,0 +1,102 @@
+"""Each field of a configuration declares its help text; rules and faults refuse values with the field's key."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.fields import (
+    Above,
+    Among,
+    AtLeast,
+    Day,
+    Field,
+    Matches,
+    NotEmpty,
+    Rule,
+    SomeOf,
+    Texts,
+    ZeroOr,
+    sections_of,
+)
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Undocumented:
+    """A section of which one field has a help text."""
+
+    steps: Annotated[int, "Number of steps."] = 1
+    name: str = "a"
+
+
+def fields_of(config: Any) -> Iterator[Field]:
+    for section in sections_of(config):
+        yield from section.fields
+
+
+def without_help(config: Any) -> list[str]:
+    """Return the keys whose help is not a text of sentences."""
+    return [
+        field.key
+        for field in fields_of(config)
+        if not re.fullmatch(r"[A-Z`](?:(?!  )[^\n])*\.", field.help) or len(field.help.split()) < 2
+    ]
+
+
+def test_every_field_has_a_help_text() -> None:
+    assert without_help(TrainConfig()) == []
+
+
+def test_a_field_without_help_is_found() -> None:
+    assert without_help(Undocumented()) == ["name"]
+
+
+def test_help_names_only_keys_that_exist() -> None:
+    known = {field.key for field in fields_of(TrainConfig())} | {section.name for section in sections_of(TrainConfig())}
+    tops = {key.partition(".")[0] for key in known if "." in key}
+    mentioned = {
+        (field.key, name)
+        for field in fields_of(TrainConfig())
+        for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", field.help)
+        if name.partition(".")[0] in tops
+    }
+    assert {pair for pair in mentioned if pair[1] not in known} == set()
+    assert len(mentioned) > 20
+
+
+def test_synonyms_are_keys() -> None:
+    synonyms = [field.synonyms for field in fields_of(TrainConfig()) if field.synonyms]
+    assert len(synonyms) > 50
+    for synonym in synonyms:
+        assert synonym.trl or synonym.verl
+        assert not synonym.trl or _KEY.fullmatch(synonym.trl)
+        assert not synonym.verl or (_KEY.fullmatch(synonym.verl) and "." in synonym.verl)
+
+
+@pytest.mark.parametrize(
+    ("rule", "accepted", "refused", "fault"),
+    [
+        (ZeroOr(Above(1), "to leave it out"), [0, 1.5], 1, "=1 must be above 1, or 0 to leave it out"),
+        (ZeroOr(AtLeast(1), "for none"), [0, 1], 0.5, "=0.5 must be 1 or more, or 0 for none"),
+        (Among(0, 1), [0, 1], 2, "=2 must be 0 or 1"),
+        (SomeOf("a", "b"), [[], ["b"]], ["a", "c"], " holds 'c', which is none of a, b"),
+        (Matches("x|y", "x or y"), ["x", "y"], "xy", "='xy' must be x or y"),
+        (NotEmpty("it names the folder"), ["a"], "", " is empty; it names the folder"),
+        (Texts("nothing would begin"), [[], ["a"]], ["a", ""], " holds an empty text: nothing would begin"),
+        (Day(), ["", "2028-02-29"], "2026-02-29", "='2026-02-29' must be a day such as 2026-11-29, or empty"),
+        (AtLeast(0, below=1), [0, 0.5], 1, "=1 must be 0 or more and below 1"),
+        (Above(0, most=1), [0.1, 1], 0, "=0 must be above 0 and at most 1"),
+    ],
+    ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) or isinstance(value, tuple) else "",
+)
+def test_a_rule_refuses_with_its_reason(rule: Rule, accepted: list[Any], refused: Any, fault: str) -> None:
+    assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
+    assert rule.fault(refused) == fault
+    assert rule.words

@@ -1,0 +1,258 @@
+"""Every shipped configuration resolves to the values of resolved_values.json, or to another one that is listed here."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def load_script() -> ModuleType:
+    path = ROOT / "scripts/write_resolved_values.py"
+    spec = importlib.util.spec_from_file_location("write_resolved_values", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+script = load_script()
+
+
+class Changes(NamedTuple):
+    """Changes since the table was written; keys have the table's names.
+
+    `intended`: (pattern of entries, key) to the new value and the reason. An item that changes no entry is a fault.
+    `renamed`: the table's name of a key to its name today. `removed`: a key that is gone to the reason.
+    """
+
+    intended: Mapping[tuple[str, str], tuple[Any, str]] = {}
+    renamed: Mapping[str, str] = {}
+    removed: Mapping[str, str] = {}
+
+
+INTENDED: dict[tuple[str, str], tuple[Any, str]] = {}
+RENAMED: dict[str, str] = {}
+REMOVED: dict[str, str] = {}
+CHANGES = Changes(INTENDED, RENAMED, REMOVED)
+
+Resolved = Mapping[Any, Mapping[str, Any]]
+
+
+def part_of(entry: Any) -> str:
+    return script.PREPARE if entry.command == script.PREPARE else "settings"
+
+
+def required_layers(entry: Any) -> tuple[str, ...]:
+    """Return the names that the table has to have for an entry: a pair may add no values to its two files."""
+    return entry.layers[-2:]
+
+
+def table_values(part: Mapping[str, Any], entry: Any, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the values that the table has for an entry's keys; a key that it lacks is left out."""
+    shared = {key: script.shared_key(key) for key in keys}
+    known = {key: part["common"][name] for key, name in shared.items() if name in part["common"]}
+    for layer in reversed(entry.layers):
+        known |= part["entries"].get(layer, {})
+    return known
+
+
+def changed_values(resolved: Resolved, table: Mapping[str, Any], changes: Changes) -> Iterator[str]:
+    """Yield a line per value that differs and is not intended, and per intention without effect; 1 and 1.0 differ.
+
+    A configuration that the table lacks is skipped: `entry_faults` reports it.
+    """
+    table_name = {new: old for old, new in changes.renamed.items()}
+    effective = set()
+    for entry, values in resolved.items():
+        part = table[part_of(entry)]
+        if not set(required_layers(entry)) <= set(part["entries"]):
+            continue
+        by_table = {table_name.get(key, key): (key, value) for key, value in values.items()}
+        known = table_values(part, entry, by_table)
+        for old_key, (key, value) in by_table.items():
+            if old_key not in known or repr(value) == repr(known[old_key]):
+                continue
+            reasons = {
+                (pattern, intended_key)
+                for (pattern, intended_key), (new, _) in changes.intended.items()
+                if (intended_key, repr(new)) == (old_key, repr(value))
+                if fnmatchcase(entry.name, pattern)
+            }
+            effective |= reasons
+            if not reasons:
+                yield f"{entry.name}: {key} is {value!r}, in the table {known[old_key]!r}"
+    yield from (f"INTENDED {item} changes no entry" for item in changes.intended if item not in effective)
+
+
+def lost_keys(resolved: Resolved, table: Mapping[str, Any], changes: Changes) -> Iterator[str]:
+    """Yield a line per key of the table that is gone, and per rename or removal that is not one.
+
+    An entry has the sections of its command's root alone: keys of other sections are not looked for in it.
+    """
+    for entry, values in resolved.items():
+        part = table[part_of(entry)]
+        differing = [key for layer in entry.layers for key in part["entries"].get(layer, {})]
+        sections = {field.name for field in dataclasses.fields(script.ROOTS[entry.command])}
+        for old_key in dict.fromkeys((*part["common"], *differing)):
+            key = changes.renamed.get(old_key, old_key)
+            if key in values or old_key in changes.removed or ".*." in key:
+                continue
+            if key.partition(".")[0] in sections:
+                yield f"{entry.name}: {key} is gone"
+    today = {script.shared_key(key) for values in resolved.values() for key in values}
+    written = {key for part in table.values() for key in part["common"]}
+    for key in written - set(changes.renamed) - set(changes.removed) - today:
+        yield f"{key} is in no root"
+    yield from (f"RENAMED {old}: the table has no such key" for old in changes.renamed if old not in written)
+    yield from (f"RENAMED {new}: no root has this key" for new in changes.renamed.values() if new not in today)
+    yield from (f"REMOVED {key}: the table has no such key" for key in changes.removed if key not in written)
+    yield from (f"REMOVED {key}: a root still has it" for key in changes.removed if key in today)
+
+
+def entry_faults(resolved: Resolved, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line per configuration that the table lacks, and per name of the table without a configuration."""
+    for name, part in table.items():
+        entries = [entry for entry in resolved if part_of(entry) == name]
+        needed = {layer for entry in entries for layer in required_layers(entry)}
+        yield from (f"{layer} is not in the table" for layer in needed - set(part["entries"]))
+        unknown = set(part["entries"]) - needed - {entry.name for entry in entries}
+        yield from (f"{layer} of the table is no configuration" for layer in unknown)
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, Any]:
+    return json.loads(script.TABLE.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def resolved() -> dict[Any, dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        patch.delenv("JAXRL_SQL_DATA", raising=False)
+        configs = {entry: script.load(entry) for entry in script.entries()}
+    for entry, config in configs.items():
+        assert type(config) is script.ROOTS[entry.command], entry.name
+    return {entry: script.values_of(config) for entry, config in configs.items()}
+
+
+def test_every_configuration_is_in_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
+    faults = sorted(entry_faults(resolved, table))
+    assert not faults, "\n".join(faults)
+    shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+    named = {name for entry in resolved for name in (*entry.files, entry.name)}
+    assert {path for path in shipped - named if not Path(path).name.startswith("_")} == set()
+
+
+def test_resolved_values_are_those_of_the_table(resolved: Resolved, table: dict[str, Any]) -> None:
+    faults = list(changed_values(resolved, table, CHANGES))
+    assert not faults, "\n".join(faults)
+
+
+def test_every_key_of_the_table_is_kept_renamed_or_removed(resolved: Resolved, table: dict[str, Any]) -> None:
+    faults = sorted(lost_keys(resolved, table, CHANGES))
+    assert not faults, "\n".join(faults)
+
+
+def test_the_table_names_no_folder_of_a_machine(table: dict[str, Any]) -> None:
+    texts = [text for part in table.values() for text in map(script.as_text, part.values())]
+    assert all(str(ROOT) not in text and '"/' not in text for text in texts)
+
+
+ARCTIC = script.Entry("train", ("configs/arctic.yaml",))
+ON_GPU = script.Entry("train", ("configs/arctic.yaml", "configs/on/gpu_80gb.yaml"))
+PAIR = "configs/arctic.yaml + configs/on/gpu_80gb.yaml"
+SMALL: dict[str, Any] = {
+    "settings": {
+        "common": {"seed": 0, "grpo.steps": 100, "mesh.fsdp": -1},
+        "entries": {"configs/arctic.yaml": {"grpo.steps": 7}, "* + configs/on/gpu_80gb.yaml": {"mesh.fsdp": 1}},
+    }
+}
+
+
+def resolved_with(**values: Any) -> dict[Any, dict[str, Any]]:
+    """Return what SMALL holds, with other values in both entries; None leaves a key out."""
+    expected = {
+        ARCTIC: {"seed": 0, "grpo.steps": 7, "mesh.fsdp": -1},
+        ON_GPU: {"seed": 0, "grpo.steps": 7, "mesh.fsdp": 1},
+    }
+    return {
+        entry: {key: value for key, value in {**known, **values}.items() if value is not None}
+        for entry, known in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "faults"),
+    [
+        ({}, Changes(), []),
+        ({"new": 1}, Changes(), []),
+        ({"mesh.fsdp": 1}, Changes(), ["configs/arctic.yaml: mesh.fsdp is 1, in the table -1"]),
+        ({"grpo.steps": 7.0}, Changes({("*", "grpo.steps"): (7.0, "")}), []),
+        (
+            {"seed": False},
+            Changes({("*/on/*", "seed"): (False, "")}),
+            ["configs/arctic.yaml: seed is False, in the table 0"],
+        ),
+        ({}, Changes({("*", "seed"): (1, "")}), ["INTENDED ('*', 'seed') changes no entry"]),
+        ({"seed": None, "first": 0}, Changes(renamed={"seed": "first"}), []),
+        (
+            {"seed": None, "first": 2},
+            Changes(renamed={"seed": "first"}),
+            ["configs/arctic.yaml: first is 2, in the table 0", f"{PAIR}: first is 2, in the table 0"],
+        ),
+    ],
+)
+def test_a_changed_value_is_a_fault_unless_intended(
+    values: dict[str, Any], changes: Changes, faults: list[str]
+) -> None:
+    assert list(changed_values(resolved_with(**values), SMALL, changes)) == faults
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "faults"),
+    [
+        ({}, Changes(), set()),
+        (
+            {"grpo.steps": None},
+            Changes(),
+            {
+                "configs/arctic.yaml: grpo.steps is gone",
+                f"{PAIR}: grpo.steps is gone",
+                "grpo.steps is in no root",
+            },
+        ),
+        ({"grpo.steps": None, "grpo.n": 7}, Changes(renamed={"grpo.steps": "grpo.n"}), set()),
+        ({"grpo.steps": None}, Changes(removed={"grpo.steps": ""}), set()),
+        (
+            {},
+            Changes(removed={"seed": "", "x": ""}),
+            {"REMOVED seed: a root still has it", "REMOVED x: the table has no such key"},
+        ),
+        ({}, Changes(renamed={"x": "z"}), {"RENAMED x: the table has no such key", "RENAMED z: no root has this key"}),
+    ],
+)
+def test_a_lost_key_is_a_fault_unless_renamed_or_removed(
+    values: dict[str, Any], changes: Changes, faults: set[str]
+) -> None:
+    assert set(lost_keys(resolved_with(**values), SMALL, changes)) == faults
+
+
+def test_missing_and_surplus_entries_are_faults() -> None:
+    other = script.Entry("train", ("configs/other.yaml",))
+    faults = set(entry_faults({ARCTIC: {}, other: {}}, SMALL))
+    assert faults == {
+        "configs/other.yaml is not in the table",
+        "* + configs/on/gpu_80gb.yaml of the table is no configuration",
+    }

@@ -29,8 +29,9 @@ from jaxrl_sql import config as configs
 from jaxrl_sql.config import EvaluateConfig, FilterConfig, Override, TrainConfig, VerbalConfig
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
+from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
-from jaxrl_sql.runtime.model_locator import fetched, with_date
+from jaxrl_sql.runtime.model_locator import with_date
 from jaxrl_sql.types import InputError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def train(
         from jaxrl_sql.training.caller import CallerInputs
         from jaxrl_sql.training.lifecycle import open_run
 
-        chosen = fetched(chosen)
+        chosen = prepared(chosen)
         with open_run(chosen, CallerInputs(callback, reward, examples, evals)) as s:
             exit_code = grpo.train(s)
         return Run(Path(chosen.run.dir), exit_code)
@@ -265,7 +266,7 @@ def run_evaluation(config: EvaluateConfig, memory: Memory | None = None) -> Eval
 
     cfg = config.evaluate
     with goes_on(cfg.out):
-        config = fetched(config)
+        config = prepared(config)
         journal = Path(cfg.out, benchmark_evaluation.JOURNAL)
         config = dataclasses.replace(config, data=with_date(config.data, config.model.checkpoint, journal))
         text, display = configs.to_yaml(config), config.run.display

@@ -14,10 +14,10 @@ from jaxrl_sql.config import load_config, to_yaml
 from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.config.load import Root
 from jaxrl_sql.inference.process import NEEDS_JAX, lacks_jax, prepare_process
+from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.runtime.endpoint import endpoint_values
 from jaxrl_sql.runtime.folder import CONFIG, file_error, no_folder, resumed_config
 from jaxrl_sql.runtime.health import UNHEALTHY, HealthError
-from jaxrl_sql.runtime.model_locator import fetched
 from jaxrl_sql.runtime.signals import INTERRUPTED, drop_output
 from jaxrl_sql.runtime.terminal import print_text
 from jaxrl_sql.text2sql.env.executor import ExecutorError
@@ -67,7 +67,7 @@ def run_or_print(
 ) -> int:
     """Run a command, its model fetched first where it is the hub's; with `--print-config` print the configuration."""
     if not given.print_config:
-        return command(fetched(config, with_weights))
+        return command(prepared(config, with_weights))
     sys.stdout.write(to_yaml(config))
     return 0
 

@@ -66,9 +66,10 @@ class DataConfig:
     vocab_size: Annotated[int, "Number of tokens of a tokenizer that is trained."] = 4096
     prompt: Annotated[
         str,
-        OneOf("compact", "tagged", "chat"),
-        "Form of the prompts. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as "
-        "short, with answers in the recipe's form. `chat` uses the tokenizer's chat template.",
+        OneOf("auto", "compact", "tagged", "chat"),
+        "Form of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` where it has one, else "
+        "`compact`. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as short, with "
+        "answers in the recipe's form.",
     ] = "compact"
     thinking: Annotated[
         str,

@@ -18,7 +18,7 @@ from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.databases.sample.options import is_served, refuse_leave_out
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.inference.process import needing_jax, prepare_process
-from jaxrl_sql.runtime.model_locator import fetched
+from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
 from jaxrl_sql.text2sql.recipes import find_recipe
@@ -202,7 +202,7 @@ class Asker:
         with needing_jax():
             if self._ask is None:
                 prepare_process()
-                self._ask = self._stack.enter_context(self._open(fetched(self._policy)))
+                self._ask = self._stack.enter_context(self._open(prepared(self._policy)))
             return self._ask(examples)
 
     def close(self) -> None:

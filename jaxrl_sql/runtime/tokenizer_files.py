@@ -192,6 +192,14 @@ def _default_roles(fields: Fields) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
+def has_chat_template(folder: Path) -> bool:
+    """Return whether a folder's tokenizer has a chat template; False for one that `read_tokenizer` refuses."""
+    try:
+        return bool(_chat_template(folder, _fields(folder)))
+    except (InputError, ValueError):
+        return False
+
+
 def _chat_template(folder: Path, fields: Fields) -> Any:
     """Return a chat template, or several by their names: files come before the field."""
     files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}

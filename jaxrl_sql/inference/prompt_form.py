@@ -1,0 +1,36 @@
+"""The model of a command, fetched where it is the hub's, and the form of its prompts where that follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxrl_sql.config import RootConfig, changed, check_config
+from jaxrl_sql.config.check import values_by_key
+from jaxrl_sql.runtime.model_locator import Settings, fetched
+from jaxrl_sql.runtime.tokenizer_files import has_chat_template
+
+
+def prepared(config: Settings, with_weights: bool = True) -> Settings:
+    """Return the settings of a command with folders for models of the hub, and with a form for prompts.
+
+    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`; without a
+    tokenizer it stays. Raises InputError for what cannot be fetched, and for settings that do not go with the form.
+    """
+    config = fetched(config, with_weights)
+    values = values_by_key(config)
+    tokenizer = Path(values["data.tokenizer"] or values.get("model.checkpoint", ""))
+    if values["data.prompt"] != "auto" or tokenizer == Path():
+        return config
+    config = changed(config, {"data.prompt": "chat" if _is_for_chats(tokenizer) else "compact"})
+    if isinstance(config, RootConfig):
+        check_config(config)
+    return config
+
+
+def _is_for_chats(tokenizer: Path) -> bool:
+    """Return whether the tokenizer of a folder or GGUF file has a chat template."""
+    if not tokenizer.is_file():
+        return has_chat_template(tokenizer)
+    from jaxrl_sql.models.formats.gguf_header import read_header  # noqa: PLC0415 (needs JAX)
+
+    return bool(read_header(tokenizer).metadata.get("tokenizer.chat_template"))

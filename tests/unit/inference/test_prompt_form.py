@@ -1,0 +1,68 @@
+"""Prompts go through the chat template of a model that has one, unless the configuration names another form."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import pytest
+
+from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.inference.prompt_form import prepared
+from jaxrl_sql.types import InputError
+
+START = Path(__file__).parents[3] / "configs" / "quickstart_start"
+"""A model whose tokenizer has a chat template."""
+
+
+@pytest.fixture
+def base_model(tmp_path: Path) -> Path:
+    """Return a model whose tokenizer has no chat template."""
+    folder = tmp_path / "base"
+    shutil.copytree(START, folder)
+    (folder / "chat_template.jinja").unlink()
+    fields = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**fields, "chat_template": None}))
+    return folder
+
+
+def prompt_of(*overrides: str) -> str:
+    return prepared(load_config(TrainConfig, None, overrides)).data.prompt
+
+
+def test_a_model_with_a_chat_template_gets_chats() -> None:
+    assert prompt_of(f"model.checkpoint={START}", "data.prompt=auto") == "chat"
+    assert prompt_of(f"model.checkpoint={START}", "data.prompt=tagged") == "tagged"
+
+
+def test_a_model_without_a_chat_template_gets_compact_prompts(base_model: Path) -> None:
+    assert prompt_of(f"model.checkpoint={base_model}", "data.prompt=auto") == "compact"
+
+
+def test_the_tokenizer_that_is_used_decides(base_model: Path) -> None:
+    assert prompt_of(f"model.checkpoint={base_model}", f"data.tokenizer={START}", "data.prompt=auto") == "chat"
+
+
+def test_settings_that_do_not_go_with_the_form_are_refused(base_model: Path) -> None:
+    turns = ("recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900")
+    assert prompt_of(f"model.checkpoint={START}", "data.prompt=auto", *turns) == "chat"
+    with pytest.raises(InputError, match=r"several turns need data\.prompt=tagged or chat"):
+        prompt_of(f"model.checkpoint={base_model}", "data.prompt=auto", *turns)
+
+
+@pytest.mark.parametrize(("template", "prompt"), [("{{ messages }}", "chat"), ("", "compact")])
+def test_a_gguf_file_has_its_own_template(template: str, prompt: str, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "qwen3")
+    if template:
+        writer.add_string("tokenizer.chat_template", template)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert prompt_of(f"model.checkpoint={tmp_path / 'model.gguf'}", "data.prompt=auto") == prompt
+
+
+def test_a_folder_without_a_tokenizer_is_left_to_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    assert prompt_of(f"model.checkpoint={tmp_path}", "data.prompt=auto") == "compact"

@@ -280,7 +280,7 @@ def policy_spec(config: EvaluateConfig | FilterConfig | VerbalConfig) -> PolicyS
     run = config.run
     return PolicySpec(
         config.recipe, config.seed, config.data, config.model, config.rollout, config.mesh,
-        run.compilation_cache, run.pad_to_max, config.sampling.stop,
+        run.compilation_cache, run.pad_to_max,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
-from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
 from jaxrl_sql.models import init_params
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, token_logprobs
 from jaxrl_sql.models.policy import make_policy
@@ -106,7 +106,7 @@ def whole_step(
     advantage: jax.Array,
 ) -> WholeStep:
     """Return a step of GRPO: answers sampled and packed by `rollout`, scored by the reference, learned from."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
     scorer, update = make_scorer(policy), make_step(policy, loss, optimizer)
 
     def step(state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -162,7 +162,7 @@ def repeated_step(shape: Shape, params: Any, optimizer: Any) -> WholeStep:
 
 def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
     """Time updates alone on one batch, and check that all variants compute the same loss."""
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
     steps = {
         "grouped": make_step(make_policy(MODEL), loss, optimizer),
         "repeated": make_step(plain_policy, loss, optimizer),

@@ -42,10 +42,10 @@ own() { # NAME COMMAND FIRST-MODEL settings…: a run on the database of one's o
 own_score() { # NAME MODEL: predictions and scores on the questions that were held out
     [ ! -e "$RUN/scores/$1/metrics.json" ] || return 0
     "$PY" -m jaxrl_sql evaluate --config configs/own_database.yaml --data "$RUN/shop/dev.csv" --model "$2" \
-        --out "$RUN/scores/$1" "${asked[@]}" evaluate.max_new_tokens=96
+        --out "$RUN/scores/$1" "${asked[@]}" evaluate.sampling.max_new_tokens=96
 }
 
-asked=(data.schema=recipe data.max_prompt_tokens=768 data.retrieve=4 data.matched=question)  # as on Spider
+asked=(data.schema=recipe data.max_prompt_tokens=768 data.retrieval.top_k=4 data.retrieval.placement=question)  # as on Spider
 stages=() settings=()
 while [ $# -gt 0 ]; do
     if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
@@ -65,7 +65,7 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     for set in $SETS; do
         [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
         "$PY" -m jaxrl_sql evaluate --config "$CONFIG" "data.dir=$JAXRL_SQL_DATA" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
-            --out "$RUN/scores/$name-$set" evaluate.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
+            --out "$RUN/scores/$name-$set" evaluate.sampling.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
     done
 }
 

@@ -30,7 +30,7 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, count_params, init_params
 from jaxrl_sql.models.attention import BACKENDS, choose
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
@@ -160,7 +160,7 @@ def time_update(plan: Plan, config: ModelConfig, attention: str, rate: float) ->
     """Time a GRPO update with AdamW, keeping as much for the backward pass as memory allows."""
     batch = random_batch(plan, config)
     optimizer = make_optimizer(OptimConfig(lr=1e-6), 100)
-    loss = partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.04), on_policy=True)
+    loss = partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.04)), on_policy=True)
     for remat in REMATS:
         step = make_step(make_policy(config, remat=remat, attention=attention), loss, optimizer)
         try:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxrl_sql.config.fields import Field, Section
+from jaxrl_sql.config.fields import Field, Section, Synonyms
 from jaxrl_sql.config.roots import ROOTS
 from jaxrl_sql.config.settings import about, all_sections, allowed, shown
 
@@ -38,10 +38,12 @@ def settings_page() -> str:
 
 def synonyms_page() -> str:
     """Return the page of other libraries' keys, a row for each of ours that has one."""
+    keys: dict[Synonyms, list[str]] = {}
+    for field in _fields():
+        if field.synonyms is not None:
+            keys.setdefault(field.synonyms, []).append(field.key)
     rows = [
-        _row(f"`{field.key}`", _keys(field.synonyms.trl), _keys(field.synonyms.verl), field.synonyms.note)
-        for field in _fields()
-        if field.synonyms is not None
+        _row(_keys(", ".join(ours)), _keys(other.trl), _keys(other.verl), other.note) for other, ours in keys.items()
     ]
     head = [_row("jaxrl_sql", "TRL", "verl", "differs in"), "|---|---|---|---|"]
     return "\n".join([FROM_OTHERS, *head, *rows]) + "\n"

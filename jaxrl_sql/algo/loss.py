@@ -42,8 +42,8 @@ def sft_loss(scored: TokenLogprobs, batch: GroupBatch) -> Loss:
 def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
     """GRPO's clipped surrogate with a KL penalty and an entropy bonus.
 
-    The surrogate is min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (Schulman et al. 2017, arXiv:1707.06347;
-    separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by dual_clip A when that is above 1 (Ye et al.
+    The surrogate is min(ratio A, clip(ratio, 1 - clip.low, 1 + clip.high) A) (Schulman et al. 2017, arXiv:1707.06347;
+    separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by clip.dual A when that is above 1 (Ye et al.
     2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `tis_clip_max`, token
     by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
 
@@ -59,10 +59,10 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     old = stored(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
     ratio = policy_ratio(scored.logprob, old, mask, cfg.importance_sampling_level)
-    clipped = jnp.clip(ratio, 1.0 - cfg.clip_low, 1.0 + cfg.clip_high)
+    clipped = jnp.clip(ratio, 1.0 - cfg.clip.low, 1.0 + cfg.clip.high)
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
-    if cfg.dual_clip > 1.0:
-        surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.dual_clip * advantage), surrogate)
+    if cfg.clip.dual > 1.0:
+        surrogate = jnp.where(advantage < 0, jnp.maximum(surrogate, cfg.clip.dual * advantage), surrogate)
     sampled = sampled_tokens(batch, mask)
     if batch.demonstrated is not None:
         surrogate = jnp.where(batch.demonstrated[..., None], ratio * advantage, surrogate)
@@ -81,32 +81,32 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         "policy/advantage_size": masked.sum_and_count(jnp.abs(advantage), mask),
         **sampler_metrics(old, batch.rollout_logprobs, sampled),
     }
-    if cfg.kl_coef > 0 and cfg.kl_in == "loss":
-        if cfg.kl_kind == "k1":
+    if cfg.kl.coef > 0 and cfg.kl.placement == "loss":
+        if cfg.kl.estimator == "k1":
             raise ValueError("k1 as a loss has zero expected gradient: take k2 or k3, or put the KL in the reward")
         reference = stored(batch.reference_logprobs, "reference_logprobs")
-        kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl_kind)
-        per_token = per_token + cfg.kl_coef * kl
+        kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl.estimator)
+        per_token = per_token + cfg.kl.coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, sampled)
     total, weight = aggregate(per_token, mask, batch.weight > 0, cfg)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
 
 def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
-    """Add to the policy's loss `value_coef` times half the squared error of the value head, aggregated alike.
+    """Add to the policy's loss `ppo.value_coef` times half the squared error of the value head, aggregated alike.
 
-    With `value_clip` above 0 the error is the larger of the value's own and that of the value kept within `value_clip`
+    With `ppo.value_clip` above 0 the error is the larger of the value's own and that of the value within `value_clip`
     of what it was before the first update, so that no update takes it further than that.
     """
     policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg)
     value = stored(scored.value, "value: the policy has no value head")
     target, before = stored(batch.returns, "returns"), stored(batch.old_values, "old_values")
     error = (value - target) ** 2
-    if cfg.value_clip > 0:
-        near = before + jnp.clip(value - before, -cfg.value_clip, cfg.value_clip)
+    if cfg.ppo.value_clip > 0:
+        near = before + jnp.clip(value - before, -cfg.ppo.value_clip, cfg.ppo.value_clip)
         error = jnp.maximum(error, (near - target) ** 2)
     total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg)
-    return Loss(policy.sum + cfg.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
+    return Loss(policy.sum + cfg.ppo.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
 def learned_tokens(batch: GroupBatch, cfg: GrpoConfig) -> jax.Array:
@@ -151,7 +151,7 @@ def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: 
         return 0.5 * d**2
     if kind == "k3":
         return jnp.exp(d) - d - 1.0
-    raise ValueError(f"kl_kind must be k1, k2 or k3, not {kind!r}")
+    raise ValueError(f"kl.estimator must be k1, k2 or k3, not {kind!r}")
 
 
 def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap: float) -> tuple[jax.Array, jax.Array]:

@@ -27,7 +27,7 @@ OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
     """Return whether the old policy's log-probabilities are found before the updates, apart from them."""
-    in_reward = cfg.kl_coef > 0 and cfg.kl_in == "reward"
+    in_reward = cfg.kl.coef > 0 and cfg.kl.placement == "reward"
     has_moved = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
     return cfg.algorithm == "ppo" or in_reward or has_moved
 
@@ -60,7 +60,7 @@ def make_advantage_fn(
         _minibatch_size(batch, cfg)
         if needs_old and (batch.old_logprobs is None or (is_ppo and batch.old_values is None)):
             batch = _with_old(score, state, batch)
-        if cfg.kl_coef > 0 and batch.reference_logprobs is None:
+        if cfg.kl.coef > 0 and batch.reference_logprobs is None:
             reference = score(state.reference, state.frozen, _as_sampled(batch))[0]
             batch = dataclasses.replace(batch, reference_logprobs=reference)
         found, metrics = compare(batch)
@@ -142,16 +142,16 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
     mask = batch.trained()
     metrics: losses.Metrics = {}
     cost = jnp.zeros(mask.shape, jnp.float32)
-    if cfg.kl_coef > 0 and cfg.kl_in == "reward":
+    if cfg.kl.coef > 0 and cfg.kl.placement == "reward":
         old = losses.stored(batch.old_logprobs, "old_logprobs")
         reference = losses.stored(batch.reference_logprobs, "reference_logprobs")
         sampled = losses.sampled_tokens(batch, mask)
-        kl = losses.kl_penalty(old, reference, sampled, cfg.kl_kind)
-        metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl_coef * kl
+        kl = losses.kl_penalty(old, reference, sampled, cfg.kl.estimator)
+        metrics["policy/kl"], cost = masked.sum_and_count(kl, sampled), cfg.kl.coef * kl
     if cfg.algorithm != "ppo":
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")
-    raw, returns = gae(pay_last(batch.reward, mask) - cost, values, mask, cfg.discount, cfg.gae_lambda)
+    raw, returns = gae(pay_last(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
     learned = losses.learned_tokens(batch, cfg)
     spread, unexplained = (masked.masked_variance(x, learned) for x in (returns, returns - values))
     metrics["value/explained_variance"] = spread - unexplained, spread

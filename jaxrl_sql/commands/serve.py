@@ -30,7 +30,7 @@ def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, gi
     name, date = given.name or Path(given.model.rstrip("/")).name, policy.data.date
     engines = open_engines(policy, cfg, limits, name, given.adapter)
     dates = {name: date} | {label: date_of(folder) or date for label, folder in given.adapter}
-    serve(engines, dates, cfg.max_new_tokens, given.host, given.port, given.queue, _announce)
+    serve(engines, dates, cfg.sampling.max_new_tokens, given.host, given.port, given.queue, _announce)
     return 0
 
 

@@ -7,13 +7,13 @@ exist, each in one line.
 
 from jaxrl_sql.config.augment import AugmentSettings
 from jaxrl_sql.config.check import check_config
-from jaxrl_sql.config.data import DataConfig, DialectsConfig
+from jaxrl_sql.config.data import DataConfig, DialectsConfig, RetrievalConfig
 from jaxrl_sql.config.distill import DistillSettings
 from jaxrl_sql.config.endpoint import EndpointConfig
 from jaxrl_sql.config.evaluate import EvaluateSettings
 from jaxrl_sql.config.executor import DatabasesConfig, ExecutorConfig
 from jaxrl_sql.config.filtering import FilterSettings
-from jaxrl_sql.config.grpo import GrpoConfig
+from jaxrl_sql.config.grpo import ClipConfig, GrpoConfig, KlConfig, PpoConfig
 from jaxrl_sql.config.health import HealthConfig
 from jaxrl_sql.config.load import Override, changed, load_config, shipped
 from jaxrl_sql.config.mesh import MeshConfig
@@ -41,6 +41,7 @@ from jaxrl_sql.config.verbal import VerbalSettings
 __all__ = [
     "AugmentConfig",
     "AugmentSettings",
+    "ClipConfig",
     "DataConfig",
     "DatabasesConfig",
     "DialectsConfig",
@@ -54,11 +55,14 @@ __all__ = [
     "FilterSettings",
     "GrpoConfig",
     "HealthConfig",
+    "KlConfig",
     "LoraConfig",
     "MeshConfig",
     "ModelConfigSection",
     "OptimConfig",
     "Override",
+    "PpoConfig",
+    "RetrievalConfig",
     "RolloutConfig",
     "RootConfig",
     "RunConfig",

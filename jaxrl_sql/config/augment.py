@@ -11,7 +11,7 @@ from jaxrl_sql.config.fields import OneOf
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    """Changes of `jaxrl-sql augment` to `data.train`, written as a plain folder with copies of the databases.
+    """Changes of `jaxrl-sql data augment` to `data.train`, written as a plain folder with copies of the databases.
 
     The questions that result pass the filters of `filter` for golds, texts and repeats.
     """

@@ -30,6 +30,35 @@ class DialectsConfig:
 
 
 @dataclass(frozen=True)
+class RetrievalConfig:
+    """Database values that a question names, which its prompt shows."""
+
+    top_k: Annotated[
+        int,
+        "Number of database values, matched with the question, that a prompt shows; 0 shows none, OmniSQL uses 20.",
+    ] = 0
+    placement: Annotated[
+        str,
+        OneOf("examples", "question"),
+        "Place of the matched values. `examples` puts them first among a column's examples, where the schema has any. "
+        "`question` puts them before the question, so that all questions of a database share one computed schema.",
+    ] = "examples"
+    synonyms: Annotated[
+        str,
+        "Folder of static word vectors (Model2Vec), which match values that a question names by another word. If "
+        "empty, only their own words match.",
+    ] = ""
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        if self.synonyms and not self.top_k:
+            yield (
+                f"{name}.synonyms={self.synonyms} finds more of the values that are shown: set {name}.top_k, "
+                "such as to 20"
+            )
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Where questions and databases come from, and how prompts show them."""
 
@@ -137,21 +166,7 @@ class DataConfig:
         "Show less of the schema in a training prompt that is longer than `data.max_prompt_tokens`, instead of leaving "
         "the question out. Keys and the columns that the gold query reads stay.",
     ] = False
-    retrieve: Annotated[
-        int,
-        "Number of database values, matched with the question, that a prompt shows; 0 shows none, OmniSQL uses 20.",
-    ] = 0
-    matched: Annotated[
-        str,
-        OneOf("examples", "question"),
-        "Place of the matched values. `examples` puts them first among a column's examples, where the schema has any. "
-        "`question` puts them before the question, so that all questions of a database share one computed schema.",
-    ] = "examples"
-    synonyms: Annotated[
-        str,
-        "Folder of static word vectors (Model2Vec), which match values that a question names by another word. If "
-        "empty, only their own words match.",
-    ] = ""
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
     shots: Annotated[
         int,
         "Number of training questions of other databases, the most similar ones, shown with their SQL before each "

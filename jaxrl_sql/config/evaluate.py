@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from jaxrl_sql.config.endpoint import EndpointConfig
-from jaxrl_sql.config.fields import Above, OneOf, PositiveFloat, PositiveInt, Share, Synonyms
+from jaxrl_sql.config.fields import OneOf, PositiveInt, Synonyms
+from jaxrl_sql.config.sampling import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,7 @@ class EvaluateSettings(EndpointConfig):
         "Remove DISTINCT from predictions and golds before they run, as Spider's own command does by default.",
     ] = False
     out: Annotated[str, "Folder that is written."] = "runs/evaluate"
-    temperature: Annotated[
-        float,
-        "Divisor of the logits before sampling; 0 is greedy.",
-        Synonyms(verl="actor_rollout_ref.rollout.val_kwargs.temperature"),
-    ] = 0.0
-    top_k: Annotated[int, "Number of most likely tokens that are sampled from; 0 samples from all."] = 0
-    top_p: Annotated[
-        float,
-        Above(0, most=1),
-        "Probability that the most likely tokens, which are sampled from, have together; 1 samples from all.",
-    ] = 1.0
-    min_p: Annotated[
-        Share, "Least probability of a sampled token, as a share of the most likely token's; 0 samples from all."
-    ] = 0.0
-    repetition_penalty: Annotated[
-        PositiveFloat, "Penalty of the tokens that prompt and answer already hold; 1 applies none."
-    ] = 1.0
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.0, max_new_tokens=1024))
     samples: Annotated[
         PositiveInt,
         "Number of answers per question, of which `evaluate.vote` chooses one.",
@@ -79,14 +64,6 @@ class EvaluateSettings(EndpointConfig):
         "(`soft`).",
     ] = "result"
     runs: Annotated[PositiveInt, "Number of times that everything is sampled anew."] = 1
-    turns: Annotated[
-        PositiveInt,
-        "Most turns of an answer, for a recipe with several.",
-    ] = 1
-    max_new_tokens: Annotated[PositiveInt, "Most tokens of an answer; with several turns, of each turn."] = 1024
-    max_total_tokens: Annotated[
-        int, "Most tokens of all turns and observations together, of a model that runs here, with several turns."
-    ] = 0
     max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated at the same time."] = 64
     send_temperature: Annotated[
         bool,
@@ -97,17 +74,21 @@ class EvaluateSettings(EndpointConfig):
     def faults(self, name: str) -> Iterator[str]:
         """Yield what the section's fields contradict."""
         yield from super().faults(name)
+        sampling = self.sampling
+        if not sampling.turns:
+            yield f"{name}.sampling.turns=0 must be above 0"
         for field_name, count in (("samples", self.samples), ("runs", self.runs)):
-            if count > 1 and self.temperature == 0 and self.send_temperature:
+            if count > 1 and sampling.temperature == 0 and self.send_temperature:
                 yield (
-                    f"{name}.{field_name}={count} at {name}.temperature=0 would all be the same: set a temperature, "
-                    "such as 0.8"
+                    f"{name}.{field_name}={count} at {name}.sampling.temperature=0 would all be the same: set a "
+                    "temperature, such as 0.8"
                 )
         if not self.send_temperature and not self.base_url:
             yield (
                 f"{name}.send_temperature=false is for an endpoint ({name}.base_url): other models need a temperature"
             )
-        if self.turns > 1 and not self.base_url and self.max_total_tokens < self.max_new_tokens:
+        if sampling.turns > 1 and not self.base_url and sampling.max_total_tokens < sampling.max_new_tokens:
             yield (
-                f"{name}.max_total_tokens={self.max_total_tokens} bounds all turns: it is below {name}.max_new_tokens"
+                f"{name}.sampling.max_total_tokens={sampling.max_total_tokens} bounds all turns: it is below "
+                f"{name}.sampling.max_new_tokens"
             )

@@ -146,14 +146,15 @@ class SomeOf(tuple[str, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Matches:
-    """A text that a regular expression matches as a whole; `words` describe what it matches."""
+    """A text that a regular expression matches as a whole; `words` describe what it matches, after `verb`."""
 
     pattern: str
     words: str
+    verb: str = "must be"
 
     def fault(self, value: str) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if re.fullmatch(self.pattern, value) else f"={value!r} must be {self.words}"
+        return "" if re.fullmatch(self.pattern, value) else f"={value!r} {self.verb} {self.words}"
 
 
 @dataclasses.dataclass(frozen=True)

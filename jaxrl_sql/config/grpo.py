@@ -13,6 +13,90 @@ _ACTOR = "actor_rollout_ref.actor"
 
 
 @dataclass(frozen=True)
+class ClipConfig:
+    """Bounds of the policy ratio (PPO, Schulman et al. 2017, arXiv:1707.06347)."""
+
+    low: Annotated[
+        Share,
+        "Lower clip bound of the policy ratio: 1 minus this (PPO, Schulman et al. 2017, arXiv:1707.06347).",
+        Synonyms(trl="epsilon", verl=f"{_ACTOR}.clip_ratio_low"),
+    ] = 0.2
+    high: Annotated[
+        float,
+        "Upper clip bound of the policy ratio: 1 plus this; DAPO (arXiv:2503.14476) uses 0.28.",
+        Synonyms(trl="epsilon_high", verl=f"{_ACTOR}.clip_ratio_high", note="TRL's default is its epsilon"),
+    ] = 0.2
+    dual: Annotated[
+        float,
+        ZeroOr(Above(1), "to leave it out"),
+        "Upper bound of the policy ratio for negative advantages (dual clip, Ye et al. 2020, arXiv:1912.09729); 0 sets "
+        "none.",
+        Synonyms(trl="delta", verl=f"{_ACTOR}.clip_ratio_c", note="verl's default is 3"),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class KlConfig:
+    """The KL divergence from the policy at the start of the phase."""
+
+    coef: Annotated[
+        float,
+        "Coefficient of the KL divergence from the policy at the start; 0 leaves it out.",
+        Synonyms(
+            trl="beta", verl=f"{_ACTOR}.kl_loss_coef", note="taken off the reward, verl's algorithm.kl_ctrl.kl_coef"
+        ),
+    ] = 0.0
+    estimator: Annotated[
+        str,
+        OneOf("k1", "k2", "k3"),
+        "Estimator of the KL divergence (Schulman 2020, Approximating KL Divergence); `k1` only in the reward.",
+        Synonyms(
+            verl=f"{_ACTOR}.kl_loss_type",
+            note="k1 is verl's kl, k2 its mse, k3 its low_var_kl; TRL's GRPO always uses k3",
+        ),
+    ] = "k3"
+    placement: Annotated[
+        str,
+        OneOf("loss", "reward"),
+        "Place of the KL divergence: added to the loss or taken off the reward.",
+        Synonyms(verl=f"{_ACTOR}.use_kl_loss", note="reward is verl's algorithm.use_kl_in_reward"),
+    ] = "loss"
+
+    def faults(self, name: str) -> Iterator[str]:
+        """Yield what the section's fields contradict."""
+        if self.coef > 0 and self.estimator == "k1" and self.placement != "reward":
+            yield (
+                f"{name}.estimator=k1 as a loss has zero expected gradient: take k2 or k3, or {name}.placement=reward"
+            )
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """PPO's value head and advantages, with `grpo.algorithm` of `ppo`."""
+
+    gae_lambda: Annotated[
+        Share,
+        "Lambda of the generalized advantage estimates of PPO (GAE, Schulman et al. 2015, arXiv:1506.02438).",
+        Synonyms(trl="lam", verl="algorithm.lam", note="of TRL's PPOConfig, whose default is 0.95"),
+    ] = 1.0
+    discount: Annotated[
+        Share,
+        "Discount of later rewards per token, for PPO.",
+        Synonyms(trl="gamma", verl="algorithm.gamma", note="of TRL's PPOConfig"),
+    ] = 1.0
+    value_coef: Annotated[
+        float,
+        "Weight of the value head's loss, for PPO.",
+        Synonyms(trl="vf_coef", note="of TRL's PPOConfig, whose default is 0.1"),
+    ] = 0.5
+    value_clip: Annotated[
+        float,
+        "Largest change of a value by the updates of a step, for PPO; 0 sets no limit.",
+        Synonyms(trl="cliprange_value", verl="critic.cliprange_value", note="of TRL's PPOConfig"),
+    ] = 0.2
+
+
+@dataclass(frozen=True)
 class GrpoConfig:
     """Reinforcement learning: a step learns from `prompts` x `num_generations` answers, in `minibatches` updates."""
 
@@ -102,39 +186,8 @@ class GrpoConfig:
         "Put several answers of a group into one row of the longest answer's length: the same sums with less padding. "
         "An answer does not see the others.",
     ] = False
-    clip_low: Annotated[
-        Share,
-        "Lower clip bound of the policy ratio: 1 minus this (PPO, Schulman et al. 2017, arXiv:1707.06347).",
-        Synonyms(trl="epsilon", verl=f"{_ACTOR}.clip_ratio_low"),
-    ] = 0.2
-    clip_high: Annotated[
-        float,
-        "Upper clip bound of the policy ratio: 1 plus this; DAPO (arXiv:2503.14476) uses 0.28.",
-        Synonyms(trl="epsilon_high", verl=f"{_ACTOR}.clip_ratio_high", note="TRL's default is its epsilon"),
-    ] = 0.2
-    dual_clip: Annotated[
-        float,
-        ZeroOr(Above(1), "to leave it out"),
-        "Upper bound of the policy ratio for negative advantages (dual clip, Ye et al. 2020, arXiv:1912.09729); 0 sets "
-        "none.",
-        Synonyms(trl="delta", verl=f"{_ACTOR}.clip_ratio_c", note="verl's default is 3"),
-    ] = 0.0
-    kl_coef: Annotated[
-        float,
-        "Coefficient of the KL divergence from the policy at the start; 0 leaves it out.",
-        Synonyms(
-            trl="beta", verl=f"{_ACTOR}.kl_loss_coef", note="taken off the reward, verl's algorithm.kl_ctrl.kl_coef"
-        ),
-    ] = 0.0
-    kl_kind: Annotated[
-        str,
-        OneOf("k1", "k2", "k3"),
-        "Estimator of the KL divergence (Schulman 2020, Approximating KL Divergence); `k1` only in the reward.",
-        Synonyms(
-            verl=f"{_ACTOR}.kl_loss_type",
-            note="k1 is verl's kl, k2 its mse, k3 its low_var_kl; TRL's GRPO always uses k3",
-        ),
-    ] = "k3"
+    clip: ClipConfig = field(default_factory=ClipConfig)
+    kl: KlConfig = field(default_factory=KlConfig)
     entropy_bonus: Annotated[
         float,
         "Coefficient of the tokens' entropy, which is added to the objective; 0 leaves it out.",
@@ -202,12 +255,6 @@ class GrpoConfig:
         "Number of passes over a step's answers, each with `grpo.minibatches` updates.",
         Synonyms(trl="num_iterations", verl=f"{_ACTOR}.ppo_epochs"),
     ] = 1
-    kl_in: Annotated[
-        str,
-        OneOf("loss", "reward"),
-        "Place of the KL divergence: added to the loss or taken off the reward.",
-        Synonyms(verl=f"{_ACTOR}.use_kl_loss", note="reward is verl's algorithm.use_kl_in_reward"),
-    ] = "loss"
     importance_sampling_level: Annotated[
         str,
         OneOf("token", "sequence"),
@@ -226,26 +273,7 @@ class GrpoConfig:
         "batch's trained tokens, does not read `grpo.advantage`, and allows groups of 1.",
         Synonyms(verl="algorithm.adv_estimator", note="ppo is verl's gae"),
     ] = "grpo"
-    gae_lambda: Annotated[
-        Share,
-        "Lambda of the generalized advantage estimates of PPO (GAE, Schulman et al. 2015, arXiv:1506.02438).",
-        Synonyms(trl="lam", verl="algorithm.lam", note="of TRL's PPOConfig, whose default is 0.95"),
-    ] = 1.0
-    discount: Annotated[
-        Share,
-        "Discount of later rewards per token, for PPO.",
-        Synonyms(trl="gamma", verl="algorithm.gamma", note="of TRL's PPOConfig"),
-    ] = 1.0
-    value_coef: Annotated[
-        float,
-        "Weight of the value head's loss, for PPO.",
-        Synonyms(trl="vf_coef", note="of TRL's PPOConfig, whose default is 0.1"),
-    ] = 0.5
-    value_clip: Annotated[
-        float,
-        "Largest change of a value by the updates of a step, for PPO; 0 sets no limit.",
-        Synonyms(trl="cliprange_value", verl="critic.cliprange_value", note="of TRL's PPOConfig"),
-    ] = 0.2
+    ppo: PpoConfig = field(default_factory=PpoConfig)
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield what the section's fields contradict."""
@@ -255,8 +283,6 @@ class GrpoConfig:
                 f"{name}.num_generations={self.num_generations} must be 2 or more: an advantage compares answers; "
                 f"or take {name}.algorithm=ppo"
             )
-        if self.kl_coef > 0 and self.kl_kind == "k1" and self.kl_in != "reward":
-            yield f"{name}.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3, or {name}.kl_in=reward"
         if self.demonstrations and self.algorithm != "grpo":
             yield f"{name}.demonstrations does not go with {name}.algorithm=ppo, which has no groups"
 

@@ -121,10 +121,11 @@ def as_published(system: str, beneath: Mapping[str, Any], judged_only: bool = Fa
             for layer in layers
             if "evaluate" in layer
         ]
-    merged = {name: value for name, value in beneath.items() if name != "sampling"}  # its strings end a run's own form
+    merged: dict[str, Any] = {}
+    _lay_over(merged, beneath)
+    merged.get("evaluate", {}).get("sampling", {}).pop("stop", None)  # its strings end a run's own form
     for layer in layers:
-        for section, values in layer.items():
-            merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
+        _lay_over(merged, layer)
     return merged
 
 

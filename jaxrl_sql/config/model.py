@@ -6,12 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Matches, OneOf, PositiveFloat, PositiveInt, Synonyms
+from jaxrl_sql.config.fields import OneOf, PositiveFloat, PositiveInt, Synonyms
 
 REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 """What of a layer may be kept for the backward pass (`model.remat`)."""
 
-_REMAT_NAME = rf"\s*(?:{'|'.join(REMAT_NAMES)})\s*"
+
+class _Remat:
+    """The values of `model.remat`: a word, or names of `REMAT_NAMES` with commas between them."""
+
+    words = f"none | full | some of {', '.join(REMAT_NAMES)}, as in query,key"
+
+    def fault(self, value: str) -> str:
+        """Return why a value is refused, to follow the field's key; empty if it is accepted."""
+        odd = [name.strip() for name in value.split(",") if name.strip() not in REMAT_NAMES]
+        if value in ("none", "full") or not odd:
+            return ""
+        return (
+            f"={value!r}: {', '.join(map(repr, odd))} is none of none, full, or of what may be kept, as in query,key: "
+            f"{', '.join(REMAT_NAMES)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,10 +112,7 @@ class ModelConfigSection:
     ] = "same"
     remat: Annotated[
         str,
-        Matches(
-            rf"none|full|{_REMAT_NAME}(?:,{_REMAT_NAME})*",
-            f"none, full, or names of values that are kept, such as query,key, of {', '.join(REMAT_NAMES)}",
-        ),
+        _Remat(),
         "Activations that the backward pass computes again to save memory: `none`, `full` for all, or all except the "
         "named ones (`models/transformer.py`).",
         Synonyms(

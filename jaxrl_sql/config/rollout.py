@@ -51,7 +51,9 @@ class RolloutConfig:
     ] = "xla"
     mesh: Annotated[
         str,
-        Matches(r"auto|training|[1-9]\d*x[1-9]\d*", "auto, training, or replicas x tensor such as 8x1"),
+        Matches(
+            r"auto|training|[1-9]\d*x[1-9]\d*", "auto, training, or replicas x tensor such as 8x1", verb="is none of"
+        ),
         "Layout of the run's devices during sampling. `training` keeps the mesh of training; `8x4` makes eight copies "
         "of the weights, each over four devices of one process. A copy has an equal part of the slots, and KV blocks "
         "of its own. `auto` chooses the fastest layout by formula (on CPUs, `training`). Several turns need copies "

@@ -102,7 +102,9 @@ class TrainConfig(RootConfig):
         yield from _objective_faults(self.sampling, self.rollout, grpo)
         yield from _turn_faults(self)
         yield from _shot_faults(
-            data, max(self.sampling.turns, self.validation.turns), "sampling.turns and validation.turns"
+            data,
+            max(self.sampling.turns, self.validation.sampling.turns),
+            "sampling.turns and validation.sampling.turns",
         )
         yield from _stage_faults(self)
         yield from _dialect_faults(data, self.executor)
@@ -120,7 +122,6 @@ class EvaluateConfig(RootConfig):
     recipe: RecipeName = "arctic"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfigSection = field(default_factory=ModelConfigSection)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -129,11 +130,11 @@ class EvaluateConfig(RootConfig):
 
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
-        turns = self.evaluate.turns
-        yield from _shot_faults(self.data, turns, "evaluate.turns")
+        turns = self.evaluate.sampling.turns
+        yield from _shot_faults(self.data, turns, "evaluate.sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if turns > 1 and self.data.prompt == "compact":
-            yield "data.prompt=compact answers with SQL alone, in one turn: evaluate.turns must be 1"
+            yield "data.prompt=compact answers with SQL alone, in one turn: evaluate.sampling.turns must be 1"
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,6 @@ class VerbalConfig(RootConfig):
     recipe: RecipeName = "arctic"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfigSection = field(default_factory=ModelConfigSection)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -232,26 +232,29 @@ ROOTS: tuple[type[RootConfig], ...] = (
 
 def _turn_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the faults of answers of several turns."""
-    sampling, validation, rollout = config.sampling, config.validation, config.rollout
-    turns = max(sampling.turns, validation.turns)
-    total, each = sampling.max_total_tokens, sampling.max_new_tokens
-    if turns == 1:
-        return
-    if total <= each:
+    sampling, own = config.sampling, config.validation.sampling
+    validation = config.validation.sampling_in(sampling)
+    turns = max(sampling.turns, own.turns)
+    bounded = sampling.turns if own.max_total_tokens else turns
+    if not sampling.turns:
+        yield "sampling.turns=0 must be above 0"
+    if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
         yield (
-            f"sampling.max_total_tokens={total} bounds all {turns} turns: it must be above "
-            f"sampling.max_new_tokens={each}"
+            f"sampling.max_total_tokens={sampling.max_total_tokens} bounds all {bounded} turns: it must be above "
+            f"sampling.max_new_tokens={sampling.max_new_tokens}"
         )
-    if config.data.prompt == "compact":
+    if turns > 1 and config.data.prompt == "compact":
         yield "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat"
-    if config.mesh.processes != 1 and rollout.mesh == "training":
+    if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
             f"{turns} turns on mesh.processes={config.mesh.processes} need copies of the model: rollout.mesh must be "
             "auto, or replicas x tensor such as 8x1, not training"
         )
-    if validation.max_new_tokens > total:
+    if validation.turns > 1 and validation.max_new_tokens > validation.max_total_tokens:
+        section = "validation.sampling" if own.max_total_tokens else "sampling"
         yield (
-            f"validation.max_new_tokens={validation.max_new_tokens} must be at most sampling.max_total_tokens={total}"
+            f"validation.sampling.max_new_tokens={validation.max_new_tokens} must be at most "
+            f"{section}.max_total_tokens={validation.max_total_tokens}"
         )
 
 
@@ -333,7 +336,9 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
 
 def _length_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the fault of a model made from scratch that has too few positions."""
-    answer = max(config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.max_new_tokens)
+    answer = max(
+        config.sampling.max_new_tokens, config.sft.max_completion_tokens, config.validation.sampling.max_new_tokens
+    )
     need = config.data.max_prompt_tokens + answer
     if need > config.model.max_positions:
         yield (

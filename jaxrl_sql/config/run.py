@@ -50,7 +50,7 @@ class RunConfig:
         str,
         OneOf("auto", "rich", "plain", "none"),
         "Form of the progress output; `auto` is `rich` in a terminal.",
-        Synonyms(trl="disable_tqdm", note="true is none"),
+        Synonyms(trl="disable_tqdm", note="true means none"),
     ] = "auto"
     compilation_cache: Annotated[
         str,

@@ -1,23 +1,28 @@
-"""The section `sampling`: how answers are sampled."""
+"""The sections `sampling`, `validation.sampling` and `evaluate.sampling`: how answers are sampled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from jaxrl_sql.config.fields import Above, PositiveFloat, PositiveInt, Share, Synonyms, Texts
+from jaxrl_sql.config.fields import Above, AtLeast, PositiveFloat, PositiveInt, Share, Synonyms, Texts
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How answers are sampled in training; the defaults of `top_k` to `repetition_penalty` keep all tokens."""
+    """How answers are sampled; the defaults of `top_k` to `repetition_penalty` keep all tokens."""
 
     temperature: Annotated[
-        PositiveFloat,
-        "Divisor of the logits before sampling.",
-        Synonyms(trl="temperature", verl=f"{_ROLLOUT}.temperature"),
+        float,
+        AtLeast(0),
+        "Divisor of the logits before sampling; 0 is greedy, which training does not allow.",
+        Synonyms(
+            trl="temperature",
+            verl=f"{_ROLLOUT}.temperature",
+            note="in validation, verl's val_kwargs.temperature; so are top_k and top_p",
+        ),
     ] = 1.0
     top_k: Annotated[
         int,
@@ -44,7 +49,7 @@ class SamplingConfig:
         list[str],
         Texts("no answer would be begun"),
         "Strings that end an answer or a turn, in addition to the recipe's. If there are none and `data.prompt` is "
-        "`compact`, the semicolon that ends the statement does.",
+        "`compact`, the semicolon that ends the statement does. In validation, an empty list is training's.",
         Synonyms(trl="generation_kwargs", note="their entry stop, with vLLM"),
     ] = field(default_factory=list)
     max_new_tokens: Annotated[
@@ -53,10 +58,12 @@ class SamplingConfig:
         Synonyms(trl="max_completion_length", verl="data.max_response_length", note="theirs count all turns"),
     ] = 96
     turns: Annotated[
-        PositiveInt,
-        "Most turns of an answer, for a recipe with several.",
+        int,
+        "Most turns of an answer, for a recipe with several; in validation, 0 allows as many as in training.",
         Synonyms(trl="max_tool_calling_iterations", verl=f"{_ROLLOUT}.multi_turn.max_assistant_turns"),
     ] = 1
     max_total_tokens: Annotated[
-        int, "Most tokens of all turns and observations together; only read with several turns."
+        int,
+        "Most tokens of all turns and observations together, with several turns; in validation, 0 is training's. An "
+        "endpoint does not read it.",
     ] = 0

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from jaxrl_sql.config.fields import PositiveInt, Synonyms
+from jaxrl_sql.config.sampling import SamplingConfig
 
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Greedy evaluation before and after training, and during it."""
+    """Evaluation before and after training, and during it; greedy, unless `validation.sampling` differs."""
 
     every: Annotated[
         int,
         "Number of steps between evaluations; 0 evaluates only before and after training.",
         Synonyms(trl="eval_steps", verl="trainer.test_freq"),
     ] = 0
-    max_new_tokens: Annotated[PositiveInt, "Most tokens of an answer; with several turns, of each turn."] = 96
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(temperature=0.0, turns=0))
     max_num_seqs: Annotated[PositiveInt, "Number of answers that are generated at the same time."] = 128
-    turns: Annotated[int, "Most turns of an answer; 0 allows as many as in training."] = 0
     rule: Annotated[
         str,
         "Rule by which answers are judged, each on its question's own database, so that runs of several recipes can be "
         "compared. If empty, the recipe's own rule, or the set's where the recipe has none; Spider 2, EHRSQL and Defog "
         "keep theirs.",
     ] = ""
+
+    def sampling_in(self, training: SamplingConfig) -> SamplingConfig:
+        """Return how answers are sampled in a run whose training samples as `training`."""
+        return replace(
+            self.sampling,
+            stop=self.sampling.stop or training.stop,
+            turns=self.sampling.turns or training.turns,
+            max_total_tokens=self.sampling.max_total_tokens or training.max_total_tokens,
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from jaxrl_sql.config.endpoint import EndpointConfig
-from jaxrl_sql.config.fields import PositiveFloat, PositiveInt
+from jaxrl_sql.config.fields import PositiveFloat, PositiveInt, Texts
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class VerbalSettings(EndpointConfig):
     normalise: Annotated[bool, "Measure each reply's scores in standard deviations from their mean."] = False
     temperature: Annotated[PositiveFloat, "Temperature of the sampled candidates."] = 0.8
     max_tokens: Annotated[PositiveInt, "Most tokens of a sampled candidate's answer."] = 2048
+    stop: Annotated[
+        list[str],
+        Texts("no answer would be begun"),
+        "Strings that end a candidate's answer, in addition to the recipe's; an endpoint does not get them.",
+    ] = field(default_factory=list)
     judge_temperature: Annotated[float, "Temperature of the replies with scores."] = 0.8
     judge_max_tokens: Annotated[PositiveInt, "Most tokens of a reply with scores."] = 1024
     batch: Annotated[PositiveInt, "Number of questions that are asked at the same time."] = 32

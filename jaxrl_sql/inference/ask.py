@@ -129,10 +129,10 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
     most = data.max_prompt_tokens
     with (
         make_executor(limits, data.hide) as executor,
-        open_policy_client(policy, executor, slots, Purpose.EVAL, longest_of(cfg)) as client,
+        open_policy_client(policy, executor, slots, Purpose.EVAL, longest_of(cfg.sampling)) as client,
     ):
-        check_turns(client.recipe, cfg.turns)
-        sampling = sampling_by(cfg, cfg.samples, policy.seed, client.stops(policy.stop))
+        check_turns(client.recipe, cfg.sampling.turns)
+        sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed, client.stops(cfg.sampling.stop))
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
@@ -144,7 +144,7 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
             longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
             room = client.engine.model.max_positions - longest  # a person wants what there is
             fitted = sampling.within(room)
-            answered = answers(client, pairs, fitted, number, cfg.turns)
+            answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
             if fault := next((one.fault for one in answered if one.fault), ""):

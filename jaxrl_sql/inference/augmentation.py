@@ -28,7 +28,7 @@ from jaxrl_sql.text2sql.files.jsonl import write_lines
 from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold, by_text, is_trivial, without_repeats
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.schema.read import read_schema
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, InputError, Record
 
 _CHUNK = 64
 
@@ -122,7 +122,7 @@ def copy_settings(
     limits: ExecutorConfig,
     teacher: DistillSettings,
     examples: Sequence[Example],
-) -> dict[str, Any]:
+) -> Record:
     """Return what the copies and the endpoint's answers depend on."""
     chosen = {"data.include_ids": data.include_ids, "data.limit_train": data.limit_train}
     settings = {"questions": set_digest(examples), "seed": seed} | chosen | values_of(cfg, "augment", ("out",))
@@ -146,7 +146,7 @@ def _target(out: Path, db_id: str) -> Path:
     return out / "databases" / db_id / f"{db_id}.sqlite"
 
 
-def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> dict[str, Any]:
+def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> Record:
     """Make the copy of one database; return what was changed, and what could not be, as a record."""
     cfg = work.cfg
     target = _target(Path(cfg.out), donor.db_id)
@@ -281,5 +281,5 @@ def write(
     return counts
 
 
-def _line(example: Example, corrected: Mapping[str, str]) -> dict[str, Any]:
+def _line(example: Example, corrected: Mapping[str, str]) -> Record:
     return plain_record(example) | ({"was": corrected[example.uid]} if corrected.get(example.uid) else {})

@@ -136,7 +136,7 @@ def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorC
         **values_of(cfg, "evaluate", but=free),
     }
     if model.checkpoint:
-        settings |= checkpoint_settings(policy.recipe, data, model) | {"sampling.stop": policy.stop}
+        settings |= checkpoint_settings(policy.recipe, data, model)
     elif cfg.base_url:
         settings |= endpoint_settings(policy.recipe, data)
     return fingerprint(settings, data, limits)

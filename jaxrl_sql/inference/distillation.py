@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.config import DataConfig, DistillSettings, ExecutorConfig, FilterSettings
 from jaxrl_sql.inference.fingerprint import (
@@ -33,7 +33,7 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, message_texts
 from jaxrl_sql.text2sql.question_sets.filters import Dropped, by_gold
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
-from jaxrl_sql.types import CUT, Example
+from jaxrl_sql.types import CUT, Example, Fields, Record
 
 RIGHT, FAILED, MALFORMED, TRUNCATED = "right", "failed", "malformed", "truncated"
 
@@ -91,7 +91,7 @@ def distill(
     return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
 
 
-def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> dict[str, Any]:
+def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> Record:
     """Return what the answers and their verdicts depend on."""
     questions = {"questions": f"{data.dir}/{data.train}"}
     return fingerprint(questions | teacher_settings(cfg) | endpoint_settings(recipe, data), data, limits)
@@ -134,7 +134,7 @@ def ask_until_done(
 
 
 def unanswered(
-    examples: Sequence[Example], records: Sequence[Mapping[str, Any]], cfg: DistillSettings, unreached: Collection[str]
+    examples: Sequence[Example], records: Sequence[Fields], cfg: DistillSettings, unreached: Collection[str]
 ) -> list[Example]:
     """Return the questions to ask once more: too few right answers, too few answers, and not `unreached` just now."""
     answered = Counter(record["id"] for record in records if record["verdict"] != FAILED)
@@ -151,7 +151,7 @@ def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
     return chat_messages(style.system, "".join(message_texts(example, style)))
 
 
-def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> dict[str, Any]:
+def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> Record:
     """Run what an answer holds and say what came of it: `right`, `wrong`, `failed` (no answer), or a status.
 
     A right one is `malformed` when it cannot be taught: a thought that quotes tags or fences is read back otherwise. It
@@ -190,16 +190,16 @@ def write(
     cfg: DistillSettings,
     examples: Sequence[Example],
     dropped: Sequence[Dropped],
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[Fields],
     budget: Budget,
 ) -> dict[str, float]:
     """Write the traces, what was rejected and why, and the counts, which are returned."""
-    of: dict[str, list[Mapping[str, Any]]] = {example.uid: [] for example in examples}
+    of: dict[str, list[Fields]] = {example.uid: [] for example in examples}
     for record in records:
         of.get(record["id"], []).append(record)
-    traces: list[dict[str, Any]] = []
+    traces: list[Record] = []
     shown = ("verdict", "finish_reason", "sql", "error")
-    rejected: list[dict[str, Any]] = [{"id": one.uid, "reason": one.reason} for one in dropped]
+    rejected: list[Record] = [{"id": one.uid, "reason": one.reason} for one in dropped]
     for uid, own in of.items():
         right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
         taught = ("id", "reasoning", "sql", "finish_reason")

@@ -110,11 +110,12 @@ class _Client:
             if keys[one.uid, n] not in self.known
         ]
         begun, unreached = left, ""
+        stops = (*self.recipe.stops, *cfg.sampling.stop)
         try:
             while left:
                 going = []
                 for dialogue, answer in self.endpoint.ask_all(((one, one.messages) for one in left), **self._options()):
-                    if dialogue.take(answer, self.recipe.stops):
+                    if dialogue.take(answer, stops):
                         going.append(dialogue)
                     elif answer.error and not answer.refused:
                         unreached = answer.error
@@ -133,15 +134,15 @@ class _Client:
         return [self._answered(prompts[one.uid], records[one.uid]) for one in examples]
 
     def _environment(self, example: Example) -> Environment | None:
-        make = self.recipe.turns
-        return make(self.executor, example, self.config.turns) if make and self.config.turns > 1 else None
+        make, turns = self.recipe.turns, self.config.sampling.turns
+        return make(self.executor, example, turns) if make and turns > 1 else None
 
     def _options(self) -> dict[str, Any]:
         """Return what the server is told; not every one knows all of it, and what changes nothing is left out."""
         cfg, usual = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-        told = {name: value for name in usual if (value := getattr(cfg, name)) != usual[name]}
-        told |= {"temperature": cfg.temperature} if cfg.send_temperature else {}
-        return {cfg.token_limit: cfg.max_new_tokens, **told}
+        options = {name: value for name in usual if (value := getattr(cfg.sampling, name)) != usual[name]}
+        options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
+        return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
     def _answered(self, asked: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
         prompt = "\n\n".join(one["content"] for one in asked)
@@ -168,8 +169,9 @@ def endpoint_answers(
     Raises InputError for an address, model or key that is missing, for several turns of a recipe that has one, and for
     dialogues that were begun with other `settings`.
     """
-    if cfg.turns > 1 and recipe.turns is None:
-        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.turns must be 1, not {cfg.turns}")
+    turns = cfg.sampling.turns
+    if turns > 1 and recipe.turns is None:
+        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.sampling.turns must be 1, not {turns}")
     if data.shots:
         raise InputError(f"data.shots={data.shots}: examples are not shown to an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:

@@ -117,7 +117,9 @@ def ask_layers(
         above["model"] = {"checkpoint": beneath["model"]["checkpoint"]}
     if samples is not None:
         above["evaluate"] = above.get("evaluate", {}) | {"samples": samples}
-        beneath["evaluate"] = beneath.get("evaluate", {}) | ({"temperature": _TEMPERATURE} if samples > 1 else {})
+        if samples > 1:
+            settings = beneath.setdefault("evaluate", {})
+            settings["sampling"] = settings.get("sampling", {}) | {"temperature": _TEMPERATURE}
     return Layers(overrides, beneath, above)
 
 

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.config import ExecutorConfig, FilterSettings, SamplingConfig
 from jaxrl_sql.inference.compiling import show_compiling
@@ -54,7 +54,7 @@ from jaxrl_sql.text2sql.question_sets.filters import (
     without_repeats,
 )
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RATES = "rates.jsonl"
 # So many questions are answered at once; a run that is killed loses no more.
@@ -92,7 +92,7 @@ def filter_data(
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
     ]
-    rates: list[dict[str, Any]] = []
+    rates: list[Record] = []
 
     def left(filtered: Filtered) -> list[Example]:
         kept, others = filtered
@@ -150,7 +150,7 @@ def sample_rates(
     questions: PromptSet,
     report: Callable[[str], object],
     warn: Callable[[str], object],
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Sample `samples` answers a question from the policy; return how many are right, a record each.
 
     Rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
@@ -181,7 +181,7 @@ def sample_rates(
     return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
 
 
-def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> dict[str, Any]:
+def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
     """Return what the answers and their verdicts depend on."""
     data = policy.data
     settings = {
@@ -199,7 +199,7 @@ def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, li
 
 def _rates_of(
     client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
     asked = list(zip(examples, prompts, strict=True))
@@ -221,7 +221,7 @@ def _rates_of(
     ]
 
 
-def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Mapping[str, Any]]) -> None:
+def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Fields]) -> None:
     """Write the three files of a choice."""
     write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
     write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])

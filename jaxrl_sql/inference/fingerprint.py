@@ -33,7 +33,7 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
         "data.template": template_file(data.template),
-        "data.synonyms": data.synonyms,
+        "data.retrieval.synonyms": data.retrieval.synonyms,
         "data.tokenizer": data.tokenizer,
     }
     named = {name: path for name, path in files.items() if path and values.get(name)}
@@ -53,8 +53,9 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
     """Return what an endpoint's answers depend on: the prompts, which it gets as a chat in its own template."""
-    put = ("schema", "thinking", "template", "retrieve", "matched", "synonyms", "schema_budget")
-    return {"recipe": recipe} | {f"data.{name}": value for name, value in _prompt_values(data).items() if name in put}
+    put = ("schema", "thinking", "template", "retrieval", "schema_budget")
+    prompts = {key: value for key, value in _prompt_values(data).items() if key.partition(".")[0] in put}
+    return {"recipe": recipe} | {f"data.{key}": value for key, value in prompts.items()}
 
 
 def teacher_settings(cfg: DistillSettings) -> Record:
@@ -63,10 +64,10 @@ def teacher_settings(cfg: DistillSettings) -> Record:
 
 
 def _prompt_values(data: DataConfig) -> Record:
-    """Return the values of `data` that prompts depend on."""
-    values = asked_by(data)
-    if not data.retrieve:
-        del values["matched"], values["synonyms"]
+    """Return the values of `data` that prompts depend on, by key."""
+    values = dict(flatten(asked_by(data)))
+    if not data.retrieval.top_k:
+        del values["retrieval.placement"], values["retrieval.synonyms"]
     if not data.date:
         del values["date"]
     return values

@@ -184,7 +184,7 @@ def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle
     return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
-def sampling_by(section: SamplingConfig | EvaluateSettings, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
+def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
     """Return how `n` answers a prompt are sampled by a section's numbers."""
     return SamplingParams(
         temperature=section.temperature,
@@ -200,7 +200,7 @@ def sampling_by(section: SamplingConfig | EvaluateSettings, n: int, seed: int, s
     )
 
 
-def longest_of(section: SamplingConfig | EvaluateSettings) -> int:
+def longest_of(section: SamplingConfig) -> int:
     """Return the tokens of the longest answer that a section's numbers allow, all of its turns together."""
     return sampling_by(section, n=1, seed=0, stop=()).longest
 
@@ -241,9 +241,9 @@ def model_answers(
         opened.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
         with display.work(f"reading the weights of {policy.model.checkpoint}"):
             client = opened.enter_context(
-                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg))
+                open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, longest_of(cfg.sampling))
             )
-        check_turns(client.recipe, cfg.turns)
+        check_turns(client.recipe, cfg.sampling.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
             made = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
@@ -252,9 +252,9 @@ def model_answers(
                 tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
-            sampling = sampling_by(cfg, cfg.samples, policy.seed + run, client.stops(policy.stop))
+            sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
             asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
-            made = answers(client, asked, sampling, number, cfg.turns, tick)
+            made = answers(client, asked, sampling, number, cfg.sampling.turns, tick)
             _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
             answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}
             long = Answered((), fault=f"prompt over {most} tokens")
@@ -273,7 +273,7 @@ def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[s
 def check_turns(recipe: Recipe, turns: int) -> None:
     """Refuse several turns of a recipe that has one."""
     if turns > 1 and recipe.turns is None:
-        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.turns must be 1, not {turns}")
+        raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.sampling.turns must be 1, not {turns}")
 
 
 def answers(

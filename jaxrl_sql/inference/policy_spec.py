@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxrl_sql.config import DataConfig, MeshConfig, ModelConfigSection, RolloutConfig
@@ -12,8 +11,8 @@ from jaxrl_sql.config import DataConfig, MeshConfig, ModelConfigSection, Rollout
 class PolicySpec:
     """A model, the recipe and prompts that it is asked by, and the engine that samples its answers.
 
-    `compilation_cache` and `pad_to_max` are those of the section `run`. `stop` are strings that end an answer, in
-    addition to the recipe's. For an endpoint `recipe` and `data` alone are read.
+    `compilation_cache` and `pad_to_max` are those of the section `run`. For an endpoint `recipe` and `data` alone are
+    read.
     """
 
     recipe: str
@@ -24,4 +23,3 @@ class PolicySpec:
     mesh: MeshConfig
     compilation_cache: str = "auto"
     pad_to_max: bool = False
-    stop: Sequence[str] = ()

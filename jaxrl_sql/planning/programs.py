@@ -287,7 +287,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
     if not is_sampled:
         found |= {
             "old_logprobs": array(*per_token) if has_old else None,
-            "reference_logprobs": array(*per_token) if grpo.kl_coef > 0 else None,
+            "reference_logprobs": array(*per_token) if grpo.kl.coef > 0 else None,
             "advantage": array(*per_token) if is_ppo else array(work.group, 1),
             "old_values": array(*per_token) if is_ppo else None,
             "returns": array(*per_token) if is_ppo else None,

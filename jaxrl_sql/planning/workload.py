@@ -246,7 +246,7 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
     is_base = model.lora.rank > 0 and not has_sft  # the reference of new adapters
     update = Update(
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
-        kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl_coef > 0 and not is_base,
+        kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
     )  # fmt: skip
     copies, questions = rollout_grid(rollout), grpo.prompts * grpo.oversample
     asked_here = -(-questions * grpo.steps_per_generation // (copies[0] if copies else 1))
@@ -257,9 +257,9 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
         sft_dataset=sft_dataset if has_sft else None,
         update=update if has_grpo else None,
         rollout=_load(rollouts, asked_here, grpo.num_generations, answer, rollout.ahead) if has_grpo else None,
-        greedy=_load(evaluations, evaluations.max_num_seqs, 1, validation.max_new_tokens),
+        greedy=_load(evaluations, evaluations.max_num_seqs, 1, validation.sampling.max_new_tokens),
         updates=grpo.num_iterations * grpo.minibatches if has_grpo else 0,
-        scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl_coef > 0)) if has_grpo else 0,
+        scored=((needs_old_logprobs(grpo) and not is_brought) + (grpo.kl.coef > 0)) if has_grpo else 0,
         batches=grpo.minibatches,
         questions=questions,
         served=grpo.steps_per_generation,

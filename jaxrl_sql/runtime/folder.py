@@ -34,7 +34,7 @@ FREE = (
 """Keys (or what they begin with) that may be others when a run goes on."""
 
 PLACES = (
-    "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.synonyms", "data.include_ids",
+    "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.retrieval.synonyms", "data.include_ids",
     "data.traces",
 )  # fmt: skip
 """Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""

@@ -24,7 +24,7 @@ from jaxrl_sql.config import (
     load_config,
     shipped,
 )
-from jaxrl_sql.config.check import values_by_key
+from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
 from jaxrl_sql.runtime.journal import begun_with
@@ -56,7 +56,7 @@ _SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")
 ASKED_TOO: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),
-    "validation": ("turns", "max_new_tokens", "max_num_seqs"),
+    "validation": ("sampling", "max_num_seqs"),
 }
 """What of other sections than `data` says how a model is asked, which `defaults_for` reads."""
 
@@ -168,11 +168,8 @@ def defaults_for(given: str) -> Record:
         "recipe": run.recipe,
         "data": asked_by(run.data) | {"tokenizer": ""},
         "model": {name: getattr(run.model, name) for name in ASKED_TOO["model"]} | model,
-        "sampling": {"stop": list(run.sampling.stop)},
         "evaluate": {
-            "turns": run.validation.turns or run.sampling.turns,
-            "max_new_tokens": run.validation.max_new_tokens,
-            "max_total_tokens": run.sampling.max_total_tokens,
+            "sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling)),
             "max_num_seqs": run.validation.max_num_seqs,
         },
     }
@@ -198,7 +195,7 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
 def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
     """Return each setting by which a command's prompts differ from those of the model's training, one per line."""
     now, then = (
-        {"recipe": name} | {f"data.{key}": value for key, value in asked_by(section).items()}
+        {"recipe": name} | dict(flatten({"data": asked_by(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
     heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another

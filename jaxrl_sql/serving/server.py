@@ -68,7 +68,7 @@ def open_engines(
     """
     with (
         make_executor(limits, policy.data.hide) as executor,
-        open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.max_new_tokens) as client,
+        open_policy_client(policy, executor, cfg.max_num_seqs, Purpose.EVAL, cfg.sampling.max_new_tokens) as client,
     ):
         base = client.engine
         if not isinstance(base, Engine):

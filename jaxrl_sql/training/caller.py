@@ -14,7 +14,7 @@ from jaxrl_sql.inference.fingerprint import digest_of
 from jaxrl_sql.inference.questions import PassedQuestions
 from jaxrl_sql.text2sql.benchmarks import Benchmark, benchmark_of
 from jaxrl_sql.text2sql.rewards.score import RewardFunction
-from jaxrl_sql.types import Example, InputError
+from jaxrl_sql.types import Example, InputError, Record
 
 Callback = Callable[[int, Mapping[str, Any]], object]
 """Called with a step and its row of metrics, `phase` included; a true value stops the run after the step."""
@@ -46,13 +46,13 @@ class CallerInputs(NamedTuple):
         train = None if self.examples is None else benchmark_of(self.examples, TRAIN)
         return PassedQuestions(train, evals)
 
-    def names(self, data: DataConfig, run: str) -> dict[str, Any]:
+    def names(self, data: DataConfig, run: str) -> Record:
         """Return by key the names of the passed examples, which the folder `run` keeps in its configuration.
 
         Raises InputError for a setting that needs a folder of questions, and for a run that was begun with passed
         examples and has none now.
         """
-        values: dict[str, Any] = {} if self.evals is None else {"data.evals": list(self.evals)}
+        values: Record = {} if self.evals is None else {"data.evals": list(self.evals)}
         if self.examples is None and (data.dir, data.train) == (DIR, TRAIN) and not Path(DIR).exists():
             raise InputError(f"{run}: its questions were passed in Python: {_resume_call('examples')}")
         if self.examples is not None:

@@ -1,6 +1,6 @@
-"""Greedy execution accuracy during training: one answer a question, run and compared with the gold by the set's rule.
+"""Execution accuracy during training: one answer per question, run and compared with the gold by the set's rule.
 
-What that is says `Session.eval_rules`: the recipe's own, as its paper evaluates, unless `validation.rule` names one.
+`Session.eval_rules` has the rule: the recipe's own, as its paper evaluates, unless `validation.rule` names one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import time
 from collections import Counter
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.inference.policy_client import answers
+from jaxrl_sql.inference.policy_client import answers, sampling_by
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.parallel.processes import exchange, share
-from jaxrl_sql.rollout import SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.evals.endings import ending_metrics
 from jaxrl_sql.text2sql.evals.records import Answered, Judging
@@ -25,18 +24,18 @@ from jaxrl_sql.training.keep import keep_evaluation
 from jaxrl_sql.training.session import PreemptedError, Session
 
 
-def greedy_answers(s: Session, params: PyTree, name: str, questions: PromptSet) -> tuple[list[Answered], RolloutStats]:
-    """Answer every question of the set `name` greedily; return the answers and the engine's counts.
+def validation_answers(
+    s: Session, params: PyTree, name: str, questions: PromptSet
+) -> tuple[list[Answered], RolloutStats]:
+    """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
     Raises PreemptedError when the run is to stop before it is done.
     """
     cfg = s.config.validation
     engine = make_engine(s, params, cfg.max_num_seqs, Purpose.EVAL)
     client = make_client(s, engine)
-    budget = cfg.turns or s.config.sampling.turns
-    total = s.config.sampling.max_total_tokens if budget > 1 else 0
-    stop = client.stops(s.config.sampling.stop)
-    sampling = SamplingParams(temperature=0.0, max_new_tokens=cfg.max_new_tokens, max_total_tokens=total, stop=stop)
+    settings = cfg.sampling_in(s.config.sampling)
+    sampling = sampling_by(settings, n=1, seed=s.config.seed, stop=client.stops(settings.stop))
 
     asked = list(zip(questions.examples, questions.prompts, strict=True))
     with s.display.work(f"evaluating {name}", len(asked), "questions") as at:
@@ -46,7 +45,7 @@ def greedy_answers(s: Session, params: PyTree, name: str, questions: PromptSet) 
             if s.should_abort():
                 raise PreemptedError
 
-        made = answers(client, asked, sampling, budget=budget, tick=tick)
+        made = answers(client, asked, sampling, budget=settings.turns, tick=tick)
     return made, engine.gather_stats()
 
 
@@ -71,7 +70,7 @@ def evaluate_all(s: Session, params: PyTree, step: int) -> dict[str, float]:
     for name, questions in s.evals.items():
         rule = s.eval_rules[name]
         try:
-            answered, stats = greedy_answers(s, params, name, questions)
+            answered, stats = validation_answers(s, params, name, questions)
         except PreemptedError:
             return {}
         for fault in (one.fault for one in answered if one.fault):

@@ -281,4 +281,4 @@ def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
     New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.
     """
     is_base = s.config.model.lora.rank > 0 and stage.first == 0
-    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl_coef > 0 and not is_base else None
+    return jax.tree.map(lambda x: x.copy(), trainable) if s.config.grpo.kl.coef > 0 and not is_base else None

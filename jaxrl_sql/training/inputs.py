@@ -66,7 +66,7 @@ def _files(recipe: str, data: DataConfig, base: str) -> Iterator[tuple[str, Path
         ("model.checkpoint", base),
         ("data.tokenizer", data.tokenizer or synthetic),
         ("data.template", template_file(data.template) if data.template else ""),
-        ("data.synonyms", data.synonyms),
+        ("data.retrieval.synonyms", data.retrieval.synonyms),
         ("data.include_ids", data.include_ids),
         ("data.traces", data.traces),
         ("recipe", recipe if recipe.endswith(".py") else ""),

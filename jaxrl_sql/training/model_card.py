@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import shutil
@@ -37,14 +38,16 @@ def keep_asked(folder: Path, trained: TrainedModel) -> None:
     recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
     """
     data = asked_by(trained.data) | {"tokenizer": ""}
-    data |= {name: Path(data[name]).name for name in ("dir", "include_ids", "synonyms") if name in data}
+    data |= {name: Path(data[name]).name for name in ("dir", "include_ids") if name in data}
+    data["retrieval"] |= {"synonyms": Path(data["retrieval"]["synonyms"]).name}
     if data["template"] and data["template"] not in template_names():
         shutil.copyfile(template_file(data["template"]), folder / TEMPLATE)
         data["template"] = TEMPLATE
     place, colon, name = trained.recipe.rpartition(":")
     kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
     for section, fields in ASKED_TOO.items():
-        kept[section] = {name: getattr(getattr(trained, section), name) for name in fields}
+        values = dataclasses.asdict(getattr(trained, section))
+        kept[section] = {name: values[name] for name in fields}
     comment = "# How the model of this folder is asked, as it was trained: jaxrl-sql reads it.\n"
     (folder / ASKED).write_text(comment + yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
 

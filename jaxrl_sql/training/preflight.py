@@ -115,7 +115,7 @@ def find_layout(s: Session, longest: int) -> None:
     """Turn `rollout.mesh=auto` into a layout, once for a run: its folder keeps it."""
     device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
     have = min(processes.exchange([device_memory(s.mesh)]))
-    turns = max(s.config.sampling.turns, s.config.validation.turns)
+    turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
     machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
     is_shared = turns > 1 and jax.process_count() > 1
     sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
@@ -191,7 +191,7 @@ def _answers(s: Session) -> Iterator[tuple[str, int]]:
         yield longest_answer(s.config.sampling)
     if s.config.sft.steps:
         yield "sft.max_completion_tokens", s.config.sft.max_completion_tokens
-    yield "validation.max_new_tokens", s.config.validation.max_new_tokens
+    yield "validation.sampling.max_new_tokens", s.config.validation.sampling.max_new_tokens
 
 
 def _programs(s: Session) -> str:

@@ -318,11 +318,11 @@ def _opened(
         recipe, data = find_recipe(config.recipe), config.data
         if caller.reward is not None:
             recipe = recipe._replace(reward_function=caller.reward)
-        if max(config.sampling.turns, config.validation.turns) > 1 and (
+        if max(config.sampling.turns, config.validation.sampling.turns) > 1 and (
             recipe.turns is None or data.prompt == "compact"
         ):
             single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
-            raise InputError(f"{single} answers in one turn: sampling.turns and validation.turns must be 1")
+            raise InputError(f"{single} answers in one turn: sampling.turns and validation.sampling.turns must be 1")
         style = recipe.style_for(data)
         with processes.first_process_first("data"):
             train, evals = load_questions(data, config.sft, config.executor, executor, display, passed)

@@ -27,10 +27,15 @@ PAGES = sorted(
     if MARK in path.read_text(encoding="utf-8")
 )
 SYNTH = ["data.source=folder", "data.dir=data"]
-TINY = ["data.max_prompt_tokens=320", "validation.max_new_tokens=8", "validation.max_num_seqs=8", "data.limit_eval=2"]
+TINY = [
+    "data.max_prompt_tokens=320",
+    "validation.sampling.max_new_tokens=8",
+    "validation.max_num_seqs=8",
+    "data.limit_eval=2",
+]
 RUN = [*TINY, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
        "data.evals=[dev]", "rollout.max_num_seqs=8"]  # fmt: skip
-ANSWER = ["evaluate.max_new_tokens=8", "evaluate.max_num_seqs=8"]
+ANSWER = ["evaluate.sampling.max_new_tokens=8", "evaluate.max_num_seqs=8"]
 
 
 def smaller(words: list[str]) -> list[str]:

@@ -111,7 +111,7 @@ def test_a_folder_without_a_runs_files_is_named(tmp_path: Path) -> None:
 
 def test_a_model_answers_a_question_and_several(run: jx.Run, small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples[:3]
-    with run.model("evaluate.max_new_tokens=24") as model:
+    with run.model("evaluate.sampling.max_new_tokens=24") as model:
         first = model.ask(examples[0].db_path, examples[0].question)
         many = model.answer_many(examples[0].db_path, [one.question for one in examples])
     assert first.sql == many[0].sql
@@ -125,7 +125,10 @@ def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
     copy = shutil.copytree(run.folder / "model", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
     example = jx.load_benchmark(small_data / "dev").examples[0]
-    with run.model("evaluate.max_new_tokens=24") as there, jx.Model("elsewhere", "evaluate.max_new_tokens=24") as here:
+    with (
+        run.model("evaluate.sampling.max_new_tokens=24") as there,
+        jx.Model("elsewhere", "evaluate.sampling.max_new_tokens=24") as here,
+    ):
         assert here.config.data.prompt == there.config.data.prompt == "compact", "alone it would be asked in a chat"
         assert here.ask(example.db_path, example.question).sql == there.ask(example.db_path, example.question).sql
         assert jax.sharding.get_mesh().empty, "models that are open leave the caller's JAX as it was"
@@ -161,10 +164,10 @@ def test_a_runs_model_answers_a_list_of_examples(
     run: jx.Run, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples[:2]
-    found = run.evaluate(examples, {"evaluate": {"max_new_tokens": 24, "max_num_seqs": 4}})
+    found = run.evaluate(examples, {"evaluate": {"sampling": {"max_new_tokens": 24}, "max_num_seqs": 4}})
     assert [one["id"] for one in found.records] == [one.uid for one in examples]
     assert (found.numbers["count"], capsys.readouterr().out) == (2, "")
-    assert all("raise evaluate.max_new_tokens=24" in warning for warning in found.warnings)
+    assert all("raise evaluate.sampling.max_new_tokens=24" in warning for warning in found.warnings)
 
 
 def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
@@ -194,7 +197,8 @@ def test_the_example_of_the_readme_runs(
     small = {
         "data": {"source": "folder", "dir": small_data, "evals": ["dev"], "limit_eval": 2},
         "grpo": {"steps": 1, "prompts": 2, "num_generations": 2, "minibatches": 1},
-        "rollout.max_num_seqs": 8, "sampling.max_new_tokens": 8, "validation": {"max_num_seqs": 8, "max_new_tokens": 8},
+        "rollout.max_num_seqs": 8, "sampling.max_new_tokens": 8,
+        "validation": {"max_num_seqs": 8, "sampling": {"max_new_tokens": 8}},
     }  # fmt: skip
     trained: list[str] = []
 

@@ -32,7 +32,7 @@ from jaxrl_sql.types import Example
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL = CONFIGS / "quickstart_start"
-QUICK = ["data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16"]
+QUICK = ["data.prompt=compact", "evaluate.sampling.max_new_tokens=48", "evaluate.max_num_seqs=16"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_an_answer_may_be_as_long_as_the_model_has_positions_for(
     asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, questions = asked
-    assert main([*command(db, questions[0]), "evaluate.max_new_tokens=100000"]) in {0, 1}
+    assert main([*command(db, questions[0]), "evaluate.sampling.max_new_tokens=100000"]) in {0, 1}
     assert "SELECT" in capsys.readouterr().out
 
 
@@ -105,7 +105,7 @@ def test_candidates_are_shown_with_their_votes(
 def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ...] = (), limit: str = "") -> Reply:
     example = Example("q", "d", str(db), "How many?", "")
     answered = Answered(tuple(sqls), tuple(sql or "" for sql in sqls), finish_reasons=reasons)
-    config = load_config(EvaluateConfig, None, [f"evaluate.vote={vote}", "evaluate.max_new_tokens=7"])
+    config = load_config(EvaluateConfig, None, [f"evaluate.vote={vote}", "evaluate.sampling.max_new_tokens=7"])
     with make_executor(config.executor) as executor:
         return choose_reply(executor, example, answered, config.evaluate, limit)
 
@@ -144,7 +144,7 @@ def test_a_soft_vote_has_a_margin_between_results(asked: tuple[Path, list[str]])
     assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
 
 
-CUT = "cut at the token limit: raise evaluate.max_new_tokens=7"
+CUT = "cut at the token limit: raise evaluate.sampling.max_new_tokens=7"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
         "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
-        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+        "validation: {sampling: {max_new_tokens: 96}, max_num_seqs: 16}\n"
     )
     for question in questions[:3]:
         assert main(command(db, question, "--explain", model=tmp_path / "run")) in (0, 1)
@@ -291,7 +291,7 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
         ([" "], "the question is empty"),
         (["How many?", "And why?"], "one question at a time"),
         (
-            ["How many?", "evaluate.turns=3", "evaluate.max_total_tokens=99", "data.prompt=tagged"],
+            ["How many?", "evaluate.sampling.turns=3", "evaluate.sampling.max_total_tokens=99", "data.prompt=tagged"],
             "answers in one turn",
         ),
         (["How many?", "--recipe", "artic"], "the nearest is arctic"),
@@ -359,7 +359,12 @@ def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
         return [reply.content[0].text for reply in replies]
 
     with chat_server.serving(script) as (url, _seen):
-        to = [f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''", "evaluate.max_new_tokens=7"]
+        to = [
+            f"evaluate.base_url={url}",
+            "evaluate.model=m",
+            "evaluate.key_env=''",
+            "evaluate.sampling.max_new_tokens=7",
+        ]
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0], *to]) == 0
         whole, *failed = anyio.run(call, load_config(EvaluateConfig, None, [*to, "data.prompt=chat"]))
     assert f"the answer is {CUT}" in capsys.readouterr().out

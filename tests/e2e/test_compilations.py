@@ -49,7 +49,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         f"data.dir={data}", "data.source=folder", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
         f"model.checkpoint={folder}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
         "grpo.prompts=2", "grpo.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
-        "validation.max_num_seqs=4", "validation.max_new_tokens=12", "run.display=none",
+        "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12", "run.display=none",
     ]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
     data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
     asked = [
-        "--data", f"{data}/dev", "--model", start, "evaluate.max_new_tokens=12", "evaluate.max_num_seqs=8",
+        "--data", f"{data}/dev", "--model", start, "evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=8",
         "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",
     ]  # fmt: skip
     programs, answers = [], []

@@ -100,7 +100,15 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
     data, short = root / "data", f"data.template={root / 'short.jinja'}"
     made = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
     made += ["run.display=plain", "--endpoint", url]
-    turns = [short, "--recipe", "skyrl_sql", "evaluate.turns=3", "evaluate.max_new_tokens=96", "--endpoint", url]
+    turns = [
+        short,
+        "--recipe",
+        "skyrl_sql",
+        "evaluate.sampling.turns=3",
+        "evaluate.sampling.max_new_tokens=96",
+        "--endpoint",
+        url,
+    ]
     database = data / "turns/databases/pop/pop.sqlite"
     given = {
         "evaluate": ["--data", str(data / "turns"), f"--out={out / 'evaluate'}", "evaluate.model=taught", *LIMITS],
@@ -120,10 +128,10 @@ def agent(root: Path, url: str) -> str:
     import mcp
 
     words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
-    words += ["--recipe", "skyrl_sql", "evaluate.turns=3", f"data.template={root / 'short.jinja'}"]
+    words += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "jaxrl_sql", "mcp", *words, "evaluate.max_new_tokens=96"],
+        args=["-m", "jaxrl_sql", "mcp", *words, "evaluate.sampling.max_new_tokens=96"],
         env={**os.environ},
     )
 

@@ -243,7 +243,14 @@ def test_a_server_answers_questions_of_its_own(
 ) -> None:
     one = copies.examples("postgresql")[0]
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
-    command = ["--model", str(MODEL), "--db", one.engine_url, "data.prompt=compact", "evaluate.max_new_tokens=24"]
+    command = [
+        "--model",
+        str(MODEL),
+        "--db",
+        one.engine_url,
+        "data.prompt=compact",
+        "evaluate.sampling.max_new_tokens=24",
+    ]
     first = ask([*command, one.question])
     said = capsys.readouterr()
     assert first in {0, 1}

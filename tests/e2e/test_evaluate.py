@@ -321,7 +321,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
         (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
-        (["--predictions", "P", "evaluate.runs=2", "evaluate.temperature=1"], "sample from a model"),
+        (["--predictions", "P", "evaluate.runs=2", "evaluate.sampling.temperature=1"], "sample from a model"),
         (["--predictions", "P", "evaluate.vote=loud"], "is none of result, soft"),
         (["--predictions", "P", "--split", "moon"], "moon"),
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),
@@ -432,7 +432,7 @@ def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_pa
 
     def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
         asked = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
-        config = load_config(EvaluateConfig, None, [*asked, "evaluate.temperature=1.0"])
+        config = load_config(EvaluateConfig, None, [*asked, "evaluate.sampling.temperature=1.0"])
         policy, cfg, limits = policy_spec(config), config.evaluate, config.executor
         sets = open_sets(cfg, policy.recipe, limits, [], [])
         return answer_settings(policy, cfg, limits, sets), judge_settings(cfg, sets)

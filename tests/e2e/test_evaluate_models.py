@@ -110,7 +110,7 @@ def test_a_bound_on_columns_beside_the_gold_s(four: Path, tmp_path: Path) -> Non
     assert shares == [1.0, 0.0, 1.0], "two columns beside the gold's are fewer than three"
 
 
-QUICK = ("data.prompt=compact", "evaluate.max_new_tokens=48", "evaluate.max_num_seqs=16")
+QUICK = ("data.prompt=compact", "evaluate.sampling.max_new_tokens=48", "evaluate.max_num_seqs=16")
 
 
 def ask_model(folder: Path, out: Path, *more: str, model: Path = MODEL) -> int:
@@ -165,8 +165,8 @@ def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     assert speed["memory/peak"] > 100 << 20
     shown = (answered.parent / "shown.txt").read_text()
     assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
-    warning = f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are cut at the token limit: raise evaluate.max"
-    assert (warning in shown) == bool(cut)
+    warning = f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are cut at the token limit: raise evaluate."
+    assert (f"{warning}sampling.max_new_tokens" in shown) == bool(cut)
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_an_interrupted_evaluation_resumes_to_the_same_numbers(
 
 @pytest.mark.slow
 def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answered: Path, tmp_path: Path) -> None:
-    part = ("data.schema_budget=40", "evaluate.max_new_tokens=8")
+    part = ("data.schema_budget=40", "evaluate.sampling.max_new_tokens=8")
     assert ask_model(data / "dev", tmp_path / "part", *QUICK, *part) == 0
     shown = {
         name: {record["id"]: record["prompt"] for record in lines(out / "records.jsonl")}
@@ -209,7 +209,7 @@ def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answe
 @pytest.mark.slow
 def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    warm = ("evaluate.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
+    warm = ("evaluate.sampling.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
     assert ask_model(data / "dev", out, *QUICK, *warm) == 0
     found = numbers(out)
     assert (found["count"], found["runs"]) == (6, 2)
@@ -234,7 +234,7 @@ def run(tmp_path: Path) -> Path:
     (folder / "config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
         "sampling: {turns: 3, max_new_tokens: 96, max_total_tokens: 320}\n"
-        "validation: {max_new_tokens: 96, max_num_seqs: 16}\n"
+        "validation: {sampling: {max_new_tokens: 96}, max_num_seqs: 16}\n"
     )
     return folder
 
@@ -319,11 +319,11 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     out, script = tmp_path / "out", Server(chat_server)
     with chat_server.serving(script) as (url, seen):
         script.busy = True
-        assert ask_endpoint(url, four, out, "evaluate.turns=3") == 1
+        assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
         assert "given again, the command goes on" in capsys.readouterr().err
         asked = len(seen)
         script.busy = False
-        assert ask_endpoint(url, four, out, "evaluate.turns=3", "evaluate.max_requests=10") == 0
+        assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3", "evaluate.max_requests=10") == 0
         assert len(seen) == asked + 2, "what had ended is not asked again"
         assert "10 of 10 requests" in capsys.readouterr().out
         assert {one["temperature"] for one in seen} == {0.0}
@@ -341,6 +341,17 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     assert [records[name]["finish_reason"] for name in ("q1", "q2", "q3", "q4")] == ["stop", "stop", "turns", ""]
     assert (found["truncated"], found["finish_reason/turns"]) == (0.0, 1.0)
     assert "HTTP 400 too long" in records["q4"]["fault"]
+
+
+def test_stop_strings_of_the_settings_end_an_endpoint_s_answers(
+    four: Path, tmp_path: Path, chat_server: ModuleType
+) -> None:
+    out = tmp_path / "out"
+    with chat_server.serving(Server(chat_server)) as (url, _):
+        assert ask_endpoint(url, four, out, "evaluate.sampling.turns=1", "evaluate.sampling.stop=[look]") == 0
+    answers = {record["id"]: record["answer"] for record in lines(out / "records.jsonl")}
+    assert [answers[name] for name in ("q1", "q3", "q4")] == ["<think>look"] * 3
+    assert answers["q2"].endswith("</solution>")
 
 
 def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
@@ -367,7 +378,10 @@ def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
     metrics = numbers(out)
     assert (metrics["truncated"], metrics["accuracy"], metrics["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
     shown = capsys.readouterr().out
-    assert "warning: 2 of 4 answers (50.0%) are cut at the token limit: raise evaluate.max_new_tokens=2048" in shown
+    assert (
+        "warning: 2 of 4 answers (50.0%) are cut at the token limit: raise evaluate.sampling.max_new_tokens=2048"
+        in shown
+    )
     assert "warning: 1 of 4 answers (25.0%) are cut by the server's content filter" in shown
 
 
@@ -385,7 +399,7 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--as", "arctic", "evaluate.turns=2"], "recipe arctic answers in one turn"),
+        (["--as", "arctic", "evaluate.sampling.turns=2"], "recipe arctic answers in one turn"),
         (["--as", "arctic", "data.shots=2"], "examples are not shown to an endpoint"),
         (["--as", "arctic", "--model", str(MODEL)], "give one of --predictions FILE"),
         (["evaluate.base_url=''", "--model", str(MODEL), "evaluate.send_temperature=false"], "is for an endpoint"),
@@ -408,7 +422,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
     run.mkdir()
     shutil.copytree(MODEL, run / "model")
     (run / "config.yaml").write_text(
-        "recipe: skyrl_sql\ndata: {prompt: tagged, retrieve: 3}\n"
+        "recipe: skyrl_sql\ndata: {prompt: tagged, retrieval: {top_k: 3}}\n"
         "sampling: {turns: 3, max_total_tokens: 320, stop: [x]}\n"
     )
 
@@ -418,32 +432,38 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
 
     made = {system: asked(system) for system in SYSTEMS}
     for config in made.values():
-        assert (config.data.prompt, config.sampling.stop) == ("chat", []), "nothing of the run's own prompt is left"
+        assert (config.data.prompt, config.evaluate.sampling.stop) == ("chat", [])
         assert config.model.checkpoint == str(run / "model")
         style = find_recipe(config.recipe).style_for(config.data)
         assert style.show is find_recipe(config.recipe).schema
-    told = {name: (one.recipe, one.evaluate.temperature, one.evaluate.samples) for name, one in made.items()}
+    told = {name: (one.recipe, one.evaluate.sampling.temperature, one.evaluate.samples) for name, one in made.items()}
     assert told == {
         "omnisql": ("omnisql", 0.0, 1), "arctic": ("arctic", 0.0, 1), "sql_r1": ("sql_r1", 0.8, 8),
         "paverl": ("paverl", 0.0, 1), "think2sql": ("think2sql", 0.6, 1), "qwen3": ("omnisql", 0.7, 1),
         "qwen3_thinking": ("omnisql", 0.6, 1), "skyrl_sql": ("skyrl_sql", 0.0, 1),
     }  # fmt: skip
     assert (made["think2sql"].evaluate.rule, made["think2sql"].evaluate.runs) == ("refined", 3)
-    assert (made["skyrl_sql"].evaluate.turns, made["skyrl_sql"].evaluate.rule) == (5, "bird")
-    assert (made["qwen3"].data.thinking, made["qwen3"].evaluate.top_p) == ("no_think", 0.8)
-    assert (made["arctic"].data.retrieve, made["omnisql"].data.retrieve) == (0, 20)
-    assert asked("arctic", "evaluate.temperature=0.5").evaluate.temperature == 0.5, "what is said comes last"
+    assert (made["skyrl_sql"].evaluate.sampling.turns, made["skyrl_sql"].evaluate.rule) == (5, "bird")
+    assert (made["qwen3"].data.thinking, made["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
+    assert (made["arctic"].data.retrieval.top_k, made["omnisql"].data.retrieval.top_k) == (0, 20)
+    assert asked("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
+        "what is said comes last"
+    )
 
 
 @pytest.mark.slow
 def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    small = ("evaluate.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
+    small = ("evaluate.sampling.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
     model = ["--model", str(MODEL), "data.thinking=template"]
     assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
     found, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
     assert (found["runs"], found["count"], "refined/std" in found) == (2, 2, True)
-    assert (written.recipe, written.evaluate.rule, written.evaluate.repetition_penalty) == ("think2sql", "refined", 1.1)
+    assert (written.recipe, written.evaluate.rule, written.evaluate.sampling.repetition_penalty) == (
+        "think2sql",
+        "refined",
+        1.1,
+    )
 
 
 def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> None:

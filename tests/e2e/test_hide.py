@@ -75,7 +75,7 @@ def test_a_dialogue_shows_the_refusal_and_not_the_value(
         return chat_server.said(f"<think>a</think>\n{turns[len(body['messages']) // 2]}")
 
     with chat_server.serving(script) as (url, requests):
-        more = ["recipe=skyrl_sql", "evaluate.turns=4", HIDE]
+        more = ["recipe=skyrl_sql", "evaluate.sampling.turns=4", HIDE]
         assert ask(["--model", "m", "--endpoint", url, "--db", str(database), *more, "Who?"]) == 0
     assert len(requests) == 3
     assert "$2b" not in json.dumps(requests)
@@ -121,7 +121,7 @@ def test_filter_data_says_which_gold_reads_a_hidden_column(
 
 
 def test_agents_read_no_hidden_column(database: Path) -> None:
-    with opened_database(str(database), ExecutorConfig(), [HIDE.partition("=")[2]], max_rows=5) as agents:
+    with opened_database(str(database), ExecutorConfig(), ["users.password_hash"], max_rows=5) as agents:
         assert agents.schema(None) == "CREATE TABLE users (\n    id INTEGER,\n    name TEXT,\n    PRIMARY KEY (id)\n);"
         for call in (agents.query, agents.explain):
             with pytest.raises(JaxrlSqlError, match=r"forbidden: access to users.password_hash is prohibited"):

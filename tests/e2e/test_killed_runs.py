@@ -57,9 +57,9 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
             "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.shuffle_identifiers=0.5",
             "sft.max_completion_tokens=128", "grpo.steps=8", "grpo.steps_per_generation=2", "grpo.prompts=4",
             "grpo.num_generations=4",
-            "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.entropy_bonus=0.05", "sampling.max_new_tokens=24",
+            "grpo.minibatches=2", "grpo.kl.coef=0.01", "grpo.entropy_bonus=0.05", "sampling.max_new_tokens=24",
             "rollout.max_num_seqs=8", "validation.every=3", "validation.max_num_seqs=8",
-            "validation.max_new_tokens=24", "run.checkpoint_every=3",
+            "validation.sampling.max_new_tokens=24", "run.checkpoint_every=3",
             "run.keep_best=1", "run.display=none", "run.pad_to_max=true", "data.limit_train=16", "data.limit_eval=4",
             *overrides,
         ]  # fmt: skip

@@ -288,7 +288,7 @@ def settings(data: Path, run: Path, cache: Path) -> list[str]:
         "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=0", "grpo.steps=6", "grpo.prompts=2", "grpo.num_generations=2",
         "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.pad_to_max=true",
-        "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]",
+        "validation.sampling.max_new_tokens=12", "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]",
         "mesh.data=2", f"run.compilation_cache={cache}",
     ]  # fmt: skip
 

@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "own_database.md"
 # What a run is in small; the page's own numbers are for a real model.
 ALL = ["data.schema=compact", "data.max_prompt_tokens=320", "run.pad_to_max=true"]
-SMALL = [*ALL, "validation.max_new_tokens=8", "validation.max_num_seqs=8"]
+SMALL = [*ALL, "validation.sampling.max_new_tokens=8", "validation.max_num_seqs=8"]
 SMALLER = {
     "data synth": ["--n", "24"],
-    "evaluate": [*ALL, "evaluate.max_new_tokens=8", "evaluate.max_num_seqs=8"],
+    "evaluate": [*ALL, "evaluate.sampling.max_new_tokens=8", "evaluate.max_num_seqs=8"],
     "sft": [*SMALL, "sft.epochs=1"],
     "train": [*SMALL, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8"],
-    "ask": ["evaluate.max_new_tokens=8"],
+    "ask": ["evaluate.sampling.max_new_tokens=8"],
 }
 
 

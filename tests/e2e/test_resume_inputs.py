@@ -46,7 +46,12 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     run, moved = tmp_path / "run", tmp_path / "moved"
     next_day.setenv("TZ", "UTC0")
     time.tzset()
-    sizes = ["grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8", "validation.max_new_tokens=8"]
+    sizes = [
+        "grpo.prompts=2",
+        "grpo.num_generations=2",
+        "sampling.max_new_tokens=8",
+        "validation.sampling.max_new_tokens=8",
+    ]
     chat = ["data.prompt=chat", "data.template=generic", "data.schema=compact", "data.max_prompt_tokens=1500"]
     begin = [
         f"run.dir={run}", f"model.checkpoint={place}/base", "model.lora.rank=2", "data.source=folder",

@@ -25,7 +25,12 @@ Rewind = Callable[[Path, int], None]
 Stopped = Callable[[Path, Path, int], Path]
 
 
-BASE = ("grpo.steps=0", "sft.optim.schedule=constant", "sft.optim.warmup_steps=0", "validation.max_new_tokens=8")
+BASE = (
+    "grpo.steps=0",
+    "sft.optim.schedule=constant",
+    "sft.optim.warmup_steps=0",
+    "validation.sampling.max_new_tokens=8",
+)
 
 
 @pytest.fixture(scope="module")

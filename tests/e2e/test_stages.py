@@ -16,37 +16,38 @@ from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, 
 
 STEPS = 4
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "batch RL": ("grpo.steps_per_generation=2", "grpo.kl_coef=0.01"),
+    "batch RL": ("grpo.steps_per_generation=2", "grpo.kl.coef=0.01"),
     "two stages": (
         "recipe=paverl", "grpo.steps=2", "second_stage.steps=2", "validation.every=1", "run.keep_best=1",
         "data.dialects={sqlite: 0.5, mysql: 0.5}", "executor.databases.mysql=translated",
     ),
     "several turns": (
         "recipe=skyrl_sql", "sampling.turns=3", "sampling.stop=[e]", "sampling.max_total_tokens=200",
-        "validation.turns=1", "sampling.top_p=0.9",
+        "validation.sampling.turns=1", "sampling.top_p=0.9",
     ),
     "two stages of dialogues": (
         "recipe=skyrl_sql", "sampling.turns=3", "sampling.stop=[e]", "sampling.max_total_tokens=200",
-        "validation.turns=1", "sampling.top_p=0.9", "grpo.steps=2", "second_stage.steps=2", "validation.every=2",
-        "run.keep_best=1", "run.pad_to_max=true",
+        "validation.sampling.turns=1", "validation.sampling.temperature=0.9", "validation.sampling.top_k=9",
+        "sampling.top_p=0.9", "grpo.steps=2", "second_stage.steps=2", "validation.every=2", "run.keep_best=1",
+        "run.pad_to_max=true",
     ),
     "a value head": ("grpo.algorithm=ppo", "grpo.num_iterations=2", "model.lora.rank=2"),
     "so many tokens at a time": (
         "grpo.packing=true", "grpo.max_tokens_per_device=416", "grpo.num_generations=4", "grpo.steps_per_generation=2",
-        "grpo.kl_coef=0.01",
+        "grpo.kl.coef=0.01",
     ),
     "questions of a schema": (
         "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true", "grpo.steps_per_generation=2",
-        "grpo.kl_coef=0.01",
+        "grpo.kl.coef=0.01",
     ),
     "a step ahead": (
         "rollout.ahead=1", "grpo.oversample=2", "grpo.packing=true", "grpo.minibatches=2", "grpo.optim.lr=0.01",
     ),
     "golds where no answer is right": (
         "grpo.demonstrations=true", "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true",
-        "grpo.steps_per_generation=2", "sampling.max_new_tokens=96", "grpo.optim.lr=0.01", "grpo.kl_coef=0.01",
+        "grpo.steps_per_generation=2", "sampling.max_new_tokens=96", "grpo.optim.lr=0.01", "grpo.kl.coef=0.01",
     ),
-    "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl_coef=0.01", "grpo.kl_in=reward"),
+    "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl.coef=0.01", "grpo.kl.placement=reward"),
 }  # fmt: skip
 IN_CI = {"two stages of dialogues", "a step ahead"}
 
@@ -57,9 +58,8 @@ def arguments(data: Path, run: Path, variant: str) -> list[str]:
         "data.prompt=tagged", "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
         "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "grpo.entropy_bonus=0.05", f"grpo.steps={STEPS}",
         "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",
-        "validation.max_num_seqs=4",
-        "validation.max_new_tokens=12", "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain",
-        *VARIANTS[variant],
+        "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12", "run.checkpoint_every=1",
+        "run.keep_checkpoints=9", "run.display=plain", *VARIANTS[variant],
     ]  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
         "model.head_dim=16", "model.d_ff=48", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
         "sampling.max_new_tokens=8", "rollout.max_num_seqs=8", "validation.max_num_seqs=4",
-        "validation.max_new_tokens=8", "mesh.data=2",
+        "validation.sampling.max_new_tokens=8", "mesh.data=2",
         "mesh.fsdp=2", "mesh.tensor=2", "run.display=plain", "run.checkpoint_every=1", "run.keep_checkpoints=9",
         *KINDS[kind],
     ]  # fmt: skip

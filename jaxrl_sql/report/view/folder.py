@@ -83,16 +83,12 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
 
     Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
     """
-    limits, hidden = [], list[str]()
-    for run in runs:
-        try:
-            config = load_config(TrainConfig, run.folder / CONFIG)
-        except InputError:
-            limits.append(ExecutorConfig())
-        else:
-            limits.append(config.executor)
-            hidden += config.data.hide
-    return limits[0], hidden
+    configs = {}
+    for number, run in enumerate(runs):
+        with suppress(InputError):
+            configs[number] = load_config(TrainConfig, run.folder / CONFIG)
+    limits = configs[0].executor if 0 in configs else ExecutorConfig()
+    return limits, [name for config in configs.values() for name in config.data.hide]
 
 
 class View:

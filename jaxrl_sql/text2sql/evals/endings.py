@@ -36,13 +36,14 @@ def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
 
 def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
     """Return why an answer is incomplete, with the setting to raise; "" for other reasons."""
+    sampling = cfg.sampling
     if reason == "length":
-        settings = f"evaluate.max_new_tokens={cfg.max_new_tokens}"
-        if cfg.turns > 1 and not cfg.base_url:
-            settings += f" (each turn) or evaluate.max_total_tokens={cfg.max_total_tokens} (all turns)"
+        settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
+        if sampling.turns > 1 and not cfg.base_url:
+            settings += f" (each turn) or evaluate.sampling.max_total_tokens={sampling.max_total_tokens} (all turns)"
         return cut_at(settings)
     if reason == OUT_OF_TURNS:
-        return f"out of turns and without a solution: raise evaluate.turns={cfg.turns}"
+        return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
     return "cut by the server's content filter" if reason == "content_filter" else ""
 
 

@@ -112,16 +112,19 @@ class Recipe(NamedTuple):
         return self._with_values(self.style("chat", data.thinking, "", data.schema, data.template), data)
 
     def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
-        in_question = data.matched == "question" or style.show not in SHOW_EXAMPLES
+        in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
         template = data.template or self.template
-        asks_in_question = data.retrieve and in_question and style.name == "chat"
+        asks_in_question = data.retrieval.top_k and in_question and style.name == "chat"
         if asks_in_question and "values" not in read_template(template).placeholders:
             raise InputError(
-                f"data.retrieve={data.retrieve} shows values before the question, and data.template={template} "
-                "has no {{ values }}"
+                f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
+                f"data.template={template} has no {{{{ values }}}}"
             )
         return style._replace(
-            retrieve=data.retrieve, in_question=in_question, schema_budget=data.schema_budget, synonyms=data.synonyms
+            retrieve=data.retrieval.top_k,
+            in_question=in_question,
+            schema_budget=data.schema_budget,
+            synonyms=data.retrieval.synonyms,
         )
 
     def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:

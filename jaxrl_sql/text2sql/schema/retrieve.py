@@ -232,7 +232,8 @@ def _import_bm25s() -> Any:
         import bm25s  # noqa: PLC0415 - needed only where texts are looked for
     except ImportError as error:
         raise InputError(
-            f"data.retrieve, data.shots and data.schema_budget need the package bm25s (pip install bm25s): {error}"
+            "data.retrieval.top_k, data.shots and data.schema_budget need the package bm25s (pip install bm25s): "
+            f"{error}"
         ) from error
     finally:
         for name in hidden:

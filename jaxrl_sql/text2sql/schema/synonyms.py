@@ -1,4 +1,4 @@
-"""Find the values of a database that a question means by another word: "French" finds France (`data.synonyms`).
+"""Find values that a question means by another word: "French" finds France (`data.retrieval.synonyms`).
 
 A folder of static word vectors says which words are alike: Model2Vec's, or a StaticEmbedding of sentence-transformers.
 A text is the mean of its tokens' vectors. Every one or two words of the question that name no value and nothing of the
@@ -84,17 +84,17 @@ def load_vectors(folder: str) -> WordVectors:
     path = path if path.is_dir() else Path(folder)
     for name in ("model.safetensors", "tokenizer.json"):
         if not (path / name).is_file():
-            raise InputError(f"data.synonyms={folder}: no {name} there; name a folder of Model2Vec's")
+            raise InputError(f"data.retrieval.synonyms={folder}: no {name} there; name a folder of Model2Vec's")
     try:
         tensors = load_file(path / "model.safetensors")
         tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     except Exception as error:  # tokenizers raises nothing narrower
-        raise InputError(f"data.synonyms={folder}: cannot be read ({error})") from error
+        raise InputError(f"data.retrieval.synonyms={folder}: cannot be read ({error})") from error
     model = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     table = tensors.get("embeddings", tensors.get("embedding.weight"))
     if table is None or table.ndim != 2:
         raise InputError(
-            f"data.synonyms={folder}: model.safetensors holds no table of word vectors (embeddings or "
+            f"data.retrieval.synonyms={folder}: model.safetensors holds no table of word vectors (embeddings or "
             f"embedding.weight), but {', '.join(sorted(tensors)[:3]) or 'nothing'}; Model2Vec's folders do"
         )
     table = table.astype(np.float32)
@@ -104,7 +104,7 @@ def load_vectors(folder: str) -> WordVectors:
         table = table * weights.astype(np.float32)[: len(table), None]
     if tokenizer.get_vocab_size() > len(table):
         raise InputError(
-            f"data.synonyms={folder}: {tokenizer.get_vocab_size()} tokens, but {len(table)} word vectors; "
+            f"data.retrieval.synonyms={folder}: {tokenizer.get_vocab_size()} tokens, but {len(table)} word vectors; "
             "both are of one model"
         )
     tokenizer.no_padding()

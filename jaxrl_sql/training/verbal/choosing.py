@@ -7,10 +7,10 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jaxrl_sql.config import DatabasesConfig, DataConfig, EndpointConfig, ExecutorConfig, VerbalSettings
 from jaxrl_sql.inference.fingerprint import (
@@ -53,7 +53,7 @@ from jaxrl_sql.training.verbal.judging import (
     choose_by_judging,
 )
 from jaxrl_sql.training.verbal.replay import Memory, UnreachableError, endpoint_asker, engine_asker
-from jaxrl_sql.types import Example, InputError, JaxrlSqlError, Prompt
+from jaxrl_sql.types import Example, Fields, InputError, JaxrlSqlError, Prompt, Record
 
 ANSWERS = "answers.jsonl"
 _SHOWN_EVERY_S = 10.0
@@ -81,7 +81,7 @@ class Work:
     memory: Memory
     budget: Budget
     display: Display
-    finished: dict[str, Mapping[str, Any]]
+    finished: dict[str, Fields]
     shown: float = 0.0
 
     @property
@@ -174,7 +174,7 @@ def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: st
     return found._replace(examples=tuple(keep_only(found.examples, include_ids, data.limit_eval)))
 
 
-def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> dict[str, Any]:
+def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> Record:
     """Return the settings that answers depend on: a journal with other settings is refused."""
     data = policy.data
     free = {field.name for field in dataclasses.fields(EndpointConfig)} | {
@@ -188,7 +188,7 @@ def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorCon
     if cfg.base_url:
         settings |= {"verbal.model": cfg.model} | endpoint_settings(policy.recipe, data)
     else:
-        settings |= checkpoint_settings(policy.recipe, data, policy.model) | {"sampling.stop": policy.stop}
+        settings |= checkpoint_settings(policy.recipe, data, policy.model)
     return fingerprint(settings, data, limits)
 
 
@@ -223,7 +223,7 @@ def open_model(work: Work) -> Iterator[Model]:
 
         policy = VerbalPolicy(
             engine_asker(client.engine, work.memory),
-            dataclasses.replace(sampling, stop=client.stops(spec.stop)),
+            dataclasses.replace(sampling, stop=client.stops(cfg.stop)),
             dataclasses.replace(judge_sampling, stop=(SCORES_END,)),
             lambda text: judge_prompt(text, spec.data, control),
             control.shield,
@@ -293,7 +293,7 @@ def _about(example: Example, style: PromptStyle) -> str:
     return f"{schema.strip()}\n\n{evidence}Question: {example.question}"
 
 
-def _record(example: Example, verdict: Verdict, memory: Memory) -> dict[str, Any]:
+def _record(example: Example, verdict: Verdict, memory: Memory) -> Record:
     spent = memory.spent.get(example.uid, Spent())
     found = verdict.candidates
     scores = verdict.scores or (None,) * len(found.found)
@@ -346,7 +346,7 @@ def write(out: Path, work: Work, loaded: Benchmark) -> dict[str, float]:
     return numbers
 
 
-def _cut_lines(cfg: VerbalSettings, records: Collection[Mapping[str, Any]]) -> Iterator[str]:
+def _cut_lines(cfg: VerbalSettings, records: Collection[Fields]) -> Iterator[str]:
     """Yield the shares of answers and of replies that are cut, with the settings to raise."""
     stages = (
         (CANDIDATES, "answers", f"verbal.max_tokens={cfg.max_tokens}"),
@@ -358,7 +358,7 @@ def _cut_lines(cfg: VerbalSettings, records: Collection[Mapping[str, Any]]) -> I
             yield incomplete_warning(count, reasons.total(), cut_at(setting), what)
 
 
-def _finish_reasons(records: Iterable[Mapping[str, Any]], stage: str) -> Counter[str]:
+def _finish_reasons(records: Iterable[Fields], stage: str) -> Counter[str]:
     """Count the answers of a stage by their finish reason."""
     of_stage = (record["finish_reasons"].get(stage) for record in records)
     return finish_reasons({"finish_reasons": counts} for counts in of_stage if counts)

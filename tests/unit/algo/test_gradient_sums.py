@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import LossFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig, OptimConfig
+from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.policy import make_policy
 
@@ -27,7 +27,10 @@ TIED = ModelConfig("qwen2", V, D, 1, 2, 1, 8, 24, 1e4, 1e-6, True, False, True, 
 UNTIED = dataclasses.replace(TIED, family="qwen3", tie_embeddings=False, qk_norm=True, qkv_bias=False)
 GEMMA = dataclasses.replace(TIED, family="gemma3_text", norms_from_one=True, post_norms=True, scale_embeddings=True)
 B, G, P, T = 4, 2, 512, 128
-LOSSES: dict[str, LossFn] = {"sft": sft_loss, "grpo": partial(grpo_loss, cfg=GrpoConfig(kl_coef=0.05), on_policy=True)}
+LOSSES: dict[str, LossFn] = {
+    "sft": sft_loss,
+    "grpo": partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.05)), on_policy=True),
+}
 # Keeps the gradients, as they reach it, in place of an optimizer's state.
 KEEPS = optax.GradientTransformation(
     lambda params: jax.tree.map(jnp.zeros_like, params),

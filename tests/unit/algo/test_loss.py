@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import merge
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import compared
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(tis_clip_max=0.0)
@@ -83,7 +83,7 @@ def test_the_surrogate_takes_the_worse_of_ratio_and_clip() -> None:
 
 
 def test_clip_bounds_are_separate() -> None:
-    cfg = dataclasses.replace(PLAIN, clip_low=0.1, clip_high=0.3)
+    cfg = dataclasses.replace(PLAIN, clip=ClipConfig(low=0.1, high=0.3))
     batch = make_batch([[1, 1]], 1, advantage=np.array([[[1.0], [-1.0]]]))
     assert value([[[math.log(2.0)], [math.log(0.2)]]], batch, cfg) == pytest.approx(-(1.3 - 0.9) / 2)
 
@@ -92,7 +92,7 @@ def test_dual_clip_bounds_the_loss_of_a_bad_answer() -> None:
     batch = make_batch([[1]], 1, advantage=np.array([[[-1.0]]]))
     far = [[[math.log(50.0)]]]
     assert value(far, batch, PLAIN) == pytest.approx(50.0, rel=1e-5)
-    assert value(far, batch, dataclasses.replace(PLAIN, dual_clip=3.0)) == pytest.approx(3.0)
+    assert value(far, batch, dataclasses.replace(PLAIN, clip=ClipConfig(dual=3.0))) == pytest.approx(3.0)
 
 
 def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> None:
@@ -184,7 +184,7 @@ def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
     batch = make_batch([[0, 0]], 3, weight=np.zeros((1, 2)))
 
     def objective(logprob: jax.Array) -> jax.Array:
-        result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl_coef=0.1), False)
+        result = grpo_loss(scored(logprob), batch, dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1)), False)
         return result.sum / jnp.maximum(result.weight, 1.0)
 
     x = np.full((1, 2, 3), -jnp.inf)
@@ -224,7 +224,7 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
 
 def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
     """The reference finds a gold likelier than the policy does: as an estimate of the KL exp(8) would outweigh all."""
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.1, entropy_bonus=0.5)
+    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1), entropy_bonus=0.5)
     far = np.full((1, 2, 1), math.log(1.5))
     batch = make_batch(
         [[1, 1]], 1, demonstrated=np.array([[False, True]]), reference_logprobs=np.add(far, [[[0.0], [8.0]]])
@@ -234,7 +234,7 @@ def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
     found = grpo_loss(TokenLogprobs(far, np.ones_like(far)), batch, cfg, False)
     assert float(found.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
     assert [float(x) for x in found.metrics["policy/kl"]] == [0.0, 1.0]
-    in_reward = dataclasses.replace(cfg, kl_in="reward", advantage="none")
+    in_reward = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, placement="reward"), advantage="none")
     rewarded = dataclasses.replace(batch, reward=np.array([[0.0, 1.0]]), old_logprobs=far)
     fields, _ = compared(rewarded, in_reward, partial(advantages, kind="none"))
     np.testing.assert_allclose(fields["advantage"][0, :, 0], [-0.5, 0.5], atol=1e-6)
@@ -323,14 +323,17 @@ def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
 def test_the_kl_loss_is_added_with_its_coefficient() -> None:
     # d = reference - logprob = ln 2 and 0: k3 is 2 - ln 2 - 1 and 0; the surrogate is 0 with A = 0.
     batch = make_batch([[2]], 2, advantage=np.zeros((1, 1, 1)), reference_logprobs=np.array([[[math.log(2), 0.0]]]))
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.3, kl_kind="k3")
+    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.3, estimator="k3"))
     assert value(np.zeros((1, 1, 2)), batch, cfg) == pytest.approx(0.3 * (1 - math.log(2)) / 2)
-    assert value(np.zeros((1, 1, 2)), batch, dataclasses.replace(cfg, kl_in="reward")) == 0.0
+    assert (
+        value(np.zeros((1, 1, 2)), batch, dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, placement="reward")))
+        == 0.0
+    )
 
 
 def test_k1_as_a_loss_is_refused_with_what_to_take_instead() -> None:
     with pytest.raises(ValueError, match="k1 as a loss has zero expected gradient: take k2 or k3"):
-        value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl_coef=0.1, kl_kind="k1"))
+        value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, estimator="k1")))
 
 
 def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
@@ -342,7 +345,7 @@ def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
     batch = make_batch(
         [[3]], 3, advantage=np.zeros((1, 1, 1)), returns=np.ones(per_token), old_values=np.zeros(per_token)
     )
-    cfg = dataclasses.replace(PLAIN, algorithm="ppo", value_coef=2.0, value_clip=0.2)
+    cfg = dataclasses.replace(PLAIN, algorithm="ppo", ppo=PpoConfig(value_coef=2.0, value_clip=0.2))
 
     def objective(values: jax.Array, cfg: GrpoConfig) -> jax.Array:
         result = ppo_loss(scored(np.zeros(per_token))._replace(value=values), batch, cfg, on_policy=False)
@@ -352,7 +355,7 @@ def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
     assert float(objective(values, cfg)) == pytest.approx(2 * (0.64 + 0.81 + 4) / 6)
     # Clipped, the first value has gone far enough; the others have the gradient 2 · (v - 1) / 3.
     np.testing.assert_allclose(grad_of(partial(objective, cfg=cfg), values), [[[0.0, -0.6, 4 / 3]]], rtol=1e-5)
-    free = dataclasses.replace(cfg, value_clip=0.0)
+    free = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, value_clip=0.0))
     assert float(objective(values, free)) == pytest.approx(2 * (0.25 + 0.81 + 4) / 6)
 
 

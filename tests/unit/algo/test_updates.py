@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
 from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
-from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
@@ -104,7 +104,7 @@ def test_one_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
 
 
 def test_trap_several_updates_all_compare_with_the_policy_before_the_first() -> None:
-    cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2, clip_high=0.02)
+    cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2, clip=ClipConfig(high=0.02))
     batch, start = make_batch(), make_theta(1)
     state, metrics = learn(cfg, batch)
     known = dataclasses.replace(
@@ -132,7 +132,7 @@ def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None
 
 def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     """Batch RL: two calls learn what one fixed policy drew, and the second still compares with that one."""
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.1, kl_in="reward")
+    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, placement="reward"))
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
     kept = [make_old_logprob_fn(table)(state, block) for block in blocks]
@@ -165,7 +165,7 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
     sums = {
         "k1": (0.4, -0.3), "k2": (0.04, 0.045), "k3": (2 * (math.exp(-0.2) - 0.8), math.exp(0.3) - 1.3)
     }[kind]  # fmt: skip
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.5, kl_in="reward", kl_kind=kind, advantage="none")
+    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.5, placement="reward", estimator=kind), advantage="none")
     batch = make_batch(
         completion=np.zeros((1, 2, 2), np.int32), completion_len=np.array([[2, 2]], np.int32),
         loss_mask=np.array([[[True, True], [True, False]]]), reward=np.array([[1.0, 0.0]], np.float32),
@@ -182,21 +182,23 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
 
 def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
     batch, start, reference = make_batch(), make_theta(1), make_theta(2)
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in="reward", kl_kind="k1", advantage="leave_one_out")
+    cfg = dataclasses.replace(
+        PLAIN, kl=KlConfig(coef=0.2, placement="reward", estimator="k1"), advantage="leave_one_out"
+    )
     mask = np.asarray(batch.trained())
     gap = np.asarray(score_table(start, None, batch).logprob - score_table(reference, None, batch).logprob)
     less = dataclasses.replace(batch, reward=batch.reward - 0.2 * np.where(mask, gap, 0).sum(-1))
     got, _ = learn(cfg, batch, reference=reference)
-    want, _ = learn(dataclasses.replace(cfg, kl_coef=0.0), less)
-    plain, _ = learn(dataclasses.replace(cfg, kl_coef=0.0), batch)
+    want, _ = learn(dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0)), less)
+    plain, _ = learn(dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, coef=0.0)), batch)
     assert_same(got.trainable, want.trainable)
     assert np.abs(np.asarray(got.trainable["theta"] - plain.trainable["theta"])).max() > 1e-3
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-@pytest.mark.parametrize("kl_in", ["reward", "loss"])
-def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: str, kl_in: str) -> None:
-    cfg = dataclasses.replace(PLAIN, kl_coef=0.2, kl_in=kl_in, algorithm=algorithm, advantage="batch")
+@pytest.mark.parametrize("placement", ["reward", "loss"])
+def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: str, placement: str) -> None:
+    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.2, placement=placement), algorithm=algorithm, advantage="batch")
     weight = jnp.ones((B, G)).at[1, 2].set(0.0)
     start = {**make_theta(1), "value": np.linspace(0.0, 0.5, T, dtype=np.float32)}
     start = start if algorithm == "ppo" else make_theta(1)
@@ -217,16 +219,20 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kl_coef": 0.1, "kl_in": "reward"},
+        {"kl": KlConfig(coef=0.1, placement="reward")},
         {
-            "kl_coef": 0.1,
-            "kl_kind": "k2",
+            "kl": KlConfig(coef=0.1, estimator="k2"),
             "importance_sampling_level": "sequence",
             "loss_agg_mode": "sequence_mean",
             "advantage": "batch",
         },
-        {"algorithm": "ppo", "gae_lambda": 0.9, "kl_coef": 0.1, "kl_in": "reward", "num_iterations": 2},
-        {"loss_agg_mode": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "dual_clip": 2.0},
+        {
+            "algorithm": "ppo",
+            "ppo": PpoConfig(gae_lambda=0.9),
+            "kl": KlConfig(coef=0.1, placement="reward"),
+            "num_iterations": 2,
+        },
+        {"loss_agg_mode": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "clip": ClipConfig(dual=2.0)},
     ],
 )
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
@@ -283,7 +289,7 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
 
 def test_ppo_learns_values_and_the_better_token() -> None:
     """The first token alone decides the reward: its values rise to the mean reward, and so does its probability."""
-    cfg = dataclasses.replace(PPO, num_iterations=2, minibatches=2, value_clip=0.0, value_coef=2.0)
+    cfg = dataclasses.replace(PPO, num_iterations=2, minibatches=2, ppo=PpoConfig(value_clip=0.0, value_coef=2.0))
     r = np.random.default_rng(5)
     start = {"theta": jnp.zeros((T, V)), "value": jnp.zeros(T)}
     state = init_state(start, SGD)
@@ -311,7 +317,7 @@ def test_a_policy_without_a_value_head_cannot_be_trained_by_ppo() -> None:
 
 
 def test_every_number_that_tells_of_an_update_is_there() -> None:
-    cfg = dataclasses.replace(PPO, kl_coef=0.1, tis_clip_max=1.5)
+    cfg = dataclasses.replace(PPO, kl=KlConfig(coef=0.1), tis_clip_max=1.5)
     start = make_theta(1) | {"value": jnp.zeros(T)}
     _, metrics = learn(cfg, make_batch(), start, make_theta(2))
     assert metrics.keys() == {

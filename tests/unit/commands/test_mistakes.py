@@ -12,7 +12,8 @@ import pytest
 
 from jaxrl_sql.__main__ import commands, main
 
-DATA = "data.source=folder data.dir=@/data data.train=train data.evals=[dev] run.dir=@/new run.display=none"
+TAUGHT = "data.source=folder data.dir=@/data data.train=train"
+DATA = f"{TAUGHT} data.evals=[dev] run.dir=@/new run.display=none"
 ASKED = "--endpoint http://127.0.0.1:9/v1 data.source=folder data.train=train data.dir"
 CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
 
@@ -42,8 +43,8 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--config @/typo.yaml", "@/typo.yaml: unknown key grpo.step; the nearest is grpo.steps"),
         ("grpo.steps", "'grpo.steps' is no key.sub=value"),
         ("grpo=3", "grpo is a section and needs keys below it"),
-        ("model.remat=often", "model.remat='often': 'often' is none of none, full, or of what may be kept"),
-        ("model.remat=query,kye", "'kye' is none of none, full"),
+        ("model.remat=often", "model.remat='often' must be none, full, or names of values that are kept"),
+        ("model.remat=query,kye", "model.remat='query,kye' must be none, full, or names of values"),
         ("model.compute_dtype=float17", "is none of same, float32, bfloat16"),
         (f"{DATA} recipe=artic", "recipe='artic' is none of arctic"),
         (f"{DATA} data.dir=@/none", "@/none/dev: no such folder"),
@@ -273,10 +274,10 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("augment.outt=x", "the nearest is augment.out"),
         ("augment.correct=true", "augment.correct must be a whole number"),
         ("augment.correct=2", "augment"),
-        (f"{DATA} data.dir=@/none augment.out=@/new", "@/none/train: no such folder"),
-        (f"{DATA} data.train=broken augment.out=@/new", "not JSON"),
-        (f"{DATA} augment.out=@/good.sqlite", "augment.out: @/good.sqlite is no folder"),
-        (f"{DATA} augment.out=@/data/train", "is not empty and holds no work.jsonl; name another folder"),
+        (f"{TAUGHT} data.dir=@/none augment.out=@/new", "@/none/train: no such folder"),
+        (f"{TAUGHT} data.train=broken augment.out=@/new", "not JSON"),
+        (f"{TAUGHT} augment.out=@/good.sqlite", "augment.out: @/good.sqlite is no folder"),
+        (f"{TAUGHT} augment.out=@/data/train", "is not empty and holds no work.jsonl; name another folder"),
     ],
     "data filter": [
         ("", "nothing is asked for"),

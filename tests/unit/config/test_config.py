@@ -246,6 +246,10 @@ def test_every_choice_is_accepted(key: str) -> None:
         load_config(TrainConfig, None, [f"{key}={choice}"])
 
 
+ANSWER_OVER_300 = ["validation.sampling.max_new_tokens=301"]
+TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -261,15 +265,30 @@ def test_every_choice_is_accepted(key: str) -> None:
         (["grpo.prompts=8", "grpo.minibatches=3"], "must divide"),
         (["sampling.top_p=0"], "sampling.top_p"),
         (["sampling.top_p=1.5"], "sampling.top_p"),
-        (["sampling.temperature=0"], "above 0"),
-        (["grpo.kl_coef=-1"], "0 or more"),
+        (["sampling.temperature=0"], "sampling.temperature=0.0 must be above 0"),
+        (["sampling.turns=0"], "sampling.turns=0 must be above 0"),
+        (["validation.sampling.temperature=-1"], "validation.sampling.temperature=-1.0 must be 0 or more"),
+        (["validation.sampling.top_p=0"], "validation.sampling.top_p=0.0 must be above 0"),
+        (
+            ["data.prompt=tagged", "validation.sampling.turns=3"],
+            "sampling.max_total_tokens=0 bounds all 3 turns: it must be above sampling.max_new_tokens=96",
+        ),
+        (
+            ["data.prompt=tagged", "sampling.turns=3", "sampling.max_total_tokens=300", *ANSWER_OVER_300],
+            "validation.sampling.max_new_tokens=301 must be at most sampling.max_total_tokens=300",
+        ),
+        (
+            ["data.prompt=tagged", "validation.sampling.turns=3", *ANSWER_OVER_300, *TOTAL_OF_300],
+            "validation.sampling.max_new_tokens=301 must be at most validation.sampling.max_total_tokens=300",
+        ),
+        (["grpo.kl.coef=-1"], "0 or more"),
         (["grpo.optim.beta2=1"], "below 1"),
-        (["grpo.dual_clip=0.5"], "grpo.dual_clip"),
+        (["grpo.clip.dual=0.5"], "grpo.clip.dual"),
         (["grpo.num_generations=1", "grpo.advantage=batch"], "grpo.algorithm=ppo"),
         (["grpo.group_std_ddof=2"], "grpo.group_std_ddof=2 must be 0 or 1"),
         (
-            ["grpo.kl_coef=0.1", "grpo.kl_kind=k1"],
-            "grpo.kl_kind=k1 as a loss has zero expected gradient: take k2 or k3",
+            ["grpo.kl.coef=0.1", "grpo.kl.estimator=k1"],
+            "grpo.kl.estimator=k1 as a loss has zero expected gradient: take k2 or k3",
         ),
         (["grpo.tis_clip_max=0.5"], "must be 1 or more, or 0"),
         (["rollout.ahead=2"], "rollout.ahead=2 must be 0 or 1"),
@@ -291,7 +310,7 @@ def test_every_choice_is_accepted(key: str) -> None:
         (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),
         (["sampling.repetition_penalty=1.1", "grpo.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),
         (["grpo.num_iterations=0"], "grpo.num_iterations=0 must be above 0"),
-        (["grpo.gae_lambda=1.1"], "grpo.gae_lambda=1.1 must be from 0 to 1"),
+        (["grpo.ppo.gae_lambda=1.1"], "grpo.ppo.gae_lambda=1.1 must be from 0 to 1"),
         (["mesh.data=0"], "mesh"),
         (["mesh.data=-1"], "only one axis"),
         (["data.evals=[]"], "data.evals"),
@@ -334,7 +353,11 @@ def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: 
             ["evaluate.base_url=http://bob:s3cret@there/v1"],
             "name the key's variable in evaluate.key_env",
         ),
-        (EvaluateConfig, ["data.prompt=compact", "evaluate.turns=2", "evaluate.max_total_tokens=9999"], "in one turn"),
+        (
+            EvaluateConfig,
+            ["data.prompt=compact", "evaluate.sampling.turns=2", "evaluate.sampling.max_total_tokens=9999"],
+            "in one turn",
+        ),
     ],
 )
 def test_numbers_that_no_command_could_use_are_refused(
@@ -344,7 +367,9 @@ def test_numbers_that_no_command_could_use_are_refused(
 
 
 def test_a_file_may_have_sections_that_a_command_does_not_read(tmp_path: Path) -> None:
-    path = write(tmp_path, "run.yaml", "seed: 3\ngrpo: {steps: 7}\nevaluate: {samples: 2, temperature: 0.8}\n")
+    path = write(
+        tmp_path, "run.yaml", "seed: 3\ngrpo: {steps: 7}\nevaluate: {samples: 2, sampling: {temperature: 0.8}}\n"
+    )
     assert load_config(EvaluateConfig, path).evaluate.samples == 2
     assert load_config(TrainConfig, path).grpo.steps == 7
     write(tmp_path, "run.yaml", "evaluate: {sample: 2}\n")
@@ -371,10 +396,12 @@ def test_spaces_around_an_equals_sign_are_explained(overrides: list[str]) -> Non
     "overrides",
     [
         ["grpo.num_generations=1", "grpo.algorithm=ppo"],
-        ["grpo.kl_coef=0.1", "grpo.kl_kind=k1", "grpo.kl_in=reward"],
+        ["grpo.kl.coef=0.1", "grpo.kl.estimator=k1", "grpo.kl.placement=reward"],
         ["grpo.tis_clip_max=0"],
         ["sampling.top_k=20", "sampling.top_p=0.95", "sampling.repetition_penalty=1.1"],
         ["sampling.top_k=20", "grpo.tis_clip_max=0", "grpo.steps=0"],
+        ["validation.sampling.temperature=0.8", "validation.sampling.top_k=20", "grpo.tis_clip_max=0"],
+        ["data.prompt=tagged", "validation.sampling.turns=3", *TOTAL_OF_300],
     ],
 )
 def test_what_is_refused_beside_something_else_is_accepted_without_it(overrides: list[str]) -> None:

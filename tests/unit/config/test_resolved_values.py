@@ -42,8 +42,29 @@ class Changes(NamedTuple):
     removed: Mapping[str, str] = {}
 
 
-INTENDED: dict[tuple[str, str], tuple[Any, str]] = {}
-RENAMED: dict[str, str] = {}
+_FOLLOWS = "the folder of generated data follows from data.seed; nothing reads it here"
+INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
+    ("configs/evaluate.yaml*", "data.dir"): ("data-cache/synth-0", _FOLLOWS),
+    ("configs/as/*", "data.dir"): ("data-cache/synth-0", _FOLLOWS),
+}
+_SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "turns", "max_total_tokens",
+)  # fmt: skip
+RENAMED: dict[str, str] = {
+    "grpo.clip_low": "grpo.clip.low",
+    "grpo.clip_high": "grpo.clip.high",
+    "grpo.dual_clip": "grpo.clip.dual",
+    "grpo.kl_coef": "grpo.kl.coef",
+    "grpo.kl_kind": "grpo.kl.estimator",
+    "grpo.kl_in": "grpo.kl.placement",
+    "data.retrieve": "data.retrieval.top_k",
+    "data.matched": "data.retrieval.placement",
+    "data.synonyms": "data.retrieval.synonyms",
+    **{f"grpo.{name}": f"grpo.ppo.{name}" for name in ("gae_lambda", "discount", "value_coef", "value_clip")},
+    **{f"evaluate.{name}": f"evaluate.sampling.{name}" for name in _SAMPLING},
+    "validation.max_new_tokens": "validation.sampling.max_new_tokens",
+    "validation.turns": "validation.sampling.turns",
+}
 REMOVED: dict[str, str] = {}
 CHANGES = Changes(INTENDED, RENAMED, REMOVED)
 

@@ -50,13 +50,13 @@ THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
 CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
 ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
 LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
-WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieve=3", "data.schema_budget=9"]
-SYNONYMS = ("data.retrieve=3", "data.synonyms=vectors")
+WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieval.top_k=3", "data.schema_budget=9"]
+SYNONYMS = ("data.retrieval.top_k=3", "data.retrieval.synonyms=vectors")
 CHECKPOINT = [
     "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
-    "sampling.stop=[x]", "data.shots=2", "data.date=2024-02-09",
+    "data.shots=2", "data.date=2024-02-09",
 ]  # fmt: skip
-FREE = ["executor.threads=1", "executor.isolation=thread", "data.matched=question"]
+FREE = ["executor.threads=1", "executor.isolation=thread", "data.retrieval.placement=question"]
 
 
 @cache
@@ -84,9 +84,12 @@ def settings_of(command: str, *changes: str) -> dict[str, Any]:
         *((command, change) for command in ROOTS for change in LIMITS),
         *((command, change) for command in ROOTS if command != "augment" for change in WORDS),
         *((command, change) for command in ("filter_data", "evaluate", "verbal") for change in CHECKPOINT),
+        ("filter_data", "sampling.stop=[x]"),
+        ("verbal", "verbal.stop=[x]"),
+        ("evaluate", "evaluate.sampling.stop=[x]"),
         *(("filter_data", one) for one in ("sampling.top_k=3", "filter.samples=3")),
         ("filter_data", "data.prune=true"),
-        ("evaluate", "evaluate.temperature=0.5"),
+        ("evaluate", "evaluate.sampling.temperature=0.5"),
         ("evaluate", "data.max_prompt_tokens=77"),
         ("verbal", "verbal.judge_temperature=0.5"),
         *((command, "distill.temperature=0.1") for command in ("distill", "augment")),

@@ -150,7 +150,7 @@ def test_of_two_phases_the_larger_optimizer_and_the_larger_copy_count() -> None:
     assert estimate(config(*both), MODEL, one, 100).optimizer == held * 8
     assert estimate(config(*both, "sft.optim.kind=adafactor"), MODEL, one, 100).optimizer == held * 4
     assert estimate(config(*both, "sft.steps=0"), MODEL, one, 100).optimizer == held * 4
-    taught = (*both, "grpo.kl_coef=0", "sft.held_out=0.1", "sft.eval_every=1")
+    taught = (*both, "grpo.kl.coef=0", "sft.held_out=0.1", "sft.eval_every=1")
     assert estimate(config(*taught), MODEL, one, 100).reference == 0
     assert estimate(config(*taught, "sft.patience=2"), MODEL, one, 100).reference == held * 4
 
@@ -338,7 +338,7 @@ def test_activations_of_half_the_width_keep_keys_of_half_the_width() -> None:
 def test_a_batch_is_scored_for_what_nobody_brings() -> None:
     """Two minibatches compare with the old policy's, PPO with old values too; `rollout.exact` brings the first."""
     two, exact, ppo = "grpo.minibatches=2", "rollout.exact=true", "grpo.algorithm=ppo"
-    cases = [(two,), (two, exact), (two, exact, ppo), (two, exact, "grpo.kl_coef=0.1")]
+    cases = [(two,), (two, exact), (two, exact, ppo), (two, exact, "grpo.kl.coef=0.1")]
     assert [find_workload(config(*case), 100, 1).scored for case in cases] == [1, 0, 1, 1]
 
 

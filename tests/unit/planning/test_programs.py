@@ -25,7 +25,7 @@ MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, 1e4, 1e-6, True, True,
 SMALL = (
     "grpo.prompts=2", "grpo.num_generations=2", "rollout.max_num_seqs=4", "sampling.max_new_tokens=32",
     "validation.max_num_seqs=2",
-    "validation.max_new_tokens=32",
+    "validation.sampling.max_new_tokens=32",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(("grpo.kl_coef=0.1", "grpo.minibatches=2"), marks=pytest.mark.slow),
+        pytest.param(("grpo.kl.coef=0.1", "grpo.minibatches=2"), marks=pytest.mark.slow),
         pytest.param(("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full"), marks=pytest.mark.slow),
     ],
 )
@@ -92,7 +92,7 @@ def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None
     pools = said.caches - cached
     # What a decode step is told beside them: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
-    assert ("score" in held) == ("grpo.kl_coef=0.1" in overrides)
+    assert ("score" in held) == ("grpo.kl.coef=0.1" in overrides)
 
 
 def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:

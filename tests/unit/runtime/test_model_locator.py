@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config
 from jaxrl_sql.runtime.journal import Journal
 from jaxrl_sql.runtime.model_locator import (
     BENCHMARK_LIMITS,
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "run/model").mkdir(parents=True)
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, schema: ddl, tokenizer: gone}\n"
-        "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\nvalidation: {max_new_tokens: 200}\n"
+        "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\nvalidation: {sampling: {max_new_tokens: 200}}\n"
         "model: {dtype: bfloat16}\n"
     )
     return tmp_path / "run"
@@ -33,23 +33,25 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("inner", ["", "model"])
 def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
-    config = load_config(TrainConfig, None, (), defaults_for(str(run / inner)))
+    config = load_config(EvaluateConfig, None, (), defaults_for(str(run / inner)))
     assert config.model.checkpoint == str(run / "model")
     assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer) == (
         "skyrl_sql", "tagged", "ddl", "",
     )  # fmt: skip
-    asked = config.evaluate
+    asked = config.evaluate.sampling
     assert (asked.turns, asked.max_total_tokens, asked.max_new_tokens) == (4, 700, 200)
-    assert (config.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
+    assert (asked.temperature, asked.stop) == (0.0, ["END"])
+    assert (config.evaluate.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
     assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
     assert (
-        load_config(TrainConfig, None, ["evaluate.turns=1", "recipe=arctic"], defaults_for(str(run))).recipe == "arctic"
+        load_config(EvaluateConfig, None, ["evaluate.sampling.turns=1", "recipe=arctic"], defaults_for(str(run))).recipe
+        == "arctic"
     )
 
 
 def test_a_model_alone_is_asked_in_a_chat(tmp_path: Path) -> None:
     assert find_model(str(tmp_path)) == (tmp_path, None)
-    assert load_config(TrainConfig, None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
+    assert load_config(EvaluateConfig, None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
     assert "model" not in defaults_for("")
 
 
@@ -83,7 +85,7 @@ def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, t
     settings = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(settings.replace("data: {", "data: {date: 2024-02-09, "))
     assert date("data.prompt=chat") == "2024-02-09"
-    assert load_config(TrainConfig, None, (), defaults_for(str(run))).data.date == "2024-02-09"
+    assert load_config(EvaluateConfig, None, (), defaults_for(str(run))).data.date == "2024-02-09"
     with Journal(journal, {"data.date": "2023-01-31"}):
         pass
     assert date("data.prompt=chat") == "2023-01-31"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jaxrl_sql.config import EvaluateSettings
+from jaxrl_sql.config import EvaluateSettings, SamplingConfig
 from jaxrl_sql.inference.endpoint_client import _Client
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout.stop_strings import Vocabulary
@@ -226,15 +226,10 @@ def test_whole_numbers_may_have_a_point() -> None:
 
 
 def test_requests_of_our_own_client_are_read() -> None:
-    changed = {
-        "top_p": 0.9,
-        "top_k": 5,
-        "min_p": 0.1,
-        "repetition_penalty": 1.1,
-        "token_limit": "max_completion_tokens",
-    }
-    for settings in ({}, changed, {"send_temperature": False}):
-        client: Any = SimpleNamespace(config=EvaluateSettings(**settings))
+    sampling = SamplingConfig(top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.1)
+    changed = EvaluateSettings(sampling=sampling, token_limit="max_completion_tokens")  # noqa: S106 - a name
+    for settings in (EvaluateSettings(), changed, EvaluateSettings(send_temperature=False)):
+        client: Any = SimpleNamespace(config=settings)
         ask(ChatRequest, **_Client._options(client))
 
 

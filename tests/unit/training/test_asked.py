@@ -29,10 +29,11 @@ def trained(run: Path, *overrides: str) -> Path:
     [
         [],
         [
-            "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer=gone", "data.retrieve=7",
-            "data.max_prompt_tokens=900", "sampling.turns=4", "sampling.max_total_tokens=700", "sampling.stop=[END]",
-            "validation.max_new_tokens=200", "model.dtype=bfloat16", "data.dir=/of/this/machine",
-            "data.date=2024-02-09",
+            "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer=gone",
+            "data.retrieval.top_k=7", "data.max_prompt_tokens=900", "sampling.turns=4",
+            "sampling.max_total_tokens=700", "sampling.stop=[END]",
+            "validation.sampling.max_new_tokens=200", "model.dtype=bfloat16",
+            "data.dir=/of/this/machine", "data.date=2024-02-09",
         ],
     ],
 )  # fmt: skip
@@ -49,12 +50,16 @@ def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -
 
 def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path: Path) -> None:
     shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.include_ids=/of/this/machine/chosen.txt")
-    meant = ("data.retrieve=5", "data.synonyms=/of/this/machine/vectors")
+    meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
     assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
     asked = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
     assert asked is not None
-    assert (asked.data.dir, asked.data.include_ids, asked.data.synonyms) == ("spider", "chosen.txt", "vectors")
+    assert (asked.data.dir, asked.data.include_ids, asked.data.retrieval.synonyms) == (
+        "spider",
+        "chosen.txt",
+        "vectors",
+    )
 
 
 def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ KEYS = {
     "base/config.json": "model.checkpoint/config.json", "base/tokenizer.json": "model.checkpoint/tokenizer.json",
     "base/chat_template.jinja": "model.checkpoint/chat_template.jinja", "own.jinja": "data.template",
     "tokens/tokenizer.json": "data.tokenizer/tokenizer.json", "own.py": "recipe",
-    "vectors/model.safetensors": "data.synonyms/model.safetensors", "ids.txt": "data.include_ids",
+    "vectors/model.safetensors": "data.retrieval.synonyms/model.safetensors", "ids.txt": "data.include_ids",
     "traces.jsonl": "data.traces", "base/model.safetensors": "model.checkpoint/model.safetensors",
 }  # fmt: skip
 NORM = "model.norm.weight"
@@ -46,10 +46,10 @@ def place(tmp_path: Path) -> Path:
 
 
 def inputs_of(place: Path) -> dict[str, str]:
-    files = {"tokenizer": "tokens", "template": "own.jinja", "synonyms": "vectors", "include_ids": "ids.txt"}
+    files = {"tokenizer": "tokens", "template": "own.jinja", "retrieval.synonyms": "vectors", "include_ids": "ids.txt"}
     values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
-    more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat", "data.retrieve=1"]
-    config = load_config(TrainConfig, None, [*more, *values])
+    more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat"]
+    config = load_config(TrainConfig, None, [*more, "data.retrieval.top_k=1", *values])
     return file_inputs(config.recipe, config.data, config.model.checkpoint)
 
 

@@ -60,10 +60,10 @@ def state_of(cfg: TrainConfig) -> TrainState:
     "overrides",
     [
         (),
-        ("grpo.kl_coef=0.1",),
+        ("grpo.kl.coef=0.1",),
         ("grpo.optim.moments=bfloat16",),
         ("model.lora.rank=4",),
-        ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl_coef=0.1", "sft.steps=1"),
+        ("model.lora.rank=4", "model.lora.targets=[q, v]", "grpo.kl.coef=0.1", "sft.steps=1"),
     ],
 )
 def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ...], mesh: jax.sharding.Mesh) -> None:
@@ -72,7 +72,7 @@ def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ..
     assert sizes.weights == 4 * count_params(MODEL)
     gradients, moments = nbytes(state.trainable), nbytes(state.opt_state)
     assert gradients + moments - 64 <= sizes.training <= gradients + moments  # beside moments stand a few counters
-    assert sizes.reference == (nbytes(state.trainable) if "grpo.kl_coef=0.1" in overrides else 0)
+    assert sizes.reference == (nbytes(state.trainable) if "grpo.kl.coef=0.1" in overrides else 0)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_weights_and_optimizer_are_what_the_state_holds(overrides: tuple[str, ..
     [
         ("grpo.gradient_accumulation_steps=4",),
         ("model.dtype=bfloat16", "grpo.optim.moments=bfloat16"),
-        ("model.dtype=bfloat16", "grpo.kl_coef=0.1"),
-        ("model.lora.rank=4", "grpo.kl_coef=0.1"),
+        ("model.dtype=bfloat16", "grpo.kl.coef=0.1"),
+        ("model.lora.rank=4", "grpo.kl.coef=0.1"),
     ],
 )
 def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
@@ -90,7 +90,7 @@ def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
     """A disk with room for that is taken, whatever a gradient needs beside it, and one with less is refused."""
     cfg = config(*overrides)
     state = state_of(cfg)
-    copied = cfg.grpo.kl_coef > 0 and not cfg.model.lora.rank
+    copied = cfg.grpo.kl.coef > 0 and not cfg.model.lora.rank
     one = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
     session: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one))

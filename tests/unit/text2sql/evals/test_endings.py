@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from jaxrl_sql.config import EvaluateSettings
+from jaxrl_sql.config import EvaluateSettings, SamplingConfig
 from jaxrl_sql.text2sql.evals.endings import ending_metrics, finish_reasons, incomplete_warning, why_incomplete
 
 
@@ -22,25 +24,30 @@ def test_only_answers_with_a_reason_are_counted() -> None:
     assert ending_metrics({}) == {}
 
 
-LIMIT = "cut at the token limit: raise evaluate.max_new_tokens"
+GREEDY = partial(SamplingConfig, temperature=0.0, max_new_tokens=1024)
+LIMIT = "cut at the token limit: raise evaluate.sampling.max_new_tokens"
 
 
 @pytest.mark.parametrize(
     ("reason", "cfg", "why"),
     [
         ("stop", EvaluateSettings(), ""),
-        ("length", EvaluateSettings(max_new_tokens=7), f"{LIMIT}=7"),
+        ("length", EvaluateSettings(sampling=GREEDY(max_new_tokens=7)), f"{LIMIT}=7"),
         (
             "length",
-            EvaluateSettings(turns=3, max_total_tokens=9000),
-            f"{LIMIT}=1024 (each turn) or evaluate.max_total_tokens=9000 (all turns)",
+            EvaluateSettings(sampling=GREEDY(turns=3, max_total_tokens=9000)),
+            f"{LIMIT}=1024 (each turn) or evaluate.sampling.max_total_tokens=9000 (all turns)",
         ),
         (
             "length",
-            EvaluateSettings(turns=3, base_url="http://x"),
+            EvaluateSettings(sampling=GREEDY(turns=3), base_url="http://x"),
             f"{LIMIT}=1024",
         ),
-        ("turns", EvaluateSettings(turns=3), "out of turns and without a solution: raise evaluate.turns=3"),
+        (
+            "turns",
+            EvaluateSettings(sampling=GREEDY(turns=3)),
+            "out of turns and without a solution: raise evaluate.sampling.turns=3",
+        ),
         ("content_filter", EvaluateSettings(), "cut by the server's content filter"),
         ("eos", EvaluateSettings(), ""),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, TrainConfig, load_config
+from jaxrl_sql.config import DataConfig, EvaluateConfig, TrainConfig, load_config
 from jaxrl_sql.inference.filtering import ask
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import asked_by
@@ -158,7 +158,12 @@ def test_a_trained_model_is_shown_what_its_run_showed(folder: Path) -> None:
 def test_shots_are_for_one_turn() -> None:
     with pytest.raises(InputError, match=r"data\.shots=1 shows answers of one turn"):
         load_config(
-            TrainConfig,
+            EvaluateConfig,
             None,
-            ["data.shots=1", "data.prompt=tagged", "evaluate.turns=2", "evaluate.max_total_tokens=999"],
+            [
+                "data.shots=1",
+                "data.prompt=tagged",
+                "evaluate.sampling.turns=2",
+                "evaluate.sampling.max_total_tokens=9999",
+            ],
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, TrainConfig, load_config
+from jaxrl_sql.config import DataConfig, RetrievalConfig, TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompts
 from jaxrl_sql.text2sql.prompts.template import read_template, template_names
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -175,7 +175,7 @@ def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: 
     assert make_prompts(examples[:1], begun, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
     assert RECIPES["sql_r1"].endpoint_style(data).begun == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):
-        RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieve=20))
+        RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieval=RetrievalConfig(top_k=20)))
     with pytest.raises(InputError, match=r"data\.template"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, prompt="tagged"))
 

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, EvaluateConfig, ExecutorConfig, load_config
+from jaxrl_sql.config import (
+    DatabasesConfig,
+    DataConfig,
+    DialectsConfig,
+    EvaluateConfig,
+    ExecutorConfig,
+    RetrievalConfig,
+    load_config,
+)
 from jaxrl_sql.datagen.gold_repair import rows_asked
 from jaxrl_sql.inference.benchmark_sets import open_sets
 from jaxrl_sql.inference.fingerprint import fingerprint
@@ -81,7 +89,9 @@ def test_a_schema_has_no_hidden_column_and_no_key_to_one(path: str) -> None:
 @pytest.mark.parametrize("matched", ["examples", "question"])
 def test_a_prompt_shows_nothing_of_a_hidden_column(path: str, form: str, matched: str) -> None:
     pytest.importorskip("bm25s")
-    data = DataConfig(prompt="chat", schema=form, retrieve=20, matched=matched, schema_budget=150)
+    data = DataConfig(
+        prompt="chat", schema=form, retrieval=RetrievalConfig(top_k=20, placement=matched), schema_budget=150
+    )
     style = find_recipe("omnisql").endpoint_style(data)
     text = "".join(message_texts(example(path), style))
     asked = "".join(message_texts(dataclasses.replace(example(path), question=QUESTION), style)).replace(QUESTION, "")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.config import DataConfig
+from jaxrl_sql.config import DataConfig, RetrievalConfig
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -217,7 +217,9 @@ def test_retrieval_loads_no_jax(tmp_path: Path) -> None:
 
 def test_without_the_package_the_key_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(InputError, match=r"data\.retrieve, data\.shots and data\.schema_budget need the package bm25s"):
+    with pytest.raises(
+        InputError, match=r"data\.retrieval\.top_k, data\.shots and data\.schema_budget need the package bm25s"
+    ):
         find_values(asked(make(tmp_path), "blue"), 5)
 
 
@@ -255,9 +257,11 @@ def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path)
     lengths = {}
     for matched in ("examples", "question"):
         for schema in ("recipe", "ddl"):
-            data = DataConfig(prompt="chat", template="generic", schema=schema, retrieve=20, matched=matched)
+            data = DataConfig(
+                prompt="chat", template="generic", schema=schema, retrieval=RetrievalConfig(top_k=20, placement=matched)
+            )
             made = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
-            off = RECIPES["arctic"].style_for(replace(data, retrieve=0))
+            off = RECIPES["arctic"].style_for(replace(data, retrieval=RetrievalConfig(top_k=0)))
             plain = make_prompts(examples, off, Characters(), 10_000).prompts
             assert made[1] == plain[1]  # a question that names nothing is shown what it always was
             lengths[matched, schema] = shared(made) - shared(plain)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from jaxrl_sql.config import DataConfig, TrainConfig, load_config
+from jaxrl_sql.config import DataConfig, RetrievalConfig, TrainConfig, load_config
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema.synonyms import find_alike, load_vectors
@@ -132,12 +132,14 @@ def test_a_prompt_shows_them(tmp_path: Path) -> None:
             assert not add_special_tokens
             return list(map(ord, text))
 
-    data = DataConfig(retrieve=20, synonyms=make_vectors(tmp_path / "vectors"))
+    data = DataConfig(retrieval=RetrievalConfig(top_k=20, synonyms=make_vectors(tmp_path / "vectors")))
     style = RECIPES["sql_r1"].style_for(data)
     (prompt,) = make_prompts([asked(tmp_path, "French ones")], style, Characters(), 10_000).prompts
     assert "Values in the database: singer.country = 'France'; singer.song = 'France'\nQ: French ones" in prompt.text
 
 
 def test_they_are_for_values_that_are_shown() -> None:
-    with pytest.raises(InputError, match=r"data\.synonyms=vectors finds more of the values .* set data\.retrieve"):
-        load_config(TrainConfig, None, ["data.synonyms=vectors"])
+    with pytest.raises(
+        InputError, match=r"data\.retrieval\.synonyms=vectors finds more of the values .* set data\.retrieval\.top_k"
+    ):
+        load_config(TrainConfig, None, ["data.retrieval.synonyms=vectors"])

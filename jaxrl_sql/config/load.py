@@ -248,7 +248,8 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
             *sections, last = str(name).split(".")
             raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
         if kind is None:
-            raise InputError(f"{origin}: {unknown_key(next(flatten({key: value}))[0], root)}")
+            siblings = [f"{prefix}{other}" for other in declared(section)]
+            raise InputError(f"{origin}: {unknown_key(next(flatten({key: value}))[0], root, siblings)}")
         if of_names or dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
                 raise InputError(f"{origin}: {key} is a section and needs keys below it, not {value!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from jaxrl_sql.config.fields import Field, fields_of
 
@@ -11,12 +12,15 @@ _LIKENESS = 0.5
 _MOST_NAMED = 4
 
 
-def unknown_key(key: str, root: type) -> str:
-    """Return the words that refuse an unknown key of a command and name the keys that it may mean."""
+def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
+    """Return the words that refuse an unknown key of a command and name the keys that it may mean.
+
+    `siblings` are the names that are known where the first unknown one stands, with what precedes it.
+    """
     fields = fields_of(root)
     section, _, name = key.rpartition(".")
-    siblings = [other for other in fields if section and other.rpartition(".")[0] == section]
-    if close := difflib.get_close_matches(key, siblings, n=1, cutoff=_SAME_SECTION):
+    known = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
+    if close := difflib.get_close_matches(key, known, n=1, cutoff=_SAME_SECTION):
         return f"unknown key {key}; the nearest is {close[0]}"
     namesakes = [other for other in fields if other.rpartition(".")[2] == name]
     if section and namesakes:
@@ -25,10 +29,13 @@ def unknown_key(key: str, root: type) -> str:
         return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
     for library, shown in (("trl", "TRL"), ("verl", "verl")):
         meant = [other for other, field in fields.items() if _is_called(field, library, {key, name})]
-        if meant := [other for other in meant if other in siblings] or meant:
+        if meant := [other for other in meant if other in known] or meant:
             return f"unknown key {key}, which is {shown}'s name for {_listed(meant)}"
-    nearest = difflib.get_close_matches(key, fields, n=1, cutoff=_LIKENESS)
-    return f"unknown key {key}; " + (f"the nearest is {nearest[0]}" if nearest else "--help lists the keys")
+    first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
+    for text, others in ((key, fields), (first, siblings)):
+        if nearest := difflib.get_close_matches(text, others, n=1, cutoff=_LIKENESS):
+            return f"unknown key {key}; the nearest is {nearest[0]}"
+    return f"unknown key {key}; --help lists the keys"
 
 
 def settings_called(name: str, root: type) -> list[str]:

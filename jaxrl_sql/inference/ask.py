@@ -21,7 +21,6 @@ from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.runtime.terminal import printable
 from jaxrl_sql.text2sql.env.executor import Executor, Outcome, make_executor
-from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, InputError, Response
 
 if TYPE_CHECKING:
@@ -161,6 +160,7 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
 def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
     """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
     from jaxrl_sql.inference.endpoint_client import endpoint_answers
+    from jaxrl_sql.text2sql.recipes import find_recipe
 
     recipe, data = find_recipe(policy.recipe), policy.data
     with TemporaryDirectory() as folder, make_executor(limits, data.hide) as executor:

@@ -18,7 +18,7 @@ import pytest
 
 from jaxrl_sql.__main__ import commands, main
 from jaxrl_sql.commands.prepare import load_prepare
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import RootConfig, TrainConfig, load_config
 from sqlexec_rs.cli import main as sqlexec
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def stopped() -> Iterator[None]:
     def reading(method: Any) -> Any:
         def read_and_stop(parser: argparse.ArgumentParser, words: Any = None, *_: Any) -> NoReturn:
             given = method(parser, words)
-            look_at(given)
+            look_at(given, getattr(parser, "root", None) or TrainConfig)
             raise ReadError
 
         return read_and_stop
@@ -154,7 +154,7 @@ def stopped() -> Iterator[None]:
             pytest.fail("no parser has read the words")
 
 
-def look_at(given: argparse.Namespace) -> None:
+def look_at(given: argparse.Namespace, root: type[RootConfig]) -> None:
     """Load the configuration that a command was given, whose keys and values have to be known."""
     if not hasattr(given, "overrides") and not hasattr(given, "config"):
         return
@@ -163,7 +163,7 @@ def look_at(given: argparse.Namespace) -> None:
     if isinstance(files := getattr(given, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
-        load_config(TrainConfig, [file for file in files or () if str(file) not in ("FILE", "…")], values)
+        load_config(root, [file for file in files or () if str(file) not in ("FILE", "…")], values)
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)

@@ -67,6 +67,6 @@ def test_a_model_is_not_asked_by_a_recipe_that_its_run_alone_names(run: Path) ->
 
 def test_a_run_goes_on_only_by_the_recipe_that_is_named_again(run: Path) -> None:
     with pytest.raises(InputError, match=f"recipe={OWN}"):
-        resumed_config(run, ["run.display=none"])
-    config = resumed_config(run, [f"recipe={OWN}"])
+        resumed_config(TrainConfig, run, ["run.display=none"])
+    config = resumed_config(TrainConfig, run, [f"recipe={OWN}"])
     assert (config.recipe, config.run.resume, config.run.dir) == (OWN, True, str(run))

@@ -32,7 +32,7 @@ from jaxrl_sql.inference.process import needing_jax, prepare_process
 from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.runtime.folder import CONFIG, METRICS, SAMPLES, goes_on
 from jaxrl_sql.runtime.model_locator import with_date
-from jaxrl_sql.types import InputError
+from jaxrl_sql.types import Fields, InputError
 
 if TYPE_CHECKING:
     from jaxrl_sql.inference.ask import Reply
@@ -121,10 +121,11 @@ def train(
     RunFolderError where its folder cannot be written.
     """
     with _in_python():
-        chosen = _config(config, overrides)
+        from jaxrl_sql.training.caller import DIR, CallerInputs
+
+        chosen = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
         prepare_process()
         from jaxrl_sql.training import grpo
-        from jaxrl_sql.training.caller import CallerInputs
         from jaxrl_sql.training.lifecycle import open_run
 
         chosen = prepared(chosen)
@@ -302,9 +303,9 @@ def _parameter(option: re.Match[str]) -> str:
     return _PARAMETERS.get(name, name.replace("-", "_")) if name else option[0]
 
 
-def _config(config: Files, overrides: Sequence[Override]) -> TrainConfig:
+def _config(config: Files, overrides: Sequence[Override], beneath: Fields | None = None) -> TrainConfig:
     if not isinstance(config, TrainConfig):
-        return configs.load_config(TrainConfig, config, overrides, origin=_ORIGIN)
+        return configs.load_config(TrainConfig, config, overrides, beneath, origin=_ORIGIN)
     # Whoever passes a value names its recipe with it, code or not.
     beneath = dataclasses.asdict(config)
     return configs.load_config(

@@ -65,7 +65,8 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
     for set in $SETS; do
         [ ! -e "$RUN/scores/$name-$set/metrics.json" ] || continue
         "$PY" -m jaxrl_sql evaluate --config "$CONFIG" "data.dir=$JAXRL_SQL_DATA" --model "$model" --data "$JAXRL_SQL_DATA/$set" \
-            --out "$RUN/scores/$name-$set" evaluate.sampling.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" "$@"
+            --out "$RUN/scores/$name-$set" evaluate.sampling.max_new_tokens=96 "evaluate.max_num_seqs=$ROWS" \
+            executor.vm_steps=3000000000 "$@"
     done
 }
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from jaxrl_sql.commands.arguments import Parser, add_config
 from jaxrl_sql.commands.running import report_errors, run_or_print
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import PlanConfig, load_config
 from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning.gpus import is_elsewhere, run_again
 from jaxrl_sql.runtime.terminal import print_text
@@ -27,7 +27,7 @@ PROGRAMS = ("update", "score", "prefill", "decode")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, print the plan, and return the exit code: 0, also where nothing fits; 2 for bad input."""
     parser = Parser(description=__doc__)
-    add_config(parser, TrainConfig, "exit codes: 0, also where nothing fits; 2 for bad input")
+    add_config(parser, PlanConfig, "exit codes: 0, also where nothing fits; 2 for bad input")
     parser.add_argument("--topology", required=True, metavar="NAME", help="v5p:4x4x2, v5e:8x8, v6e:4x4, h100:8, cpu, …")
     parser.add_argument(
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [*given.overrides, *(word for word in given.mesh or () if "=" in word)]
 
     def work() -> int:
-        config, programs = load_config(TrainConfig, given.config, overrides), _wanted(given.compile)
+        config, programs = load_config(PlanConfig, given.config, overrides), _wanted(given.compile)
         if programs and is_elsewhere(given.topology):
             code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report_errors(work)
 
 
-def _plan(config: TrainConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
+def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, ...]) -> int:
     from jaxrl_sql.planning.chips import find_topology
     from jaxrl_sql.planning.memory import PlannedModel
     from jaxrl_sql.planning.plan import make_plan, mesh_sizes, model_shape, step_lengths

@@ -64,16 +64,17 @@ class DataConfig:
 
     source: Annotated[
         str,
-        OneOf("synth", "folder"),
-        "Origin of the questions. `synth` generates them into `data.dir` from `data.seed`, with the splits train, dev "
-        "and dev_unseen. In a `folder` each split is a folder of `data.dir` with questions.jsonl and databases/.",
-    ] = "synth"
+        OneOf("folder", "synth"),
+        "Origin of the questions. In a `folder` each split is a folder of `data.dir` with questions.jsonl and "
+        "databases/, or a published benchmark's. `synth` generates them into `data.dir` from `data.seed`, with the "
+        "splits train, dev and dev_unseen.",
+    ] = "folder"
     dir: Annotated[
         str,
-        NotEmpty("it names the folder with the questions and databases"),
-        "Folder with the questions and databases.",
+        "Folder with the questions and databases; if empty, generated questions have `data-cache/synth-SEED`, and "
+        "other sources are refused.",
         Synonyms(trl="dataset_name", note="a folder, not a data set of the hub"),
-    ] = "data-cache/synth"
+    ] = ""
     seed: Annotated[int, "Seed of the generated questions (`data.source` of `synth`)."] = 0
     train: Annotated[
         str,
@@ -85,7 +86,7 @@ class DataConfig:
         NotEmpty("name at least one split to evaluate on"),
         "Splits that a run is evaluated on.",
         Synonyms(trl="dataset_test_split", verl="data.val_files", note="several splits; verl names files"),
-    ] = field(default_factory=lambda: ["dev_unseen"])
+    ] = field(default_factory=lambda: ["dev"])
     tokenizer: Annotated[
         str,
         "Folder of the tokenizer. If empty, the checkpoint's is used, or the one of the generated questions, or one of "
@@ -99,7 +100,7 @@ class DataConfig:
         "Form of the prompts. `chat` uses the tokenizer's chat template; `auto` is `chat` where it has one, else "
         "`compact`. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as short, with "
         "answers in the recipe's form.",
-    ] = "compact"
+    ] = "auto"
     thinking: Annotated[
         str,
         OneOf("template", "think", "no_think"),
@@ -127,7 +128,7 @@ class DataConfig:
         PositiveInt,
         "Most tokens of a prompt; questions with longer prompts are left out, or pruned with `data.prune`.",
         Synonyms(verl="data.max_prompt_length"),
-    ] = 384
+    ] = 2048
     limit_train: Annotated[
         int,
         "Number of training questions that are used, the first ones of the split; 0 uses all.",

@@ -58,7 +58,7 @@ class ExecutorConfig:
     timeout_ms: Annotated[
         PositiveInt, "Time limit of a SQLite query in milliseconds, far above the time that `executor.vm_steps` need."
     ] = 30_000
-    vm_steps: Annotated[PositiveInt, "Most steps of SQLite's virtual machine per query."] = 20_000_000
+    vm_steps: Annotated[PositiveInt, "Most steps of SQLite's virtual machine per query."] = 300_000_000
     max_rows: Annotated[PositiveInt, "Most rows of a result."] = 100_000
     max_bytes: Annotated[PositiveInt, "Most bytes of a result."] = 64 << 20
     engine_timeout_ms: Annotated[

@@ -232,7 +232,7 @@ class GrpoConfig:
         Among(0, 1),
         "Degrees of freedom that the standard deviation of `grpo.advantage` of `group` subtracts; PyTorch, TRL and "
         "verl use 1.",
-    ] = 0
+    ] = 1
     mask_truncated: Annotated[
         bool,
         "Leave answers that reached their token limit out of the loss.",
@@ -249,7 +249,7 @@ class GrpoConfig:
             note="per token and truncated: TRL's mode token_truncate, verl's rollout_is=token",
         ),
     ] = 2.0
-    optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=1e-4, schedule="constant", warmup_steps=5))
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(schedule="constant", warmup_steps=5))
     num_iterations: Annotated[
         PositiveInt,
         "Number of passes over a step's answers, each with `grpo.minibatches` updates.",

@@ -58,7 +58,7 @@ class ModelConfigSection:
 
     checkpoint: Annotated[
         str,
-        "Folder, hub name or GGUF file of the model; if empty, a model of the given shape is made from scratch.",
+        "Folder, hub name or GGUF file of the model; required unless `model.init` makes one from scratch.",
         Synonyms(trl="model_name_or_path", verl="actor_rollout_ref.model.path"),
     ] = ""
     shape: Annotated[
@@ -68,10 +68,10 @@ class ModelConfigSection:
     ] = ""
     init: Annotated[
         str,
-        OneOf("plain", "copying"),
-        "Initial weights of a model made from scratch; the attention of `copying` copies tokens from the start "
-        "(`models/induction_init.py`).",
-    ] = "plain"
+        OneOf("", "plain", "copying"),
+        "Initial weights of a model that is made from scratch because there is no `model.checkpoint`; the attention of "
+        "`copying` copies tokens from the start (`models/induction_init.py`). If empty, a checkpoint is required.",
+    ] = ""
     family: Annotated[
         str, OneOf("gemma3_text", "llama", "qwen2", "qwen3"), "Architecture of a model made from scratch."
     ] = "qwen3"
@@ -109,7 +109,7 @@ class ModelConfigSection:
         OneOf("same", "float32", "bfloat16"),
         "Type of activations and matrix products; `same` is that of the weights.",
         Synonyms(trl="bf16", verl="actor_rollout_ref.actor.fsdp_config.dtype", note="TRL's bf16=true is bfloat16"),
-    ] = "same"
+    ] = "bfloat16"
     remat: Annotated[
         str,
         _Remat(),

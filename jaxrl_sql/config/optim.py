@@ -27,8 +27,11 @@ class OptimConfig:
     ] = "adamw"
     moments: Annotated[str, OneOf("float32", "bfloat16"), "Type in which AdamW's moments are kept."] = "float32"
     lr: Annotated[
-        PositiveFloat, "Learning rate at the schedule's peak.", Synonyms(trl="learning_rate", verl=f"{_ACTOR}.lr")
-    ] = 1e-3
+        PositiveFloat,
+        "Learning rate at the schedule's peak. If it is not set, adapters (`model.lora.rank`) are trained at ten times "
+        "the default.",
+        Synonyms(trl="learning_rate", verl=f"{_ACTOR}.lr"),
+    ] = 1e-6
     schedule: Annotated[
         str,
         OneOf("constant", "cosine", "linear"),
@@ -60,7 +63,7 @@ class OptimConfig:
         AtLeast(0, below=1),
         "Decay of AdamW's second moment per step.",
         Synonyms(trl="adam_beta2", verl=f"{_ACTOR}.betas", note="the second of verl's two"),
-    ] = 0.95
+    ] = 0.999
     eps: Annotated[
         PositiveFloat, "Number added to the root of AdamW's second moment.", Synonyms(trl="adam_epsilon")
     ] = 1e-8

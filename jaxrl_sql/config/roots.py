@@ -94,11 +94,21 @@ class TrainConfig(RootConfig):
         """Return the sections that determine what a run computes with prompts of up to `longest` tokens."""
         return WorkloadSections(self.sft, self.grpo, self.sampling, self.rollout, self.validation, longest)
 
+    def derived(self) -> dict[str, Any]:
+        """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
+        of_adapters = {f"{name}.optim.lr": 10 * getattr(self, name).optim.lr for name in ("sft", "grpo")}
+        return {
+            **super().derived(),
+            "validation.sampling.max_new_tokens": self.sampling.max_new_tokens,
+            **(of_adapters if self.model.lora.rank else {}),
+        }
+
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
-        data, sft, grpo = self.data, self.sft, self.grpo
+        data, sft, grpo, model = self.data, self.sft, self.grpo, self.model
         if sft.formats and data.prompt == "compact":
             yield f"sft.formats={sft.formats} need data.prompt=tagged or chat: compact answers with SQL alone"
+        yield from _sampling_faults(self.sampling)
         yield from _objective_faults(self.sampling, self.rollout, grpo)
         yield from _turn_faults(self)
         yield from _shot_faults(
@@ -108,8 +118,23 @@ class TrainConfig(RootConfig):
         )
         yield from _stage_faults(self)
         yield from _dialect_faults(data, self.executor)
-        if not (self.model.checkpoint or self.model.shape):
+        if model.init and not (model.checkpoint or model.shape):
             yield from _length_faults(self)
+        yield from self.missing()
+
+    def missing(self) -> Iterator[str]:
+        """Yield a line for each required value that is not set."""
+        yield from _model_faults(self.model)
+        yield from _folder_faults(self.data)
+
+
+@dataclass(frozen=True)
+class PlanConfig(TrainConfig):
+    """A training run that is planned, which needs no questions."""
+
+    def missing(self) -> Iterator[str]:
+        """Yield a line for each required value that is not set."""
+        yield from _model_faults(self.model)
 
 
 @dataclass(frozen=True)
@@ -121,7 +146,7 @@ class EvaluateConfig(RootConfig):
     seed: Seed = 0
     recipe: RecipeName = "arctic"
     data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfigSection = field(default_factory=ModelConfigSection)
+    model: ModelConfigSection = field(default_factory=lambda: ModelConfigSection(compute_dtype="same"))
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -156,10 +181,12 @@ class FilterConfig(RootConfig):
 
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
+        yield from _sampling_faults(self.sampling)
         yield from _shot_faults(self.data, self.sampling.turns, "sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
             yield f"filter.samples={self.filter.samples} answers are sampled from a model: name model.checkpoint"
+        yield from _folder_faults(self.data)
 
 
 @dataclass(frozen=True)
@@ -177,6 +204,7 @@ class DistillConfig(RootConfig):
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
         yield from _dialect_faults(self.data, self.executor)
+        yield from _folder_faults(self.data)
 
 
 @dataclass(frozen=True)
@@ -201,6 +229,7 @@ class AugmentConfig(RootConfig):
                 "augment.correct, augment.reword and augment.fill_tries ask a model: name distill.base_url and "
                 "distill.model"
             )
+        yield from _folder_faults(self.data)
 
 
 @dataclass(frozen=True)
@@ -222,6 +251,7 @@ class VerbalConfig(RootConfig):
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
         yield from _dialect_faults(self.data, self.executor)
+        yield from _folder_faults(self.data)
 
 
 ROOTS: tuple[type[RootConfig], ...] = (
@@ -230,14 +260,20 @@ ROOTS: tuple[type[RootConfig], ...] = (
 """The configurations of all commands that share sections."""
 
 
+def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
+    """Yield the faults of numbers that only validation accepts: greedy answers, and as many turns as in training."""
+    if not sampling.temperature:
+        yield f"sampling.temperature={sampling.temperature} must be above 0"
+    if not sampling.turns:
+        yield "sampling.turns=0 must be above 0"
+
+
 def _turn_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the faults of answers of several turns."""
     sampling, own = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
     turns = max(sampling.turns, own.turns)
     bounded = sampling.turns if own.max_total_tokens else turns
-    if not sampling.turns:
-        yield "sampling.turns=0 must be above 0"
     if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
         yield (
             f"sampling.max_total_tokens={sampling.max_total_tokens} bounds all {bounded} turns: it must be above "
@@ -256,6 +292,21 @@ def _turn_faults(config: TrainConfig) -> Iterator[str]:
             f"validation.sampling.max_new_tokens={validation.max_new_tokens} must be at most "
             f"{section}.max_total_tokens={validation.max_total_tokens}"
         )
+
+
+def _model_faults(model: ModelConfigSection) -> Iterator[str]:
+    """Yield the fault of a run without a model."""
+    if not (model.checkpoint or model.shape or model.init):
+        yield (
+            "model.checkpoint is empty: name a model of the hub, a folder or a GGUF file (model.init=plain makes a "
+            "small one from scratch)"
+        )
+
+
+def _folder_faults(data: DataConfig) -> Iterator[str]:
+    """Yield the fault of questions that have no folder."""
+    if not data.dir:
+        yield "data.dir is empty: name the folder with the questions and databases (data.source=synth generates some)"
 
 
 def _shot_faults(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
@@ -300,8 +351,6 @@ def _dialect_faults(data: DataConfig, executor: ExecutorConfig) -> Iterator[str]
 
 def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: GrpoConfig) -> Iterator[str]:
     """Yield the faults of what is sampled for an objective."""
-    if sampling.temperature <= 0:
-        yield f"sampling.temperature={sampling.temperature} must be above 0"
     truncations = {
         f"sampling.top_k={sampling.top_k}": sampling.top_k > 0,
         f"sampling.top_p={sampling.top_p}": sampling.top_p < 1,

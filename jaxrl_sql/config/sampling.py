@@ -56,7 +56,7 @@ class SamplingConfig:
         PositiveInt,
         "Most tokens of an answer; with several turns, of each turn.",
         Synonyms(trl="max_completion_length", verl="data.max_response_length", note="theirs count all turns"),
-    ] = 96
+    ] = 1024
     turns: Annotated[
         int,
         "Most turns of an answer, for a recipe with several; in validation, 0 allows as many as in training.",

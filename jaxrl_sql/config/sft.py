@@ -33,7 +33,7 @@ class SftConfig:
         PositiveInt,
         "Most tokens of a taught answer; longer ones are left out.",
         Synonyms(trl="max_length", verl="data.max_length", note="theirs count the prompt too"),
-    ] = 160
+    ] = 1024
     loss_on: Annotated[
         str,
         OneOf("answer", "text"),
@@ -60,7 +60,7 @@ class SftConfig:
         "Number of steps between measurements of the held-out loss; 0 measures it only at the end.",
         Synonyms(trl="eval_steps", verl="trainer.test_freq"),
     ] = 0
-    optim: OptimConfig = field(default_factory=OptimConfig)
+    optim: OptimConfig = field(default_factory=lambda: OptimConfig(lr=2e-5))
     epochs: Annotated[
         int,
         "Number of passes over the training questions, instead of `sft.steps`; 0 counts steps.",

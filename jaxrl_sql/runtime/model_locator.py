@@ -10,15 +10,15 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxrl_sql.config import (
     DataConfig,
     ModelConfigSection,
+    RootConfig,
     SamplingConfig,
-    TrainConfig,
     ValidationConfig,
     changed,
     load_config,
@@ -62,20 +62,19 @@ ASKED_TOO: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class TrainedModel:
+class TrainedModel(RootConfig):
     """The settings of a run that decide how its model is built and asked."""
 
-    recipe: str
-    data: DataConfig
-    model: ModelConfigSection
-    sampling: SamplingConfig
-    validation: ValidationConfig
+    recipe: str = "arctic"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfigSection = field(default_factory=ModelConfigSection)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
 
 
 def read_trained(path: Path) -> TrainedModel:
     """Read how a model is asked from the configuration of its run, or from the file in its folder."""
-    config = load_config(TrainConfig, path)
-    return TrainedModel(config.recipe, config.data, config.model, config.sampling, config.validation)
+    return load_config(TrainedModel, path)
 
 
 def asked_by(data: DataConfig) -> Record:

@@ -9,13 +9,14 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from jaxrl_sql.config import EvaluateSettings, ExecutorConfig, TrainConfig, load_config
+from jaxrl_sql.config import EvaluateSettings, ExecutorConfig
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.inference.policy_spec import PolicySpec
 from jaxrl_sql.models.lora import load_adapters, policy_params
 from jaxrl_sql.models.ops.rng import Purpose
 from jaxrl_sql.rollout import Engine
 from jaxrl_sql.runtime.folder import CONFIG as RUN_CONFIG
+from jaxrl_sql.runtime.model_locator import read_trained
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
@@ -88,7 +89,7 @@ def open_engines(
 def date_of(adapters: Path) -> str:
     """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
     with suppress(InputError):
-        return load_config(TrainConfig, adapters.resolve().parent / RUN_CONFIG).data.date
+        return read_trained(adapters.resolve().parent / RUN_CONFIG).data.date
     return ""
 
 

@@ -22,6 +22,7 @@ from jaxrl_sql.config import RootConfig, TrainConfig, load_config
 from sqlexec_rs.cli import main as sqlexec
 
 ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "small.yaml"
 TEXTS = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "sqlexec_rs/README.md")
 PAGES = [
     *TEXTS,
@@ -163,7 +164,9 @@ def look_at(given: argparse.Namespace, root: type[RootConfig]) -> None:
     if isinstance(files := getattr(given, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
-        load_config(root, [file for file in files or () if str(file) not in ("FILE", "…")], values)
+        named = [file for file in files or () if str(file) not in ("FILE", "…")]
+        is_whole = files == named and getattr(given, "resume", None) is None
+        load_config(root, named if is_whole else [SMALL, *named], values)
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)

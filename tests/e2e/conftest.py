@@ -50,7 +50,9 @@ def arguments(small_data: Path) -> Start:
 
     def build(run: Path, *overrides: str) -> list[str]:
         return [
-            "data.source=folder", f"data.dir={small_data}", f"data.tokenizer={small_data}/tokenizer", f"run.dir={run}",
+            "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
+            "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
+            f"data.dir={small_data}", f"data.tokenizer={small_data}/tokenizer", f"run.dir={run}",
             "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
             "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=2", "sft.databases=2",
             "sft.questions=4", "sft.log_every=1", "sft.max_completion_tokens=128", "grpo.steps=3", "grpo.prompts=2",

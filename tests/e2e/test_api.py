@@ -265,7 +265,7 @@ def test_the_package_loads_nothing_until_it_is_asked_and_lists_what_it_has() -> 
     code = (
         "import sys, jaxrl_sql as jx; assert not {'jax', 'numpy', 'sqlexec_rs'} & set(sys.modules)\n"
         "assert {'train', 'Model', 'evaluate', 'RECIPES', 'Executor'} <= set(dir(jx))\n"
-        "jx.load_config(None, ['grpo.steps=2']); assert 'jax' not in sys.modules\n"
+        "jx.load_config('configs/quickstart.yaml', ['grpo.steps=2']); assert 'jax' not in sys.modules\n"
         "assert 'arctic' in jx.RECIPES; assert not hasattr(jx, 'trian')\n"
         "assert jx.Executor is __import__('sqlexec_rs').Executor\n"
         "assert jx.__version__ == __import__('importlib.metadata').metadata.version('sqlexec-rs')"

@@ -46,7 +46,9 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
     save_checkpoint(folder / "start", model, init_params(model, jax.random.key(0)), tokenizer)
     return [
-        f"data.dir={data}", "data.source=folder", "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
+        f"data.dir={data}",
+        "data.prompt=compact", "model.compute_dtype=same", "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
+        "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
         f"model.checkpoint={folder}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
         "grpo.prompts=2", "grpo.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12", "run.display=none",

@@ -24,6 +24,8 @@ from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.files.traces import load_traces
 from jaxrl_sql.text2sql.recipes import find_recipe
 
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
 KEY = "sk-very-secret"
 GOLD = "SELECT x FROM t ORDER BY x"
 
@@ -83,7 +85,7 @@ class Teacher:
 
 @pytest.mark.parametrize("recipe", ["arctic", "sql_r1", "think2sql"])
 def test_a_thought_that_the_server_s_prompt_opened_is_a_trace(arguments: list[str], recipe: str) -> None:
-    config = load_config(TrainConfig, None, [*arguments[:2], f"recipe={recipe}"])
+    config = load_config(TrainConfig, SMALL, [*arguments[:2], f"recipe={recipe}"])
     (example, *_) = split_questions(config.data, "train", 0, None).examples
     made = find_recipe(recipe)
     answer = Answer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
@@ -130,7 +132,7 @@ def test_right_answers_are_kept_and_the_others_are_told(
     told = capsys.readouterr()
     everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
-    assert "was begun with executor.vm_steps=20000000, not 1000" in told.err
+    assert "was begun with executor.vm_steps=300000000, not 1000" in told.err
 
 
 def test_right_answers_that_are_cut_are_not_taught(

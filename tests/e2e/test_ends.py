@@ -16,6 +16,8 @@ from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.training.build import export_model, make_engine, make_params
 from jaxrl_sql.training.session import open_session
 
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart_start"
 
 

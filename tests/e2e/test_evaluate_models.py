@@ -25,6 +25,8 @@ from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
 from jaxrl_sql.training.session import eval_rule
 
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL = CONFIGS / "quickstart_start"
 LIMITS = ("executor.vm_steps=100000", "executor.timeout_ms=60000", "run.display=plain")
@@ -468,7 +470,7 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
 
 def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> None:
     def rule(recipe: str, own: str = "bird", *overrides: str) -> str:
-        return eval_rule(load_config(TrainConfig, None, overrides).validation.rule, find_recipe(recipe), own)
+        return eval_rule(load_config(TrainConfig, SMALL, overrides).validation.rule, find_recipe(recipe), own)
 
     judged = {name: rule(name) for name in ("arctic", "sql_r1", "paverl", "think2sql", "skyrl_sql")}
     assert judged == {

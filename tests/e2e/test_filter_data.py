@@ -26,6 +26,8 @@ from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
 
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
 MODEL = Path(__file__).parents[2] / "configs/quickstart_start"
 Start = Callable[..., list[str]]
 
@@ -97,7 +99,8 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
 
 
 SAMPLED = (
-    f"model.checkpoint={MODEL}", "filter.samples=4", "filter.low=0.25", "filter.high=0.75", "filter.repeats=false",
+    f"model.checkpoint={MODEL}", "data.prompt=compact", "data.max_prompt_tokens=384",
+    "model.compute_dtype=same", "filter.samples=4", "filter.low=0.25", "filter.high=0.75", "filter.repeats=false",
     "sampling.max_new_tokens=32", "rollout.max_num_seqs=8",
 )  # fmt: skip
 
@@ -154,7 +157,7 @@ def test_pass_rates_are_counted_and_kept(
     assert main(arguments(*SAMPLED, "model.compute_dtype=bfloat16")) == 2
     assert "was begun with model.compute_dtype='same', not 'bfloat16'" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "executor.vm_steps=1000")) == 2
-    assert "was begun with executor.vm_steps=20000000, not 1000" in capsys.readouterr().err
+    assert "was begun with executor.vm_steps=300000000, not 1000" in capsys.readouterr().err
     assert main(arguments(*SAMPLED, "filter.low=0", "filter.high=1", "executor.threads=1")) == 0
     shown = capsys.readouterr().out
     assert "answered" not in shown, "what is known was drawn again"
@@ -216,7 +219,7 @@ def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:
         def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
             return "".join(one["content"] for one in messages) + "<think>\n"
 
-    config = load_config(TrainConfig, None, ["recipe=sql_r1", "data.prompt=chat"])
+    config = load_config(TrainConfig, SMALL, ["recipe=sql_r1", "data.prompt=chat"])
     style = style_for(config.recipe, config.data, Thinker())
     answer = "so</think><answer>```sql\nSELECT 1\n```</answer>"
     assert RECIPES["sql_r1"].reading(answer, style).well_formed

@@ -51,7 +51,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
         return [
             *COMMAND,
             f"recipe={RECIPE}", f"run.dir={run}",
-            "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
+            "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
+            "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
             "data.max_prompt_tokens=192", "data.evals=[dev]", "model.d_model=48", "model.n_layers=2",
             "model.n_heads=4", "model.n_kv_heads=2", "model.head_dim=12", "model.d_ff=64", "sft.steps=5",
             "sft.databases=2", "sft.questions=4", "sft.log_every=2", "sft.eval_every=3", "sft.shuffle_identifiers=0.5",

@@ -22,6 +22,7 @@ from jaxrl_sql.commands.launch import main
 
 ROOT = Path(__file__).parents[2]
 BASH = shutil.which("bash") or "/bin/bash"
+CONFIG = "model.checkpoint=m data.dir=d"
 DAEMONS = ("munged", "slurmctld", "slurmd")
 SLURM = """\
 ClusterName=here
@@ -97,7 +98,7 @@ def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> None:
     asked = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
-    made = yaml.safe_load(printed(f"{asked} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+    made = yaml.safe_load(printed(f"{asked} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
     assert (made["kind"], made["metadata"], made["spec"]["failurePolicy"]) == (
         "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
     )  # fmt: skip
@@ -117,7 +118,7 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
     assert given["JAX_NUM_PROCESSES"] == "4"
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
     assert container["command"][2].endswith(" && test -e runs/One_2/model/config.json")
-    gpus = yaml.safe_load(printed("jobset --hosts 2 --chips 8 --image i --claim c mesh.data=16", capsys))
+    gpus = yaml.safe_load(printed(f"jobset --hosts 2 --chips 8 --image i --claim c {CONFIG} mesh.data=16", capsys))
     pod = gpus["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 8}}
     assert "nodeSelector" not in pod
@@ -157,7 +158,9 @@ def test_a_jobset_is_as_its_definition_says(more: str, capsys: pytest.CaptureFix
 
 def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The script itself runs, with a `gcloud` that keeps a machine's state in a file and takes it away once."""
-    text = printed("tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared run.dir=runs/one", capsys)
+    text = printed(
+        f"tpu-vm --hosts 2 --accelerator v5p-16 --zone us-east5-a --folder /shared {CONFIG} run.dir=runs/one", capsys
+    )
     lint(text)
     assert "sleep 120" in text
     (tmp_path / "file").write_text(text.replace("sleep 120", "sleep 0"))
@@ -187,19 +190,25 @@ esac
     [
         ("slurm", "required: --hosts"),
         ("slurn --hosts 2", "invalid choice: 'slurn'"),
-        ("slurm --hosts 0", "--hosts 0"),
-        ("slurm --hosts 2 --chips 8 mesh.fsdp=8", "is not made up of 16 chips: set mesh.fsdp=16"),
-        ("slurm --hosts 2 mesh.processes=3", "mesh.processes=3: 2 hosts start 2: leave it out"),
+        (f"slurm --hosts 0 {CONFIG}", "--hosts 0"),
+        (
+            "slurm --hosts 2 --chips 8 mesh.fsdp=8 model.checkpoint=m data.dir=d",
+            "is not made up of 16 chips: set mesh.fsdp=16",
+        ),
+        (
+            "slurm --hosts 2 mesh.processes=3 model.checkpoint=m data.dir=d",
+            "mesh.processes=3: 2 hosts start 2: leave it out",
+        ),
         ("slurm --hosts 2 --config none.yaml", "none.yaml: No such file"),
         ("slurm --hosts 2 grpo.step=3", "the nearest is grpo.steps"),
-        ("slurm --hosts 2 --name 'a b'", "--name 'a b': small letters"),
-        ("slurm --hosts 2 --folder here", "--folder here: a whole path"),
-        ("slurm --hosts 2 --partition 'a\nb'", "--partition 'a\\nb': one line"),
-        ("jobset --hosts 2 --tasks 2", "--tasks 2: jobset starts a process a host"),
-        ("tpu-vm --hosts 2 --tasks 2", "--tasks 2: tpu-vm starts a process a host"),
-        ("jobset --hosts 2", "--image is missing"),
-        ("jobset --hosts 2 --image i", "--claim is missing"),
-        ("tpu-vm --hosts 2", "--accelerator and --zone are missing"),
+        (f"slurm --hosts 2 --name 'a b' {CONFIG}", "--name 'a b': small letters"),
+        (f"slurm --hosts 2 --folder here {CONFIG}", "--folder here: a whole path"),
+        (f"slurm --hosts 2 --partition 'a\nb' {CONFIG}", "--partition 'a\\nb': one line"),
+        (f"jobset --hosts 2 --tasks 2 {CONFIG}", "--tasks 2: jobset starts a process a host"),
+        (f"tpu-vm --hosts 2 --tasks 2 {CONFIG}", "--tasks 2: tpu-vm starts a process a host"),
+        (f"jobset --hosts 2 {CONFIG}", "--image is missing"),
+        (f"jobset --hosts 2 --image i {CONFIG}", "--claim is missing"),
+        (f"tpu-vm --hosts 2 {CONFIG}", "--accelerator and --zone are missing"),
     ],
 )
 def test_what_no_run_could_be_started_with_is_one_line(
@@ -284,7 +293,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 def settings(data: Path, run: Path, cache: Path) -> list[str]:
     return [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
+        f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
         "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=0", "grpo.steps=6", "grpo.prompts=2", "grpo.num_generations=2",
         "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.pad_to_max=true",

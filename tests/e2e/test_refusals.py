@@ -125,7 +125,10 @@ def test_a_broken_weight_is_one_line_where_questions_are_read_before(
     else:
         words += [
             "model.checkpoint=nan",
-            "data.source=folder",
+            "data.prompt=compact",
+            "model.compute_dtype=same",
+            "grpo.optim.lr=1e-4",
+            "sft.optim.lr=1e-3",
             f"data.dir={small_data}",
             "run.dir=trained",
             "sft.steps=1",

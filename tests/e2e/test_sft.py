@@ -20,6 +20,8 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import load_checkpoint
 from jaxrl_sql.training.session import open_session
 
+SMALL = Path(__file__).parents[1] / "small.yaml"
+
 Start = Callable[..., list[str]]
 Rewind = Callable[[Path, int], None]
 Stopped = Callable[[Path, Path, int], Path]
@@ -168,7 +170,7 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     ]  # fmt: skip
     assert main(command) == 0
     assert "sft: skipped 1 (a trace of no question that is taught), such as ?" in capsys.readouterr().out
-    config = load_config(TrainConfig, None, command)
+    config = load_config(TrainConfig, SMALL, command)
     with open_session(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
         dataset = s.sft_dataset
         assert len(s.train.examples) == 12

@@ -54,7 +54,9 @@ IN_CI = {"two stages of dialogues", "a step ahead"}
 
 def arguments(data: Path, run: Path, variant: str) -> list[str]:
     return [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
+        f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
         "data.prompt=tagged", "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
         "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "grpo.entropy_bonus=0.05", f"grpo.steps={STEPS}",
         "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",

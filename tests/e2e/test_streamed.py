@@ -21,7 +21,8 @@ def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: py
     model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
     save_checkpoint(tmp_path / "start", model, init_params(model, jax.random.key(0)), tokenizer)
     arguments = [
-        "data.source=folder", f"data.dir={data}", "data.evals=[dev]", "data.max_prompt_tokens=320",
+        "data.prompt=compact", "model.compute_dtype=same", "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
+        f"data.dir={data}", "data.evals=[dev]", "data.max_prompt_tokens=320",
         "data.drop_empty_gold=false", f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=8",
         "rollout.max_num_seqs=4", "grpo.steps=2", "grpo.prompts=2", "grpo.num_generations=2",
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=8",

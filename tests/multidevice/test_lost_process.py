@@ -77,7 +77,8 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     data = tmp_path_factory.mktemp("data")
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     return [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer", "data.evals=[dev]",
+        "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev]",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
         "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=3", "sft.databases=2", "sft.questions=2", "sft.log_every=1",
         "grpo.steps=4", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",

@@ -52,7 +52,8 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     arguments = [
-        "data.source=folder", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
+        "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=1", "sft.databases=4",
         "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",

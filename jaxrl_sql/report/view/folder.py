@@ -6,11 +6,12 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_sql.config import ExecutorConfig, TrainConfig, load_config
+from jaxrl_sql.config import DataConfig, ExecutorConfig, RootConfig, load_config
 from jaxrl_sql.report.facts import Evaluations, what_was_evaluated
 from jaxrl_sql.report.folder import AnswersFolder, Row, row_of, used_tokens
 from jaxrl_sql.report.groups import (
@@ -78,6 +79,14 @@ def open_view(
         yield View(sources, out or sources[0].folder / "view", judge, report)
 
 
+@dataclass(frozen=True)
+class JudgedRun(RootConfig):
+    """The settings of a run that its answers are judged by."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+
+
 def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
     """Return the limits of the first run's executor, and the hidden columns of all.
 
@@ -86,7 +95,7 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
     configs = {}
     for number, run in enumerate(runs):
         with suppress(InputError):
-            configs[number] = load_config(TrainConfig, run.folder / CONFIG)
+            configs[number] = load_config(JudgedRun, run.folder / CONFIG)
     limits = configs[0].executor if 0 in configs else ExecutorConfig()
     return limits, [name for config in configs.values() for name in config.data.hide]
 

@@ -22,7 +22,7 @@ from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
-PLAIN = GrpoConfig(tis_clip_max=0.0)
+PLAIN = GrpoConfig(tis_clip_max=0.0, group_std_ddof=0)
 PPO = dataclasses.replace(PLAIN, algorithm="ppo")
 SGD = optax.sgd(0.5)
 
@@ -238,7 +238,7 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_accumulation_changes_no_option(changes: dict[str, Any], parts: int) -> None:
     """Parts hold very unequal numbers of tokens and of truncated answers; statistics are the whole batch's."""
-    cfg = dataclasses.replace(GrpoConfig(), **changes)
+    cfg = dataclasses.replace(GrpoConfig(group_std_ddof=0), **changes)
     start = make_theta(1) | ({"value": np.linspace(0.0, 0.5, T, dtype=np.float32)} if cfg.algorithm == "ppo" else {})
     batch = make_batch(truncated=jnp.zeros((B, G), bool).at[0].set(True).at[2, 1].set(True))
     whole, expected = learn(cfg, batch, start, make_theta(2))

@@ -22,6 +22,8 @@ from jaxrl_sql.inference.process import prepare_process
 from jaxrl_sql.planning import gpus
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 
 def test_a_folder_that_cannot_be_made_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
@@ -71,7 +73,7 @@ def test_a_process_that_is_given_nothing_says_how_to_begin(command: list[str], t
 
 def test_a_supervised_phase_of_no_steps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"sft\.steps=0 and sft\.epochs=0 teach nothing"):
-        alone(load_config(TrainConfig, None, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
+        alone(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}/run", f"data.dir={tmp_path}/data"]))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,7 +13,8 @@ import pytest
 from jaxrl_sql.__main__ import commands, main
 
 TAUGHT = "data.source=folder data.dir=@/data data.train=train"
-DATA = f"{TAUGHT} data.evals=[dev] run.dir=@/new run.display=none"
+MODEL = "model.checkpoint=configs/quickstart_start"
+DATA = f"{TAUGHT} {MODEL} data.evals=[dev] run.dir=@/new run.display=none"
 ASKED = "--endpoint http://127.0.0.1:9/v1 data.source=folder data.train=train data.dir"
 CHOSEN = "--config configs/verbal.yaml verbal.out=@/new run.display=none"
 
@@ -65,7 +66,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--config @/none.yaml", "No such file or directory"),
         ("sft.stpes=3", "unknown key sft.stpes; the nearest is sft.steps"),
         ("sft.steps=x", "sft.steps must be a whole number"),
-        ("sft.steps=0", "teach nothing: set one of them"),
+        (f"{DATA} sft.steps=0", "teach nothing: set one of them"),
         ("sft.loss_on=words", "sft.loss_on='words' is none of answer, text"),
         (f"sft.steps=2 {DATA} data.dir=@/none", "no such folder"),
         (f"sft.steps=2 {DATA} data.train=broken", "questions.jsonl:2: not JSON"),
@@ -80,11 +81,11 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("--topology", "argument --topology: expected one argument"),
         ("--topolgy cpu", "required: --topology"),
         ("--topology cpu --mseh 1x1x1", "the nearest is --mesh"),
-        ("--topology v5q:4x4", "--topology v5q:4x4: unknown; there are v5e:2x2"),
-        ("--topology cpu --mesh 2", "expected DATAxFSDPxTENSOR, such as 1x1x1"),
-        ("--topology cpu --mesh 3x3x3 --compile none", "does not multiply to the 1 chips"),
-        ("--topology cpu --compile everything", "'everything' is none of all, none, update"),
-        ("--topology cpu --answer-tokens @/none", "no MEAN, no MEAN:MAX, and no file of numbers"),
+        (f"--topology v5q:4x4 {MODEL}", "--topology v5q:4x4: unknown; there are v5e:2x2"),
+        (f"--topology cpu --mesh 2 {MODEL}", "expected DATAxFSDPxTENSOR, such as 1x1x1"),
+        (f"--topology cpu --mesh 3x3x3 --compile none {MODEL}", "does not multiply to the 1 chips"),
+        (f"--topology cpu --compile everything {MODEL}", "'everything' is none of all, none, update"),
+        (f"--topology cpu --answer-tokens @/none {MODEL}", "no MEAN, no MEAN:MAX, and no file of numbers"),
         ("--topology cpu --config @/none.yaml", "@/none.yaml: No such file or directory"),
         ("--topology cpu grpo.stpes=3", "the nearest is grpo.steps"),
         ("--topology cpu model.checkpoint=@/folder --compile none", "@/folder: no config.json"),
@@ -94,13 +95,13 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("slurm", "required: --hosts"),
         ("slurn --hosts 2", "invalid choice: 'slurn'"),
         ("slurm --hosts two", "invalid int value: 'two'"),
-        ("slurm --hosts 0", "--hosts 0"),
+        (f"slurm --hosts 0 {MODEL} data.dir=d", "--hosts 0"),
         ("slurm --hosts 2 --config @/none.yaml", "@/none.yaml: No such file or directory"),
         ("slurm --hosts 2 grpo.step=3", "the nearest is grpo.steps"),
         ("slurm --hosts 2 --partiton long", "the nearest is --partition"),
-        ("slurm --hosts 2 --chips 8 mesh.fsdp=8", "is not made up of 16 chips: set mesh.fsdp=16"),
-        ("jobset --hosts 2", "--image is missing"),
-        ("tpu-vm --hosts 2", "--accelerator and --zone are missing"),
+        (f"slurm --hosts 2 --chips 8 mesh.fsdp=8 {MODEL} data.dir=d", "is not made up of 16 chips: set mesh.fsdp=16"),
+        (f"jobset --hosts 2 {MODEL} data.dir=d", "--image is missing"),
+        (f"tpu-vm --hosts 2 {MODEL} data.dir=d", "--accelerator and --zone are missing"),
     ],
     "view": [
         ("", "required: RUN"),

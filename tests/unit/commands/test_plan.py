@@ -88,12 +88,14 @@ def test_without_libtpu_a_tpu_is_told_how_to_get_it(
 ) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "libtpu" else find(name))
-    assert plan.main(["--topology", "v5e:2x2", "grpo.prompts=16"]) == 2
+    assert plan.main(["--topology", "v5e:2x2", "grpo.prompts=16", "model.checkpoint=configs/quickstart_start"]) == 2
     assert "pip install 'jaxrl_sql[tpu-plan]'" in capsys.readouterr().err
 
 
 def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> None:
     small = [
+        "--config",
+        "tests/small.yaml",
         "model.d_model=32",
         "model.n_layers=2",
         "grpo.prompts=2",
@@ -111,6 +113,7 @@ def test_this_machine_is_a_topology_too(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_small_run_compiles_for_four_chips(tmp_path: Path) -> None:
     """All programs of a step; the update's attention is splash, which the compiler takes apart no further."""
     small = [
+        "--config", "tests/small.yaml",
         "model.dtype=bfloat16", "model.n_layers=1", "model.attention=splash", "grpo.prompts=4",
         "grpo.num_generations=2",
         "rollout.max_num_seqs=8", "sampling.max_new_tokens=32", "data.max_prompt_tokens=64",

@@ -44,8 +44,8 @@ WITHOUT_SETTINGS = {
 # Arguments that cannot be used, and a part of the error.
 REFUSALS = {
     "train": ("", "nothing is asked for"),
-    "sft": ("data.dir=d", "sft.steps=0 and sft.epochs=0 teach nothing"),
-    "plan": ("--topology h100:8 --compile updates", "--compile updates: 'updates'"),
+    "sft": ("data.dir=d model.checkpoint=m", "sft.steps=0 and sft.epochs=0 teach nothing"),
+    "plan": ("--topology h100:8 --compile updates model.checkpoint=m", "--compile updates: 'updates'"),
     "launch": ("slurm --hosts 0 --config configs/quickstart.yaml", "--hosts 0"),
     "evaluate": ("--predictions f", "--data is missing"),
     "evaluate --as artic": ("--data d --predictions f", "the nearest is arctic"),

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.fields import (
     Above,
     Among,
@@ -24,6 +23,7 @@ from jaxrl_sql.config.fields import (
     ZeroOr,
     sections_of,
 )
+from jaxrl_sql.config.roots import ROOTS
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
@@ -50,8 +50,9 @@ def without_help(config: Any) -> list[str]:
     ]
 
 
-def test_every_field_has_a_help_text() -> None:
-    assert without_help(TrainConfig()) == []
+@pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.__name__)
+def test_every_field_has_a_help_text(root: type[Any]) -> None:
+    assert without_help(root()) == []
 
 
 def test_a_field_without_help_is_found() -> None:
@@ -59,11 +60,13 @@ def test_a_field_without_help_is_found() -> None:
 
 
 def test_help_names_only_keys_that_exist() -> None:
-    known = {field.key for field in fields_of(TrainConfig())} | {section.name for section in sections_of(TrainConfig())}
+    sections = [section for root in ROOTS for section in sections_of(root())]
+    known = {field.key for section in sections for field in section.fields} | {section.name for section in sections}
     tops = {key.partition(".")[0] for key in known if "." in key}
     mentioned = {
         (field.key, name)
-        for field in fields_of(TrainConfig())
+        for section in sections
+        for field in section.fields
         for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", field.help)
         if name.partition(".")[0] in tops
     }
@@ -72,7 +75,7 @@ def test_help_names_only_keys_that_exist() -> None:
 
 
 def test_synonyms_are_keys() -> None:
-    synonyms = [field.synonyms for field in fields_of(TrainConfig()) if field.synonyms]
+    synonyms = [field.synonyms for root in ROOTS for field in fields_of(root()) if field.synonyms]
     assert len(synonyms) > 50
     for synonym in synonyms:
         assert synonym.trl or synonym.verl

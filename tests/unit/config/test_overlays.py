@@ -51,7 +51,7 @@ OF_MACHINES = {
     "validation.max_num_seqs", "grpo.gradient_accumulation_steps", "sft.gradient_accumulation_steps",
     "rollout.mesh", "rollout.attention", "grpo.packing",
 }  # fmt: skip
-ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens"}
+ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens", "sft.optim.lr"}
 ALSO = {
     "gpu_80gb": ADAPTERS,
     "gpu_24gb": ADAPTERS | {"model.checkpoint", "data.thinking", "sampling.max_new_tokens"},

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
@@ -34,18 +34,63 @@ class Changes(NamedTuple):
     """Changes since the table was written; keys have the table's names.
 
     `intended`: (pattern of entries, key) to the new value and the reason. An item that changes no entry is a fault.
+    `unread`: a pattern of keys to what says, of an entry's values, that nothing reads them there, and the reason.
     `renamed`: the table's name of a key to its name today. `removed`: a key that is gone to the reason.
     """
 
     intended: Mapping[tuple[str, str], tuple[Any, str]] = {}
+    unread: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {}
     renamed: Mapping[str, str] = {}
     removed: Mapping[str, str] = {}
 
 
-_FOLLOWS = "the folder of generated data follows from data.seed; nothing reads it here"
+_DEFAULT = "the default is that of the field; no file of a published system or a small run keeps it"
+_SUPERVISED = "`jaxrl-sql sft` runs it, which has no GRPO"
+_EVALUATED = "scripts/gemma_spider.sh gives evaluations their own limit"
 INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
-    ("configs/evaluate.yaml*", "data.dir"): ("data-cache/synth-0", _FOLLOWS),
-    ("configs/as/*", "data.dir"): ("data-cache/synth-0", _FOLLOWS),
+    ("*", "model.compute_dtype"): ("bfloat16", "where weights are bfloat16 this is the same type"),
+    ("configs/own_database.yaml", "model.checkpoint"): ("runs/spider/model", "the page's own start; it was required"),
+    ("configs/distill.yaml", "executor.vm_steps"): (300_000_000, _DEFAULT),
+    ("configs/evaluate.yaml", "executor.vm_steps"): (300_000_000, "a model's defaults are over it: see with --model"),
+    ("configs/gemma_spider.yaml + --model", "executor.vm_steps"): (20_000_000, _EVALUATED),
+    ("configs/gpu_spider*.yaml + --model", "executor.vm_steps"): (20_000_000, _EVALUATED),
+    ("configs/*_sft*.yaml", "sampling.max_new_tokens"): (1024, _SUPERVISED),
+    ("configs/*_sft*.yaml", "grpo.group_std_ddof"): (1, _SUPERVISED),
+    ("configs/*_sft*.yaml", "grpo.optim.lr"): (1e-6, _SUPERVISED),
+    ("configs/*_sft*.yaml", "grpo.optim.beta2"): (0.999, _SUPERVISED),
+    ("configs/tiny.yaml", "grpo.group_std_ddof"): (1, "a base alone: the recipes that it makes small name theirs"),
+    ("configs/verbal.yaml", "data.max_prompt_tokens"): (2048, "prompts of any length are asked"),
+    ("configs/verbal.yaml", "model.init"): ("", "no model is made from scratch"),
+}
+
+
+def _reads_no_questions(values: Mapping[str, Any]) -> bool:
+    """Return whether an entry is of a command that reads the questions of `evaluate.data`, or those of training."""
+    return "evaluate.data" in values or "grpo.steps" not in values
+
+
+def _has_no_sft(values: Mapping[str, Any]) -> bool:
+    return not (values.get("sft.steps") or values.get("sft.epochs"))
+
+
+def _has_no_grpo(values: Mapping[str, Any]) -> bool:
+    return not values.get("grpo.steps")
+
+
+UNREAD: dict[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
+    "sft.*": (_has_no_sft, "there is no supervised phase"),
+    "grpo.optim.*": (_has_no_grpo, "there are no GRPO steps"),
+    "grpo.group_std_ddof": (
+        lambda values: _has_no_grpo(values) or values["grpo.advantage"] != "group",
+        "the advantage is not divided by the group's deviation",
+    ),
+    "sampling.max_new_tokens": (_has_no_grpo, "there are no GRPO steps"),
+    "model.init": (lambda values: bool(values["model.checkpoint"]), "the model has a checkpoint"),
+    "data.source": (lambda values: "evaluate.data" in values, "the questions are those of evaluate.data"),
+    "data.dir": (lambda values: "evaluate.data" in values, "the questions are those of evaluate.data"),
+    "data.evals": (_reads_no_questions, "no splits are evaluated"),
+    "data.prompt": (lambda values: "distill.base_url" in values, "an endpoint gets chats"),
+    "data.max_prompt_tokens": (lambda values: "model.dtype" not in values, "there is no tokenizer"),
 }
 _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "turns", "max_total_tokens",
@@ -66,7 +111,7 @@ RENAMED: dict[str, str] = {
     "validation.turns": "validation.sampling.turns",
 }
 REMOVED: dict[str, str] = {}
-CHANGES = Changes(INTENDED, RENAMED, REMOVED)
+CHANGES = Changes(INTENDED, UNREAD, RENAMED, REMOVED)
 
 Resolved = Mapping[Any, Mapping[str, Any]]
 
@@ -104,6 +149,8 @@ def changed_values(resolved: Resolved, table: Mapping[str, Any], changes: Change
         known = table_values(part, entry, by_table)
         for old_key, (key, value) in by_table.items():
             if old_key not in known or repr(value) == repr(known[old_key]):
+                continue
+            if any(fnmatchcase(key, keys) and is_unread(values) for keys, (is_unread, _) in changes.unread.items()):
                 continue
             reasons = {
                 (pattern, intended_key)

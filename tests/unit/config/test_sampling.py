@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jaxrl_sql.config import EvaluateConfig, SamplingConfig, TrainConfig, ValidationConfig, load_config
 from jaxrl_sql.inference.policy_client import sampling_by
 from jaxrl_sql.rollout import SamplingParams
+
+SMALL = Path(__file__).parents[2] / "small.yaml"
 
 DIALOGUES = SamplingConfig(temperature=0.7, top_k=5, stop=["END"], max_new_tokens=50, turns=4, max_total_tokens=700)
 
@@ -27,13 +31,16 @@ def test_three_sections_have_one_type_and_their_own_defaults() -> None:
             ["turns=1", "temperature=0.3", "top_p=0.9", "min_p=0.1", "repetition_penalty=1.1", "max_new_tokens=20"],
             SamplingConfig(0.3, 0, 0.9, 0.1, 1.1, ["END"], 20, 1, 700),
         ),
-        (["stop=[;]", "max_total_tokens=300"], SamplingConfig(0.0, stop=[";"], turns=4, max_total_tokens=300)),
+        (
+            ["stop=[;]", "max_total_tokens=300"],
+            SamplingConfig(0.0, stop=[";"], max_new_tokens=96, turns=4, max_total_tokens=300),
+        ),
     ],
     ids=["defaults", "own numbers", "own ends"],
 )
 def test_validation_takes_turns_ends_and_the_total_of_training(overrides: list[str], expected: SamplingConfig) -> None:
     validation = load_config(
-        TrainConfig, None, [f"validation.sampling.{override}" for override in overrides]
+        TrainConfig, SMALL, [f"validation.sampling.{override}" for override in overrides]
     ).validation
     assert validation.sampling_in(DIALOGUES) == expected
 
@@ -41,5 +48,5 @@ def test_validation_takes_turns_ends_and_the_total_of_training(overrides: list[s
 def test_the_default_of_validation_is_greedy_in_one_turn_without_a_bound_on_all_turns() -> None:
     greedy = ValidationConfig().sampling_in(SamplingConfig(max_total_tokens=700))
     assert sampling_by(greedy, n=1, seed=0, stop=("END",)) == SamplingParams(
-        temperature=0.0, max_new_tokens=96, stop=("END",)
+        temperature=0.0, max_new_tokens=1024, stop=("END",)
     )

@@ -86,7 +86,7 @@ def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> 
     for name, ends in (("config.json", range(0, size, 2)), ("generation_config.json", range(1, size, 2))):
         fields = json.loads((model / name).read_text()) if (model / name).is_file() else {}
         (model / name).write_text(json.dumps({**fields, "eos_token_id": [*ends]}))
-    config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}"])
+    config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}", "data.prompt=compact"])
     with (
         make_executor(config.executor) as executor,
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 12) as client,

@@ -47,6 +47,7 @@ ROOTS: dict[str, type[RootConfig]] = {
 }
 HERE = [f"model.checkpoint={MODEL}"]
 THERE = ["verbal.base_url=http://localhost/v1", "verbal.model=m"]
+SMALL = Path(__file__).parents[2] / "small.yaml"
 CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
 ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
 LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
@@ -61,7 +62,7 @@ FREE = ["executor.threads=1", "executor.isolation=thread", "data.retrieval.place
 
 @cache
 def settings_of(command: str, *changes: str) -> dict[str, Any]:
-    config = load_config(ROOTS[command], None, [*ANSWERING[command], *changes])
+    config = load_config(ROOTS[command], SMALL, [*ANSWERING[command], *changes])
     match config:
         case FilterConfig():
             return filtering.rate_settings(policy_spec(config), config.filter.samples, config.sampling, config.executor)

@@ -86,15 +86,15 @@ def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept:
     ("words", "stops"),
     [
         (["data.prompt=compact"], (STATEMENT_END,)),
-        (["data.prompt=compact", "sampling.stop=[x]"], ("x",)),
-        (["data.prompt=tagged", "recipe=skyrl_sql", "sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
+        (["data.prompt=compact", "evaluate.sampling.stop=[x]"], ("x",)),
+        (["data.prompt=tagged", "recipe=skyrl_sql", "evaluate.sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
     ],
 )
 def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
     config = load_config(EvaluateConfig, None, [f"model.checkpoint={START}", *words])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
-    assert client.stops(config.sampling.stop) == stops
+    assert client.stops(config.evaluate.sampling.stop) == stops
 
 
 @pytest.mark.parametrize(

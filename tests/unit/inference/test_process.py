@@ -32,7 +32,7 @@ def test_calls_from_python_without_jax_name_the_packages(tmp_path: Path) -> None
         "model = jx.Model(start)\n"
         "config = model.config\n"
         "for call in (\n"
-        "    lambda: jx.train(None, {'run.dir': 'nowhere'}),\n"
+        "    lambda: jx.train(None, {'run.dir': 'nowhere', 'model.checkpoint': start, 'data.dir': '.'}),\n"
         "    lambda: model.ask(shop, 'How many items?'),\n"
         "    lambda: Asker(policy_spec(config), config.evaluate, config.executor).answer([example]),\n"
         "    lambda: jx.evaluate([example], model=start),\n"

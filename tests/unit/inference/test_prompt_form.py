@@ -13,6 +13,8 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.inference.prompt_form import prepared
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 START = Path(__file__).parents[3] / "configs" / "quickstart_start"
 """A model whose tokenizer has a chat template."""
 
@@ -29,7 +31,7 @@ def base_model(tmp_path: Path) -> Path:
 
 
 def prompt_of(*overrides: str) -> str:
-    return prepared(load_config(TrainConfig, None, overrides)).data.prompt
+    return prepared(load_config(TrainConfig, SMALL, overrides)).data.prompt
 
 
 def test_a_model_with_a_chat_template_gets_chats() -> None:

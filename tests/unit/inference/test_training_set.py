@@ -33,6 +33,8 @@ from jaxrl_sql.text2sql.benchmarks import benchmark_of, load_benchmark
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = CONFIGS / "quickstart_start"
 
@@ -43,6 +45,7 @@ def data(tmp_path: Path) -> DataConfig:
     questions = [{"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": "SELECT x FROM t"} for i in range(12)]
     (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
     return DataConfig(
+        prompt="compact",
         source="folder",
         dir=str(tmp_path),
         evals=["train"],
@@ -140,10 +143,10 @@ def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_p
             judged = load_config(EvaluateConfig, None, [f"evaluate.data=[{tmp_path / 'train'}]", *more])
             open_sets(judged.evaluate, judged.recipe, judged.executor, judged.data.hide, [])
         elif of == "filter":
-            chosen = load_config(FilterConfig, None, [*overrides, f"filter.out={tmp_path / 'out'}", *more])
+            chosen = load_config(FilterConfig, SMALL, [*overrides, f"filter.out={tmp_path / 'out'}", *more])
             filter_data(policy_spec(chosen), chosen.filter, chosen.sampling, chosen.executor)
         else:
-            config = load_config(TrainConfig, None, [*overrides, *more])
+            config = load_config(TrainConfig, SMALL, [*overrides, *more])
             with make_executor(ExecutorConfig(threads=1)) as executor:
                 load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))[0][0]
 

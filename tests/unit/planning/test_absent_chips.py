@@ -22,6 +22,8 @@ from jaxrl_sql.planning.chips import CHIPS, QUIET
 from jaxrl_sql.planning.hlo import collectives
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 NEEDS_PLUGIN = pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is None, reason="no plugin: the extra gpu-plan"
 )
@@ -201,7 +203,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     sizes = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 rollout.max_num_seqs=8 sampling.top_p=0.9"
     devices = find_topology(TOPOLOGY[chip]).devices()
     assert devices is not None
-    config = load_config(TrainConfig, None, ["model.dtype=bfloat16", *sizes.split(), *overrides])
+    config = load_config(TrainConfig, SMALL, ["model.dtype=bfloat16", *sizes.split(), *overrides])
     sections = config.workload(60)
     if case == "update":
         model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 import pytest
@@ -27,6 +28,8 @@ from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.types import InputError, Prompt
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
 
 
@@ -43,7 +46,7 @@ class Letters:
 
 
 def config(*overrides: str) -> TrainConfig:
-    return load_config(TrainConfig, None, overrides)
+    return load_config(TrainConfig, SMALL, overrides)
 
 
 def find_workload(cfg: TrainConfig, longest: int, ways: int) -> Workload:

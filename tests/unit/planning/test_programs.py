@@ -5,6 +5,7 @@ What the compiler reports of their arguments is what the formulas say.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,9 +21,11 @@ from jaxrl_sql.planning.memory import PlannedModel, estimate
 from jaxrl_sql.planning.programs import Setting, abstract_state, lower_decode, lower_prefill, programs
 from jaxrl_sql.planning.workload import Workload, find_workload
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 # Large enough that what is not told apart (lengths, tables, keys) is little beside weights and pages.
 MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, 1e4, 1e-6, True, True, False, 1024)
-SMALL = (
+SHAPE = (
     "grpo.prompts=2", "grpo.num_generations=2", "rollout.max_num_seqs=4", "sampling.max_new_tokens=32",
     "validation.max_num_seqs=2",
     "validation.sampling.max_new_tokens=32",
@@ -30,7 +33,7 @@ SMALL = (
 
 
 def setting(*overrides: str) -> tuple[Setting, Workload]:
-    config: TrainConfig = load_config(TrainConfig, None, [*SMALL, *overrides])
+    config: TrainConfig = load_config(TrainConfig, SMALL, [*SHAPE, *overrides])
     sections = config.workload(60)
     model, mesh = PlannedModel(config.model, MODEL), make_mesh(1, 1, 1)
     return Setting(sections, model, mesh), find_workload(config.model, sections, 1)

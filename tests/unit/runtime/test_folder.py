@@ -16,6 +16,8 @@ from jaxrl_sql.runtime import folder as folders
 from jaxrl_sql.runtime.folder import BLOCKS, found_numbers, note_saved, places_of_begin, refuse_edited
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 SECOND = ("second_stage.steps=2", "validation.every=2", "run.keep_best=1")
 FIXED = "grpo.optim.schedule=linear"
 
@@ -54,10 +56,10 @@ def open_folder(config: TrainConfig, is_first: bool) -> None:
 def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(
     began: tuple[str, ...], now: str, is_free: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, None, [f"run.dir={tmp_path}", *began])))
+    (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", *began])))
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    config = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "run.resume=true", *began, now])
+    config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true", *began, now])
     if is_free:
         open_folder(config, is_first=False)
     else:
@@ -73,7 +75,7 @@ FOUND = {"mesh": "training", "prompt_blocks": 56, "completion_blocks": 24, "pref
 def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tuple[str, ...], tmp_path: Path) -> None:
     command = [f"run.dir={tmp_path}", "run.resume=true"]
     command += [f"rollout.{name}={GIVEN[name]}" for name in names if name]
-    began = load_config(TrainConfig, None, command)
+    began = load_config(TrainConfig, SMALL, command)
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
     blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
@@ -92,17 +94,17 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
 
 def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
-        to_yaml(changed(load_config(TrainConfig, None), {f"rollout.{name}": value for name, value in FOUND.items()}))
+        to_yaml(changed(load_config(TrainConfig, SMALL), {f"rollout.{name}": value for name, value in FOUND.items()}))
     )
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    again = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "run.resume=true", "rollout.memory=0.2"])
+    again = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true", "rollout.memory=0.2"])
     with pytest.raises(InputError, match=r"did not begin with rollout\.memory \(0\.4 then, 0\.2 now\); a run"):
         open_folder(with_found_numbers(again), is_first=False)
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "an unfinished save of a later step"])
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_path: Path) -> None:
-    config = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "run.resume=true"])
+    config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     note_saved(tmp_path, 7)
     checkpoints = tmp_path / "checkpoints"
@@ -119,7 +121,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_pat
 
 
 def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp_path: Path) -> None:
-    config = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "run.resume=true"])
+    config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(InputError, match=r"the checkpoints of this run are gone: put them back to resume, name"):
@@ -130,7 +132,7 @@ def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp
     "when", ["before the first save", "before the first save has its name", "while it is saved again"]
 )
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_path: Path) -> None:
-    config = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "run.resume=true"])
+    config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     (tmp_path / "checkpoints").mkdir()
     if when == "before the first save":
@@ -150,7 +152,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_pat
 
 
 def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_path: Path) -> None:
-    config = load_config(TrainConfig, None, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
+    config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
     free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
     refuse_edited(tmp_path, saved, values_by_key(free))
@@ -160,9 +162,9 @@ def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_pat
 
 def test_a_run_keeps_its_date_and_where_it_read_until_that_is_compared(tmp_path: Path) -> None:
     began = ("data.prompt=chat", "data.date=2024-02-09", "model.checkpoint=here", "run.resume=true")
-    (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, None, [f"run.dir={tmp_path}", *began])))
+    (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", *began])))
     config = load_config(
-        TrainConfig, None, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"]
+        TrainConfig, SMALL, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"]
     )
     assert with_found_numbers(config).data.date == "2024-02-09"
     assert with_found_numbers(changed(config, {"run.resume": False})).data.date == ""

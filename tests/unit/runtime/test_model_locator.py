@@ -19,6 +19,8 @@ from jaxrl_sql.runtime.model_locator import (
 )
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -66,9 +68,9 @@ def test_what_is_no_model_is_told(run: Path) -> None:
 def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: Path) -> None:
     trained = find_asked(str(run))[1]
     assert trained is not None
-    same = load_config(TrainConfig, None, ["executor.vm_steps=9"], defaults_for(str(run)))
+    same = load_config(EvaluateConfig, None, ["executor.vm_steps=9"], defaults_for(str(run)))
     assert asked_otherwise(same.recipe, same.data, trained) == []
-    other = load_config(TrainConfig, None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
+    other = load_config(EvaluateConfig, None, ["data.schema=profile", "recipe=paverl"], defaults_for(str(run)))
     assert asked_otherwise(other.recipe, other.data, trained) == [
         "recipe=paverl (trained with skyrl_sql)", "data.schema=profile (trained with ddl)",
     ]  # fmt: skip
@@ -78,7 +80,7 @@ def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, t
     journal = tmp_path / "journal.jsonl"
 
     def date(*overrides: str) -> str:
-        config = load_config(TrainConfig, None, [f"model.checkpoint={run}", *overrides])
+        config = load_config(TrainConfig, SMALL, [f"model.checkpoint={run}", *overrides])
         return with_date(config.data, config.model.checkpoint, journal).date
 
     assert date("data.prompt=chat") == today()
@@ -97,7 +99,7 @@ def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Pa
     path = tmp_path / "c.yaml"
     path.write_text("recipe: paverl\nseed: 3\n")
     beneath = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}
-    config = load_config(TrainConfig, path, ["seed=4"], beneath, {"seed": 5})
+    config = load_config(EvaluateConfig, path, ["seed=4"], beneath, {"seed": 5})
     assert (config.recipe, config.seed, config.executor.vm_steps) == ("paverl", 5, 7)
     with pytest.raises(InputError, match=r"unknown key evaluate\.rulez"):
-        load_config(TrainConfig, None, (), None, {"evaluate": {"rulez": 1}})
+        load_config(TrainConfig, SMALL, (), None, {"evaluate": {"rulez": 1}})

@@ -17,6 +17,8 @@ from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("wandb", "trackio")}
 
 
@@ -39,7 +41,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path, name: str) -> None:
 
 def test_an_unknown_tracker_is_refused_in_one_line() -> None:
     with pytest.raises(InputError) as caught:
-        load_config(TrainConfig, None, ["run.trackers=[wandb, comet]"])
+        load_config(TrainConfig, SMALL, ["run.trackers=[wandb, comet]"])
     assert "run.trackers holds 'comet', which is none of tensorboard, wandb, trackio" in str(caught.value)
     assert "\n" not in str(caught.value)
 

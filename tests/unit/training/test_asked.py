@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.runtime.model_locator import defaults_for, find_asked, find_model, read_trained
 from jaxrl_sql.training.model_card import keep_asked
 from jaxrl_sql.types import InputError
+
+SMALL = Path(__file__).parents[2] / "small.yaml"
 
 TEMPLATE = "{% block user %}{{ schema }}\nAsked: {{ question }}{% endblock %}"
 
@@ -18,7 +20,7 @@ TEMPLATE = "{% block user %}{{ schema }}\nAsked: {{ question }}{% endblock %}"
 def trained(run: Path, *overrides: str) -> Path:
     """Write a run's configuration, and what its model says of it; return the model's folder."""
     (run / "model").mkdir(parents=True)
-    text = to_yaml(load_config(TrainConfig, None, [f"run.dir={run}", *overrides]))
+    text = to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={run}", *overrides]))
     (run / "config.yaml").write_text(text, encoding="utf-8")
     keep_asked(run / "model", read_trained(run / "config.yaml"))
     return run / "model"
@@ -81,8 +83,8 @@ def test_a_recipe_that_is_code_is_named_and_not_run(tmp_path: Path) -> None:
     model = trained(tmp_path / "run", f"recipe={tmp_path}/mine.py:MINE")
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
     with pytest.raises(InputError, match=r"recipe of its own.*recipe=mine\.py:MINE$"):
-        load_config(TrainConfig, None, (), defaults_for(str(copy)))
-    assert load_config(TrainConfig, None, ["recipe=arctic"], defaults_for(str(copy))).recipe == "arctic"
+        load_config(EvaluateConfig, None, (), defaults_for(str(copy)))
+    assert load_config(EvaluateConfig, None, ["recipe=arctic"], defaults_for(str(copy))).recipe == "arctic"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from jaxrl_sql.text2sql.rewards.score import Answer
 from jaxrl_sql.training.caller import CallerInputs
 from jaxrl_sql.types import Example, InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 
 @pytest.fixture
 def examples(tmp_path: Path) -> list[Example]:
@@ -34,7 +36,7 @@ def named(caller: CallerInputs, config: TrainConfig) -> TrainConfig:
 
 def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> None:
     caller = CallerInputs(examples=examples, evals={"held_out": examples[:1]})
-    data = named(caller, load_config(TrainConfig, None)).data
+    data = named(caller, load_config(TrainConfig, SMALL)).data
     assert (data.source, data.dir, data.train, data.evals) == ("folder", "memory", "examples", ["held_out"])
     passed = caller.questions()
     assert passed.train is not None
@@ -45,7 +47,7 @@ def test_passed_sets_are_named_in_the_configuration(examples: list[Example]) -> 
 
 
 def test_settings_and_names_that_do_not_go_with_passed_sets_are_refused(examples: list[Example]) -> None:
-    shots = load_config(TrainConfig, None, [{"data.shots": 2}])
+    shots = load_config(TrainConfig, SMALL, [{"data.shots": 2}])
     with pytest.raises(InputError, match=r"^examples: data\.shots=2 needs the training questions in a folder"):
         named(CallerInputs(examples=examples), shots)
     for name, caller in (
@@ -53,7 +55,7 @@ def test_settings_and_names_that_do_not_go_with_passed_sets_are_refused(examples
         ("train", CallerInputs(evals={"train": examples})),
     ):
         with pytest.raises(InputError, match=f"^evals: {name} is the name of the training set"):
-            named(caller, load_config(TrainConfig, None))
+            named(caller, load_config(TrainConfig, SMALL))
 
 
 def test_lists_that_cannot_be_used_are_refused(examples: list[Example], tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_lambda_is_known_by_its_code_wherever_it_is() -> None:
 
 
 def test_a_run_of_passed_examples_names_the_passed_sets_alone(examples: list[Example]) -> None:
-    folders = load_config(TrainConfig, None, [{"data.evals": ["dev"]}])
+    folders = load_config(TrainConfig, SMALL, [{"data.evals": ["dev"]}])
     assert named(CallerInputs(examples=examples), folders).data.evals == []
     assert named(CallerInputs(examples=examples, evals={}), folders).data.evals == []
     assert named(CallerInputs(evals={"held_out": examples}), folders).data.evals == ["held_out"]
@@ -127,7 +129,7 @@ def test_a_run_of_passed_examples_is_resumed_in_python_alone(
     examples: list[Example], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    began = named(CallerInputs(examples=examples), load_config(TrainConfig, None, [{"run.dir": "runs/mine"}]))
+    began = named(CallerInputs(examples=examples), load_config(TrainConfig, SMALL, [{"run.dir": "runs/mine"}]))
     call = r"resume with jx\.train\(…, \{'run\.resume': True\}, examples=…\)$"
     for caller in (CallerInputs(), CallerInputs(evals={"dev": examples})):
         with pytest.raises(InputError, match=f"^runs/mine: its questions were passed in Python: {call}"):

@@ -16,6 +16,8 @@ from jaxrl_sql.models import ModelConfig, init_adapters, init_params, load_check
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.training.build import export_model
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
 MODEL = ModelConfig("llama", 1038, 16, 1, 2, 1, 8, 16, 1e4, 1e-6, True, False, False, 64)
 
@@ -33,7 +35,7 @@ def dtypes(folder: Path) -> tuple[str, str, set[str]]:
 @pytest.mark.parametrize("has_adapters", [False, True])
 def test_a_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, compute: str, *, has_adapters: bool) -> None:
     config = load_config(
-        TrainConfig, None, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"]
+        TrainConfig, SMALL, [f"model.dtype={dtype}", f"model.compute_dtype={compute}", f"run.dir={tmp_path}"]
     )
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), init_params(MODEL, jax.random.key(0)))
     pairs = init_adapters(MODEL, 2, 4.0, ["q"], jax.random.key(1))

@@ -18,6 +18,8 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.inputs import file_inputs, question_input, refuse_other_inputs
 from jaxrl_sql.types import Example, InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 FILES = {
     "base/config.json": "{}", "base/tokenizer.json": "{}", "base/chat_template.jinja": "{{ messages }}",
     "base/README.md": "a note", "tokens/tokenizer.json": "{}", "own.jinja": "{{ question }}", "own.py": "RULES = 1",
@@ -49,7 +51,7 @@ def inputs_of(place: Path) -> dict[str, str]:
     files = {"tokenizer": "tokens", "template": "own.jinja", "retrieval.synonyms": "vectors", "include_ids": "ids.txt"}
     values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
     more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat"]
-    config = load_config(TrainConfig, None, [*more, "data.retrieval.top_k=1", *values])
+    config = load_config(TrainConfig, SMALL, [*more, "data.retrieval.top_k=1", *values])
     return file_inputs(config.recipe, config.data, config.model.checkpoint)
 
 

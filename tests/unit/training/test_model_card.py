@@ -10,12 +10,14 @@ import pytest
 from jaxrl_sql.config import TrainConfig, load_config, to_yaml
 from jaxrl_sql.training.model_card import write_card
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 
 def make_run(folder: Path, base: Path) -> Path:
     """Make a run's folder as far as a card looks at it; return where its model lies."""
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text("{}")
-    (folder / "config.yaml").write_text(f"model: {{checkpoint: '{base}'}}\nsft: {{steps: 3}}\n")
+    (folder / "config.yaml").write_text(f"model: {{checkpoint: '{base}'}}\ndata: {{dir: here}}\nsft: {{steps: 3}}\n")
     return folder / "model"
 
 
@@ -53,7 +55,7 @@ def test_epochs_and_a_second_stage_are_told(tmp_path: Path) -> None:
     make_run(tmp_path / "run", tmp_path / "gone")
     asked = ["sft.epochs=2", "grpo.steps=5", "second_stage.steps=7", "validation.every=1", "run.keep_best=1"]
     assert "| supervised steps | 3 |" in card_of(tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(TrainConfig, None, asked)))
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, asked)))
     text = card_of(tmp_path / "run")
     assert "| supervised steps | those of 2 epochs |" in text
     assert "| GRPO steps | 5, then 7 of a second stage |" in text

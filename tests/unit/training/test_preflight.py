@@ -24,6 +24,8 @@ from jaxrl_sql.planning.workload import Workload, find_workload, longest_answer
 from jaxrl_sql.training.preflight import check_budget, check_disk
 from jaxrl_sql.types import InputError
 
+SMALL = Path(__file__).parents[2] / "small.yaml"
+
 MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
 
 
@@ -33,7 +35,7 @@ def mesh() -> jax.sharding.Mesh:
 
 
 def config(*overrides: str) -> TrainConfig:
-    return load_config(TrainConfig, None, overrides)
+    return load_config(TrainConfig, SMALL, overrides)
 
 
 def workload(cfg: TrainConfig, longest: int = 100) -> Workload:

@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def data_of(folder: Path, shots: int = 2) -> DataConfig:
-    return DataConfig(source="folder", dir=str(folder), evals=["train"], tokenizer=str(MODEL), shots=shots)
+    return DataConfig(dir=str(folder), prompt="compact", evals=["train"], tokenizer=str(MODEL), shots=shots)
 
 
 def example(folder: Path, question: str, db_id: str = "zoo") -> Example:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.config import EvaluateConfig, TrainConfig, load_config, to_yaml
 from jaxrl_sql.runtime.folder import resumed_config
 from jaxrl_sql.runtime.model_locator import defaults_for
 from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import InputError
+
+SMALL = Path(__file__).parents[3] / "small.yaml"
 
 OWN = f"{Path(__file__).parents[4] / 'docs' / 'own_recipe.py'}:MINE"
 
@@ -19,7 +21,7 @@ OWN = f"{Path(__file__).parents[4] / 'docs' / 'own_recipe.py'}:MINE"
 def run(tmp_path: Path) -> Path:
     (tmp_path / "model").mkdir()
     (tmp_path / "config.yaml").write_text(
-        to_yaml(load_config(TrainConfig, None, [f"recipe={OWN}", f"run.dir={tmp_path}"]))
+        to_yaml(load_config(TrainConfig, SMALL, [f"recipe={OWN}", f"run.dir={tmp_path}"]))
     )
     return tmp_path
 
@@ -56,13 +58,13 @@ def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
 def test_a_model_is_not_asked_by_a_recipe_that_its_run_alone_names(run: Path) -> None:
     for given in (run, run / "model"):
         with pytest.raises(InputError, match=f"recipe of its own.*recipe={OWN}"):
-            load_config(TrainConfig, None, (), defaults_for(str(given)))
+            load_config(EvaluateConfig, None, (), defaults_for(str(given)))
     beneath = defaults_for(str(run))
-    assert load_config(TrainConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN
-    assert load_config(TrainConfig, None, (), beneath, {"recipe": OWN}).recipe == OWN
-    assert load_config(TrainConfig, None, ["recipe=paverl"], beneath).recipe == "paverl"
+    assert load_config(EvaluateConfig, None, [f"recipe={OWN}"], beneath).recipe == OWN
+    assert load_config(EvaluateConfig, None, (), beneath, {"recipe": OWN}).recipe == OWN
+    assert load_config(EvaluateConfig, None, ["recipe=paverl"], beneath).recipe == "paverl"
     (run / "asked.yaml").write_text(f"recipe: {OWN}\n")
-    assert load_config(TrainConfig, run / "asked.yaml", (), beneath).recipe == OWN
+    assert load_config(EvaluateConfig, run / "asked.yaml", (), beneath).recipe == OWN
 
 
 def test_a_run_goes_on_only_by_the_recipe_that_is_named_again(run: Path) -> None:

@@ -193,18 +193,18 @@ def test_every_command_shows_the_same(
     path: str, tmp_path: Path, made: Callable[[Example, DataConfig, Path], str]
 ) -> None:
     example = asked(path, "What are the capacities of all stadiums?")
-    shown = made(example, DataConfig(schema_budget=150), tmp_path)
+    shown = made(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
     schema, _, question = shown.partition("\n\n")
     assert len(schema) <= 150
     assert "stadium(stadium_id, location, capacity, average)" in schema
     assert question == "Q: What are the capacities of all stadiums?\nSQL:"
-    whole = made(example, DataConfig(), tmp_path / "whole")
+    whole = made(example, DataConfig(prompt="compact"), tmp_path / "whole")
     assert len(whole) > 3000
     assert "busy places" not in whole
 
 
 def test_an_endpoint_s_tokens_are_taken_for_three_characters(path: str) -> None:
-    data = DataConfig(schema="compact", schema_budget=50)
+    data = DataConfig(prompt="compact", schema="compact", schema_budget=50)
     style = RECIPES["sql_r1"].style_for(data)
     schema, _ = message_texts(asked(path, "What are the capacities of all stadiums?"), style)
     assert 100 < len(schema.strip()) <= 150

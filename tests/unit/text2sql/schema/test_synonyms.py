@@ -16,6 +16,8 @@ from jaxrl_sql.text2sql.recipes import RECIPES
 from jaxrl_sql.text2sql.schema.synonyms import find_alike, load_vectors
 from jaxrl_sql.types import Example, InputError
 
+SMALL = Path(__file__).parents[3] / "small.yaml"
+
 SCRIPT = """
 CREATE TABLE singer(id INTEGER PRIMARY KEY, name TEXT, country TEXT, isMale TEXT, song TEXT);
 INSERT INTO singer VALUES (1, 'Ann', 'France', 'T', 'France'), (2, 'Bo', 'Belgium', 'F', 'Sun of France'),
@@ -132,7 +134,9 @@ def test_a_prompt_shows_them(tmp_path: Path) -> None:
             assert not add_special_tokens
             return list(map(ord, text))
 
-    data = DataConfig(retrieval=RetrievalConfig(top_k=20, synonyms=make_vectors(tmp_path / "vectors")))
+    data = DataConfig(
+        prompt="compact", retrieval=RetrievalConfig(top_k=20, synonyms=make_vectors(tmp_path / "vectors"))
+    )
     style = RECIPES["sql_r1"].style_for(data)
     (prompt,) = make_prompts([asked(tmp_path, "French ones")], style, Characters(), 10_000).prompts
     assert "Values in the database: singer.country = 'France'; singer.song = 'France'\nQ: French ones" in prompt.text
@@ -142,4 +146,4 @@ def test_they_are_for_values_that_are_shown() -> None:
     with pytest.raises(
         InputError, match=r"data\.retrieval\.synonyms=vectors finds more of the values .* set data\.retrieval\.top_k"
     ):
-        load_config(TrainConfig, None, ["data.retrieval.synonyms=vectors"])
+        load_config(TrainConfig, SMALL, ["data.retrieval.synonyms=vectors"])

@@ -39,6 +39,10 @@ RecipeName = Annotated[
 ]
 
 
+_ADAPTER_RATES = {"sft.optim.lr": 2e-4, "grpo.optim.lr": 1e-5}
+"""The default learning rates of adapters, ten times those of whole weights."""
+
+
 @dataclass(frozen=True)
 class RootConfig:
     """The configuration of one or several commands, whose fields are the sections that they read."""
@@ -96,11 +100,10 @@ class TrainConfig(RootConfig):
 
     def derived(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
-        of_adapters = {f"{name}.optim.lr": 10 * getattr(self, name).optim.lr for name in ("sft", "grpo")}
         return {
             **super().derived(),
             "validation.sampling.max_new_tokens": self.sampling.max_new_tokens,
-            **(of_adapters if self.model.lora.rank else {}),
+            **(_ADAPTER_RATES if self.model.lora.rank else {}),
         }
 
     def faults(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ Told = pytest.CaptureFixture[str]
 # By command: what is given to it, and words of the answer; @ is a folder of good and bad files (`place`).
 MISTAKES: dict[str, list[tuple[str, str]]] = {
     "quickstart": [
-        ("--steps 3", "unrecognized arguments: --steps"),
+        ("--steps 3", "settings have no dashes: sft.steps=VALUE or grpo.steps=VALUE or second_stage.steps=VALUE"),
         ("--dry-rnu", "the nearest is --dry-run"),
         ("grpo.step=3", "unknown key grpo.step; the nearest is grpo.steps"),
         ("sft.steps=x", "sft.steps must be a whole number, not 'x'"),

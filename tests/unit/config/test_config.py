@@ -13,6 +13,7 @@ from jaxrl_sql.config import (
     DistillConfig,
     EvaluateConfig,
     FilterConfig,
+    PlanConfig,
     RootConfig,
     TrainConfig,
     changed,
@@ -45,6 +46,46 @@ def refusal(path: Path | None, *overrides: str, root: type[RootConfig] = TrainCo
 def test_no_file_gives_the_defaults() -> None:
     values = {"model.checkpoint": "m", "data.dir": "d"}
     assert load_config(TrainConfig, None, [values]) == changed(TrainConfig(), values)
+
+
+RUN = ("model.checkpoint=m", "data.dir=d")
+
+
+def test_a_run_without_settings_has_the_defaults_of_the_field() -> None:
+    config = load_config(TrainConfig, None, RUN)
+    assert (config.data.prompt, config.data.max_prompt_tokens, config.sampling.max_new_tokens) == ("auto", 2048, 1024)
+    assert (config.model.compute_dtype, config.grpo.optim.lr, config.grpo.optim.beta2) == ("bfloat16", 1e-6, 0.999)
+    assert (config.grpo.group_std_ddof, config.grpo.advantage, config.sft.steps) == (1, "group", 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "value"),
+    [
+        (["model.lora.rank=8"], "grpo.optim.lr", 1e-5),
+        (["model.lora.rank=8"], "sft.optim.lr", 2e-4),
+        (["model.lora.rank=8", "grpo.optim.lr=3e-6"], "grpo.optim.lr", 3e-6),
+        (["sampling.max_new_tokens=77"], "validation.sampling.max_new_tokens", 77),
+        (
+            ["sampling.max_new_tokens=77", "validation.sampling.max_new_tokens=5"],
+            "validation.sampling.max_new_tokens",
+            5,
+        ),
+        (["data.source=synth", "data.dir=", "data.seed=4"], "data.dir", "data-cache/synth-4"),
+    ],
+)
+def test_a_default_may_follow_from_another_value(
+    overrides: list[str], key: str, value: float | str, tmp_path: Path
+) -> None:
+    config = load_config(TrainConfig, None, [*RUN, *overrides])
+    assert dict(flatten(dataclasses.asdict(config)))[key] == value
+    assert load_config(TrainConfig, write(tmp_path, "c.yaml", to_yaml(config))) == config
+
+
+def test_a_model_and_a_folder_are_required() -> None:
+    for given, missing in ((RUN[0], "data.dir is empty"), (RUN[1], "model.checkpoint is empty")):
+        with pytest.raises(InputError, match=missing):
+            load_config(TrainConfig, None, [given])
+    assert load_config(PlanConfig, None, [RUN[0]]).model.checkpoint == "m"
 
 
 def test_file_wins_over_base_and_command_line_over_both(tmp_path: Path) -> None:

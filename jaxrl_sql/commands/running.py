@@ -124,7 +124,7 @@ def _config(root: type[Root], files: list[Path] | None, resume: str | None, over
         return load_config(root, files, overrides)
     if "=" in resume:  # `--resume key=value`: the folder was left out
         resume, overrides = "", [resume, *overrides]
-    folder = Path(resume or values_by_key(load_config(root, files, overrides))["run.dir"])
+    folder = Path(resume or values_by_key(load_config(root, files, overrides, is_checked=False))["run.dir"])
     if files is None:
         return resumed_config(root, folder, overrides)
     if resume and not (folder / CONFIG).is_file():

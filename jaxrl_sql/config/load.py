@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -48,6 +48,8 @@ def load_config(
     beneath: Mapping[str, Any] | None = None,
     above: Mapping[str, Any] | None = None,
     origin: str = COMMAND_LINE,
+    *,
+    is_checked: bool = True,
 ) -> Root:
     """Read a command's configuration: the defaults, the YAML files and their bases, then the overrides in order.
 
@@ -55,7 +57,8 @@ def load_config(
     command does not read, since files serve several commands; an override may not.
 
     `beneath` are a command's own defaults or a run's values, nested by section, which lie under the files; `above` are
-    the command's options, which lie over everything. An error calls overrides and options `origin`. A recipe that is
+    the command's options, which lie over everything. An error calls overrides and options `origin`. Without `is_checked`
+    the values need not go together. A recipe that is
     code (`FILE.py:NAME`) has to be named by a file, an override or an option: whose run it is that says so beneath them
     is not known.
 
@@ -80,7 +83,8 @@ def load_config(
             f"the run was trained with a recipe of its own, which is code and not part of it: name what may be run, as "
             f"in recipe={recipe}"
         )
-    check_config(config)
+    if is_checked:
+        check_config(config)
     return config
 
 
@@ -248,7 +252,8 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
             *sections, last = str(name).split(".")
             raise InputError(f"{origin}: unknown key {key} in one text: write {': {'.join(sections)}: {{{last}: …}}")
         if kind is None:
-            siblings = [f"{prefix}{other}" for other in declared(section)]
+            kinds = declared(section)
+            siblings = [f"{prefix}{other}" for other in kinds if not dataclasses.is_dataclass(kinds[other][0])]
             raise InputError(f"{origin}: {unknown_key(next(flatten({key: value}))[0], root, siblings)}")
         if of_names or dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
@@ -273,7 +278,7 @@ def _has_type(kind: Any, value: object) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
     return isinstance(value, str | int | float) if kind is str else isinstance(value, kind)
 
 

@@ -32,6 +32,8 @@ class _Loader(yaml.CSafeLoader):
         """Return the values of a mapping by key."""
         keys = set[str]()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.tag != "tag:yaml.org,2002:merge" and key.value in keys:
                 raise yaml.constructor.ConstructorError(None, None, f"found the key {key.value} twice", key.start_mark)
             keys.add(str(key.value))
@@ -73,7 +75,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: not YAML: {error.problem or _first_line(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
         raise InputError(f"{path}: not YAML: {_first_line(error)}") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
@@ -85,8 +87,25 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 @functools.lru_cache(maxsize=32)
 def _parsed(text: str) -> bytes:
     """Return the values of a YAML text, pickled: a resumed run reads its file several times, and parsing is slow."""
-    values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    values = _loaded(text)
     return pickle.dumps({} if values is None else values)
+
+
+def _loaded(text: str) -> Any:
+    """Return the values of a YAML text; raises YAMLError, or ValueError for a number or an alias that cannot be."""
+    values = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    if re.search(r"\*\w", text):
+        _refuse_recursion(values, ())
+    return values
+
+
+def _refuse_recursion(values: Any, above: tuple[int, ...]) -> None:
+    """Raise ValueError for a value that holds itself."""
+    if id(values) in above:
+        raise ValueError("an alias names the value that it is part of")
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
+    for value in inner:
+        _refuse_recursion(value, (*above, id(values)))
 
 
 def read_files(path: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
@@ -118,8 +137,8 @@ def read_override(text: str, origin: str) -> tuple[str, Any]:
     if not value.strip():
         return key.strip(), ""
     try:
-        return key.strip(), yaml.load(value, _Loader)  # noqa: S506 - a safe loader
-    except yaml.YAMLError as error:
+        return key.strip(), _loaded(value)
+    except (yaml.YAMLError, ValueError, KeyError) as error:
         raise InputError(f"{origin}: {text!r}: {_first_line(error)}") from None
 
 

@@ -185,6 +185,8 @@ class FilterConfig(RootConfig):
     def faults(self) -> Iterator[str]:
         """Yield a line for each pair of values in different sections that do not go together."""
         yield from _sampling_faults(self.sampling)
+        turns = self.sampling.turns
+        yield from _dialogue_faults(self.data, self.sampling, turns, turns)
         yield from _shot_faults(self.data, self.sampling.turns, "sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
@@ -271,19 +273,24 @@ def _sampling_faults(sampling: SamplingConfig) -> Iterator[str]:
         yield "sampling.turns=0 must be above 0"
 
 
+def _dialogue_faults(data: DataConfig, sampling: SamplingConfig, turns: int, bounded: int) -> Iterator[str]:
+    """Yield the faults of answers of several turns, of which `bounded` share the tokens of `sampling`."""
+    if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
+        yield (
+            f"sampling.max_total_tokens={sampling.max_total_tokens} bounds all {bounded} turns: it must be above "
+            f"sampling.max_new_tokens={sampling.max_new_tokens}"
+        )
+    if turns > 1 and data.prompt == "compact":
+        yield "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat"
+
+
 def _turn_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the faults of answers of several turns."""
     sampling, own = config.sampling, config.validation.sampling
     validation = config.validation.sampling_in(sampling)
     turns = max(sampling.turns, own.turns)
     bounded = sampling.turns if own.max_total_tokens else turns
-    if bounded > 1 and sampling.max_total_tokens <= sampling.max_new_tokens:
-        yield (
-            f"sampling.max_total_tokens={sampling.max_total_tokens} bounds all {bounded} turns: it must be above "
-            f"sampling.max_new_tokens={sampling.max_new_tokens}"
-        )
-    if turns > 1 and config.data.prompt == "compact":
-        yield "data.prompt=compact answers with SQL alone, in one turn: several turns need data.prompt=tagged or chat"
+    yield from _dialogue_faults(config.data, sampling, turns, bounded)
     if turns > 1 and config.mesh.processes != 1 and config.rollout.mesh == "training":
         yield (
             f"{turns} turns on mesh.processes={config.mesh.processes} need copies of the model: rollout.mesh must be "
@@ -321,9 +328,10 @@ def _shot_faults(data: DataConfig, turns: int, keys: str) -> Iterator[str]:
 def _stage_faults(config: TrainConfig) -> Iterator[str]:
     """Yield the faults of the steps of both stages."""
     grpo, second_stage = config.grpo, config.second_stage
-    for key, steps in (("grpo.steps", grpo.steps), ("second_stage.steps", second_stage.steps)):
-        if steps % grpo.steps_per_generation:
-            yield f"grpo.steps_per_generation={grpo.steps_per_generation} must divide {key}={steps}"
+    if second_stage.steps % grpo.steps_per_generation:
+        yield (
+            f"grpo.steps_per_generation={grpo.steps_per_generation} must divide second_stage.steps={second_stage.steps}"
+        )
     if second_stage.steps and not (config.validation.every > 0 and config.run.keep_best > 0):
         yield (
             f"second_stage.steps={second_stage.steps} goes on from the best evaluated checkpoint: set "
@@ -364,7 +372,6 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
     if truncated and not grpo.tis_clip_max and grpo.steps:
         yield f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0"
     barred = {
-        "grpo.algorithm=ppo, which has no groups": grpo.algorithm != "grpo",
         f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
         "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
     }

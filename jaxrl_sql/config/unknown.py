@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.config.fields import Field, fields_of
 
@@ -20,17 +20,19 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
     fields = fields_of(root)
     section, _, name = key.rpartition(".")
     known = [other for other in (*siblings, *fields) if section and other.rpartition(".")[0] == section]
-    if close := difflib.get_close_matches(key, known, n=1, cutoff=_SAME_SECTION):
-        return f"unknown key {key}; the nearest is {close[0]}"
+    if words := _synonym_words(fields, key, known, by_last_word=False):
+        return f"unknown key {key}{words}"
     namesakes = [other for other in fields if other.rpartition(".")[2] == name]
+    in_section = [other for other in namesakes if section and other.partition(".")[0] == key.partition(".")[0]]
+    close = difflib.get_close_matches(key, in_section, n=1, cutoff=0.0)
+    if close := close or difflib.get_close_matches(key, known, n=1, cutoff=_SAME_SECTION):
+        return f"unknown key {key}; the nearest is {close[0]}"
     if section and namesakes:
         namesakes = difflib.get_close_matches(key, namesakes, n=1, cutoff=0.0)
     if namesakes:
         return f"unknown key {key}; the nearest {'is' if len(namesakes) == 1 else 'are'} {_listed(namesakes)}"
-    for library, shown in (("trl", "TRL"), ("verl", "verl")):
-        meant = [other for other, field in fields.items() if _is_called(field, library, {key, name})]
-        if meant := [other for other in meant if other in known] or meant:
-            return f"unknown key {key}, which is {shown}'s name for {_listed(meant)}"
+    if words := _synonym_words(fields, name, known, by_last_word=True):
+        return f"unknown key {key}{words}"
     first = ".".join(key.split(".")[: siblings[0].count(".") + 1]) if siblings else key
     for text, others in ((key, fields), (first, siblings)):
         if nearest := difflib.get_close_matches(text, others, n=1, cutoff=_LIKENESS):
@@ -38,15 +40,24 @@ def unknown_key(key: str, root: type, siblings: Sequence[str] = ()) -> str:
     return f"unknown key {key}; --help lists the keys"
 
 
+def _synonym_words(fields: Mapping[str, Field], name: str, known: Sequence[str], *, by_last_word: bool) -> str:
+    """Return what another library calls `name`, those in `known` alone if there are any; empty if none does."""
+    for library, shown in (("trl", "TRL"), ("verl", "verl")):
+        meant = [key for key, field in fields.items() if name in _names_in(field, library, by_last_word=by_last_word)]
+        if meant := [key for key in meant if key in known] or meant:
+            return f", which is {shown}'s name for {_listed(meant)}"
+    return ""
+
+
 def settings_called(name: str, root: type) -> list[str]:
-    """Return the keys of a command whose last word is `name`."""
-    return [key for key in fields_of(root) if key.rpartition(".")[2] == name][:_MOST_NAMED]
+    """Return the keys of a command whose last word is `name`, or that are `name`."""
+    return [key for key in fields_of(root) if name in (key, key.rpartition(".")[2])][:_MOST_NAMED]
 
 
-def _is_called(field: Field, library: str, names: set[str]) -> bool:
-    """Return whether another library calls a field by one of these names, or its key ends with one."""
-    called: str = getattr(field.synonyms, library, "")
-    return any(word in names for name in called.split(", ") if name for word in (name, name.rpartition(".")[2]))
+def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
+    """Return the keys of another library that mean a field, or the last words of them."""
+    keys = getattr(field.synonyms, library, "").split(", ")
+    return {key.rpartition(".")[2] if by_last_word else key for key in keys if key}
 
 
 def _listed(keys: list[str]) -> str:

@@ -13,24 +13,25 @@ from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 def prepared(config: Settings, with_weights: bool = True) -> Settings:
     """Return the settings of a command with folders for models of the hub, and with a form for prompts.
 
-    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`; without a
-    tokenizer it stays. Raises InputError for what cannot be fetched, and for settings that do not go with the form.
+    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`; a model that is not
+    there is left to its reader. Raises InputError for what cannot be fetched, and for settings that do not go with the
+    form.
     """
     config = fetched(config, with_weights)
     values = values_by_key(config)
-    tokenizer = Path(values["data.tokenizer"] or values.get("model.checkpoint", ""))
-    if values["data.prompt"] != "auto" or tokenizer == Path():
+    if values["data.prompt"] != "auto":
         return config
-    config = changed(config, {"data.prompt": "chat" if _is_for_chats(tokenizer) else "compact"})
+    named = values["data.tokenizer"] or values.get("model.checkpoint", "")
+    config = changed(config, {"data.prompt": "chat" if named and _is_for_chats(Path(named)) else "compact"})
     if isinstance(config, RootConfig):
         check_config(config)
     return config
 
 
 def _is_for_chats(tokenizer: Path) -> bool:
-    """Return whether the tokenizer of a folder or GGUF file has a chat template."""
+    """Return whether the tokenizer of a folder or GGUF file has a chat template; True where nothing is there."""
     if not tokenizer.is_file():
-        return has_chat_template(tokenizer)
+        return has_chat_template(tokenizer) or not tokenizer.exists()
     from jaxrl_sql.models.formats.gguf_header import read_header  # noqa: PLC0415 (needs JAX)
 
     return bool(read_header(tokenizer).metadata.get("tokenizer.chat_template"))

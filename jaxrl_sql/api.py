@@ -307,10 +307,8 @@ def _config(config: Files, overrides: Sequence[Override], beneath: Fields | None
     if not isinstance(config, TrainConfig):
         return configs.load_config(TrainConfig, config, overrides, beneath, origin=_ORIGIN)
     # Whoever passes a value names its recipe with it, code or not.
-    beneath = dataclasses.asdict(config)
-    return configs.load_config(
-        TrainConfig, None, [{"recipe": config.recipe}, *overrides], beneath=beneath, origin=_ORIGIN
-    )
+    values = [dataclasses.asdict(config), beneath or {}, {"recipe": config.recipe}]
+    return configs.load_config(TrainConfig, None, [*values, *overrides], origin=_ORIGIN)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -19,12 +19,14 @@ SETTINGS = """\
 
 Every value that a command can be given: as `key.sub=value` on the command line, or in a YAML file for `--config`. This
 page is written by `python scripts/write_settings.py` from the fields in `jaxrl_sql/config/`; `jaxrl-sql COMMAND
---help` shows those that a command reads, and `--print-config` prints what it would run with.
+--help` shows those that a command reads, and `--print-config` prints what it would run with. `evaluate`, `ask`,
+`serve` and `mcp` take some defaults from the model's run instead.
 """
 FROM_OTHERS = """\
 # Coming from TRL or verl
 
-The settings of TRL's `GRPOConfig` and `SFTConfig` and of verl's `ppo_trainer.yaml` that have a counterpart here, by our
+The settings of TRL (`GRPOConfig`, `SFTConfig`, `PPOConfig`, and the `ModelConfig` and `ScriptArguments` of its
+commands) and of verl (`ppo_trainer.yaml`, `sft_trainer.yaml`) that have a counterpart here, by our
 key. An unknown key of theirs is refused with ours: `jaxrl-sql train learning_rate=1e-6` names `grpo.optim.lr`. This
 page is written by `python scripts/write_settings.py` from the fields in `jaxrl_sql/config/`. [Settings](settings.md)
 has the meaning of each key.

@@ -201,10 +201,8 @@ def test_a_wrong_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def root_configs() -> set[str]:
     """Return the names of the root configurations: the classes of config/roots.py."""
-    path = PACKAGE / "config/roots.py"
-    if not path.exists():
-        return {"TrainConfig"}
-    classes = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef))
+    text = (PACKAGE / "config/roots.py").read_text(encoding="utf-8")
+    classes = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
     return {node.name for node in classes if node.name.endswith("Config")} - {"RootConfig"}  # which has no section
 
 
@@ -222,10 +220,20 @@ def named_types(annotation: ast.expr | None) -> set[str]:
 
 def aliases(names: set[str], tree: ast.Module) -> set[str]:
     """Return the names that a file gives to types which name one of `names`, as in `Files = Path | TrainConfig`."""
-    types = (ast.Name, ast.Attribute, ast.BinOp, ast.Subscript)
-    assigned = (node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, types))
-    targets = (target for node in assigned if names & named_types(node.value) for target in node.targets)
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+    found = set(names)
+    for _ in range(3):  # an alias may name another
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom():
+                    found |= {name.asname for name in node.names if name.asname and name.name in found}
+                case ast.Assign(value=ast.Name() | ast.Attribute() | ast.BinOp() | ast.Subscript() as value):
+                    if found & named_types(value):
+                        found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+                case ast.AnnAssign(annotation=ast.Name(id="TypeAlias"), target=ast.Name(id=alias), value=value):
+                    found |= {alias} if found & named_types(value) else set()
+                case ast.ClassDef():
+                    found |= {node.name} if any(found & named_types(base) for base in node.bases) else set()
+    return found - names
 
 
 def signatures_with(names: set[str], tree: ast.Module) -> list[int]:

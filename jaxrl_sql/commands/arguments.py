@@ -46,6 +46,7 @@ class Parser(argparse.ArgumentParser):
             return ""
         name = found[1].partition("=")[0]
         keys = settings_called(name.lstrip("-").replace("-", "_"), self.root) if self.root is not None else []
+        keys = [key for key in keys if key != "run.resume"]  # commands without --resume resume by themselves
         if keys:
             return f"; settings have no dashes: {' or '.join(f'{key}=VALUE' for key in keys)}"
         near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=_NEAR)

@@ -1,4 +1,4 @@
-"""Train by GRPO or PPO: `jaxrl-sql train --config configs/quickstart.yaml`.
+"""Train by GRPO or PPO: `jaxrl-sql train model.checkpoint=HUB_ID data.dir=FOLDER`, or `--config FILE`.
 
 Before the first step there may be a supervised cold start (section `sft`), and after the last a second stage that
 begins again from the best checkpoint of the first. `training/grpo.py` is the main path: the step on one page.

@@ -16,7 +16,8 @@ class EvaluateSettings(EndpointConfig):
     """What `jaxrl-sql evaluate` judges, and how a model answers there; `jaxrl-sql ask` samples like this too.
 
     Without `predictions`, `model.checkpoint` answers, or the endpoint at `evaluate.base_url`, with the prompts of
-    `recipe` and `data`.
+    `recipe` and `data`. A run's model has the run's prompts and sampling by default, and another model `chat`
+    prompts of up to 8,192 tokens.
     """
 
     data: Annotated[list[str], "Folders of benchmarks."] = field(default_factory=list)

@@ -46,7 +46,8 @@ class ExecutorConfig:
     """Limits of the SQL executor.
 
     Training verdicts of SQLite come from `vm_steps`, so that they do not depend on the clock. Other engines count no
-    steps: there a query has `engine_timeout_ms`, and an answer that exceeds it twice is not learned from.
+    steps: there a query has `engine_timeout_ms`, and an answer that exceeds it twice is not learned from. `jaxrl-sql
+    evaluate` and `ask` have larger limits by default, which `--print-config` shows.
     """
 
     threads: Annotated[int, "Number of queries that run at the same time; 0 uses one per CPU."] = 0

@@ -113,9 +113,10 @@ class GrpoConfig:
         PositiveInt,
         "Number of questions per step, of all devices together.",
         Synonyms(
-            trl="generation_batch_size",
+            trl="per_device_train_batch_size",
             verl="data.train_batch_size",
-            note="TRL counts answers: grpo.prompts x grpo.num_generations x grpo.steps_per_generation",
+            note="TRL's is the answers of a backward pass per device; its generation_batch_size is grpo.prompts x "
+            "grpo.num_generations x grpo.steps_per_generation",
         ),
     ] = 16
     questions: Annotated[

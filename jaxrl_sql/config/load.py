@@ -57,10 +57,9 @@ def load_config(
     command does not read, since files serve several commands; an override may not.
 
     `beneath` are a command's own defaults or a run's values, nested by section, which lie under the files; `above` are
-    the command's options, which lie over everything. An error calls overrides and options `origin`. Without `is_checked`
-    the values need not go together. A recipe that is
-    code (`FILE.py:NAME`) has to be named by a file, an override or an option: whose run it is that says so beneath them
-    is not known.
+    the command's options, which lie over everything. An error calls overrides and options `origin`. Without
+    `is_checked` the values need not go together. A recipe that is code (`FILE.py:NAME`) has to be named by a file, an
+    override or an option: whose run it is that says so beneath them is not known.
 
     A file may begin with `base: other.yaml` (relative to itself) or a list of such files, which are read first. Where
     the current folder has no `configs/…` of a name, the package's own is meant, by `model.checkpoint` too.

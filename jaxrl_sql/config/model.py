@@ -91,7 +91,7 @@ class ModelConfigSection:
             verl="actor_rollout_ref.rollout.max_model_len",
             note="of a model made from scratch only",
         ),
-    ] = 2048
+    ] = 4096
     tie_embeddings: Annotated[
         bool, "Use one matrix for input and output embeddings, for a model made from scratch."
     ] = True
@@ -107,7 +107,8 @@ class ModelConfigSection:
     compute_dtype: Annotated[
         str,
         OneOf("same", "float32", "bfloat16"),
-        "Type of activations and matrix products; `same` is that of the weights.",
+        "Type of activations and matrix products; `same` is that of the weights, and the default of `jaxrl-sql "
+        "evaluate`, `ask`, `serve` and `mcp`.",
         Synonyms(trl="bf16", verl="actor_rollout_ref.actor.fsdp_config.dtype", note="TRL's bf16=true is bfloat16"),
     ] = "bfloat16"
     remat: Annotated[

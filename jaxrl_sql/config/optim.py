@@ -36,7 +36,9 @@ class OptimConfig:
         str,
         OneOf("constant", "cosine", "linear"),
         "Learning rate schedule after the warm-up.",
-        Synonyms(trl="lr_scheduler_type", verl=f"{_ACTOR}.lr_scheduler_type", note="constant is constant_with_warmup"),
+        Synonyms(
+            trl="lr_scheduler_type", verl=f"{_ACTOR}.lr_scheduler_type", note="TRL's constant_with_warmup is constant"
+        ),
     ] = "cosine"
     warmup_steps: Annotated[
         int,

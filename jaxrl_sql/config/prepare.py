@@ -19,34 +19,34 @@ TAKEN = ("train", "validation", "scripts")
 class SourceConfig:
     """A set to take questions from, under a name of your own, and which of its questions are taken."""
 
-    dir: Annotated[str, "folder of the set"] = ""
-    split: Annotated[str, "split of the set; empty takes the only one or the usual one"] = ""
-    include_ids: Annotated[str, "file of question ids; others are left out"] = ""
-    complexity: Annotated[list[str], "the set's own complexity labels that are taken; empty takes all"] = field(
+    dir: Annotated[str, "Folder of the set."] = ""
+    split: Annotated[str, "Split of the set; empty takes the only one or the usual one."] = ""
+    include_ids: Annotated[str, "File of question ids; others are left out."] = ""
+    complexity: Annotated[list[str], "The set's own complexity labels that are taken; empty takes all."] = field(
         default_factory=list
     )
-    hardness: Annotated[list[str], "Spider's hardness levels that are taken; empty takes all"] = field(
+    hardness: Annotated[list[str], "Spider's hardness levels that are taken; empty takes all."] = field(
         default_factory=list
     )
-    exclude: Annotated[list[str], "regular expressions; a question in which one is found is left out"] = field(
+    exclude: Annotated[list[str], "Regular expressions; a question in which one is found is left out."] = field(
         default_factory=list
     )
-    min_sql_characters: Annotated[int, "least length of the gold SQL in characters"] = 0
-    rates: Annotated[str, "file of pass rates, as `data filter` writes it; `low` and `high` choose by them"] = ""
-    low: Annotated[float, "least share of right answers in `rates`"] = 0.0
-    high: Annotated[float, "largest share of right answers in `rates`"] = 1.0
-    run_golds: Annotated[bool, "whether the golds are run, and those that fail left out"] = True
-    empty_gold: Annotated[bool, "whether questions whose gold returns no rows are left out; needs `run_golds`"] = True
-    max_gold_steps: Annotated[int, "most VM steps of a gold; 0 sets no limit; needs `run_golds`"] = 0
-    subsample_every: Annotated[PositiveInt, "take one in this many of the questions that are left"] = 1
-    count: Annotated[int, "most questions taken, chosen by their ids and the seed; 0 takes all"] = 0
+    min_sql_characters: Annotated[int, "Least length of the gold SQL in characters."] = 0
+    rates: Annotated[str, "File of pass rates, as `data filter` writes it; `low` and `high` choose by them."] = ""
+    low: Annotated[float, "Least share of right answers in `rates`."] = 0.0
+    high: Annotated[float, "Largest share of right answers in `rates`."] = 1.0
+    run_golds: Annotated[bool, "Whether the golds are run, and those that fail left out."] = True
+    empty_gold: Annotated[bool, "Whether questions whose gold returns no rows are left out; needs `run_golds`."] = True
+    max_gold_steps: Annotated[int, "Most VM steps of a gold; 0 sets no limit; needs `run_golds`."] = 0
+    subsample_every: Annotated[PositiveInt, "Take one in this many of the questions that are left."] = 1
+    count: Annotated[int, "Most questions taken, chosen by their ids and the seed; 0 takes all."] = 0
     balance: Annotated[
         str,
         OneOf("none", "complexity", "hardness", "database"),
-        "take as many questions of each complexity, hardness or database as possible",
+        "Take as many questions of each complexity, hardness or database as possible.",
     ] = "none"
     prefix: Annotated[
-        str, "text before the names of the set's databases, for sets that use a name for different databases"
+        str, "Text before the names of the set's databases, for sets that use a name for different databases."
     ] = ""
 
     def faults(self, name: str) -> Iterator[str]:
@@ -63,8 +63,8 @@ class SourceConfig:
 class ValidationSplit:
     """Questions that are split off for validation, all of some databases."""
 
-    questions: Annotated[int, "about how many questions are split off; 0 splits off none"] = 0
-    databases: Annotated[int, "how many databases they are of; 0 allows any number"] = 0
+    questions: Annotated[int, "About how many questions are split off; 0 splits off none."] = 0
+    databases: Annotated[int, "How many databases they are of; 0 allows any number."] = 0
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
@@ -76,8 +76,8 @@ class ValidationSplit:
 class EvalSet:
     """A set to evaluate on while training, all of whose questions with an answer are kept."""
 
-    dir: Annotated[str, "folder of the set"] = ""
-    split: Annotated[str, "split of the set; empty takes the only one or the usual one"] = ""
+    dir: Annotated[str, "Folder of the set."] = ""
+    split: Annotated[str, "Split of the set; empty takes the only one or the usual one."] = ""
 
     def faults(self, name: str) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""
@@ -94,22 +94,22 @@ class PrepareConfig(RootConfig):
 
     commands: ClassVar[str] = "data prepare"
 
-    out: Annotated[str, "folder that is written"] = ""
-    seed: Annotated[int, "seed of the choices"] = 0
-    sources: Annotated[dict[str, SourceConfig], "sets to take questions from, by name"] = field(default_factory=dict)
-    count: Annotated[int, "most training questions that are kept; 0 keeps all"] = 0
-    repeats: Annotated[bool, "whether a question that was asked before on the same database is left out"] = True
+    out: Annotated[str, "Folder that is written."] = ""
+    seed: Annotated[int, "Seed of the choices."] = 0
+    sources: Annotated[dict[str, SourceConfig], "Sets to take questions from, by name."] = field(default_factory=dict)
+    count: Annotated[int, "Most training questions that are kept; 0 keeps all."] = 0
+    repeats: Annotated[bool, "Whether a question that was asked before on the same database is left out."] = True
     validation: ValidationSplit = field(default_factory=ValidationSplit)
-    evals: Annotated[dict[str, EvalSet], "sets to evaluate on, by the name that `data.evals` has for each"] = field(
+    evals: Annotated[dict[str, EvalSet], "Sets to evaluate on, by the name that `data.evals` has for each."] = field(
         default_factory=dict
     )
     subsets: Annotated[
-        list[int], "write lists of ids of every n-th training question; a smaller list is part of a larger one"
+        list[int], "Write lists of ids of every n-th training question; a smaller list is part of a larger one."
     ] = field(default_factory=list)
-    link: Annotated[bool, "link to the databases instead of copying them"] = False
-    threads: Annotated[int, "threads that run golds; 0 takes one per core"] = 0
-    vm_steps: Annotated[PositiveInt, "most VM steps of a gold"] = 3_000_000_000
-    timeout_ms: Annotated[PositiveInt, "milliseconds after which a gold is stopped, whatever its steps"] = 300_000
+    link: Annotated[bool, "Link to the databases instead of copying them."] = False
+    threads: Annotated[int, "Threads that run golds; 0 takes one per core."] = 0
+    vm_steps: Annotated[PositiveInt, "Most VM steps of a gold."] = 3_000_000_000
+    timeout_ms: Annotated[PositiveInt, "Milliseconds after which a gold is stopped, whatever its steps."] = 300_000
 
     def faults(self) -> Iterator[str]:
         """Yield a line for each value that cannot be used."""

@@ -21,7 +21,7 @@ class RolloutConfig:
     max_num_seqs: Annotated[
         PositiveInt,
         "Number of decode slots: answers that are generated at the same time.",
-        Synonyms(verl=f"{_ROLLOUT}.max_num_seqs"),
+        Synonyms(verl=f"{_ROLLOUT}.max_num_seqs", note="of all engines together; verl's is per engine"),
     ] = 128
     memory: Annotated[
         float,

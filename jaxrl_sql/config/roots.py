@@ -29,7 +29,9 @@ from jaxrl_sql.config.verbal import VerbalSettings
 Seed = Annotated[
     int,
     "Seed of a run: of the order of questions, new weights and sampled tokens.",
-    Synonyms(trl="seed", verl="data.seed", note="verl's is of the order alone"),
+    Synonyms(
+        trl="seed", verl="data.seed", note="verl's is of the order alone; data.seed is of generated questions here"
+    ),
 ]
 RecipeName = Annotated[
     str,
@@ -137,7 +139,8 @@ class PlanConfig(TrainConfig):
 
     def missing(self) -> Iterator[str]:
         """Yield a line for each required value that is not set."""
-        yield from _model_faults(self.model)
+        if not self.model.shape:
+            yield from _model_faults(self.model)
 
 
 @dataclass(frozen=True)
@@ -306,7 +309,7 @@ def _turn_faults(config: TrainConfig) -> Iterator[str]:
 
 def _model_faults(model: ModelConfigSection) -> Iterator[str]:
     """Yield the fault of a run without a model."""
-    if not (model.checkpoint or model.shape or model.init):
+    if not (model.checkpoint or model.init):
         yield (
             "model.checkpoint is empty: name a model of the hub, a folder or a GGUF file (model.init=plain makes a "
             "small one from scratch)"

@@ -54,13 +54,17 @@ class SamplingConfig:
     ] = field(default_factory=list)
     max_new_tokens: Annotated[
         PositiveInt,
-        "Most tokens of an answer; with several turns, of each turn.",
+        "Most tokens of an answer; with several turns, of each turn. If validation sets none, training's.",
         Synonyms(trl="max_completion_length", verl="data.max_response_length", note="theirs count all turns"),
     ] = 1024
     turns: Annotated[
         int,
         "Most turns of an answer, for a recipe with several; in validation, 0 allows as many as in training.",
-        Synonyms(trl="max_tool_calling_iterations", verl=f"{_ROLLOUT}.multi_turn.max_assistant_turns"),
+        Synonyms(
+            trl="max_tool_calling_iterations",
+            verl=f"{_ROLLOUT}.multi_turn.max_assistant_turns",
+            note="TRL counts the calls of tools: one less",
+        ),
     ] = 1
     max_total_tokens: Annotated[
         int,

@@ -64,7 +64,7 @@ class SftConfig:
     epochs: Annotated[
         int,
         "Number of passes over the training questions, instead of `sft.steps`; 0 counts steps.",
-        Synonyms(trl="num_train_epochs", verl="trainer.total_epochs"),
+        Synonyms(trl="num_train_epochs", verl="trainer.total_epochs", note="GRPO counts steps: grpo.steps"),
     ] = 0
     held_out: Annotated[
         float,

@@ -55,9 +55,9 @@ def settings_called(name: str, root: type) -> list[str]:
 
 
 def _names_in(field: Field, library: str, *, by_last_word: bool) -> set[str]:
-    """Return the keys of another library that mean a field, or the last words of them."""
-    keys = getattr(field.synonyms, library, "").split(", ")
-    return {key.rpartition(".")[2] if by_last_word else key for key in keys if key}
+    """Return the key of another library that means a field, or its last word; empty if it has none."""
+    key = getattr(field.synonyms, library, "")
+    return {key.rpartition(".")[2] if by_last_word else key} - {""}
 
 
 def _listed(keys: list[str]) -> str:

@@ -6,23 +6,26 @@ from pathlib import Path
 
 from jaxrl_sql.config import RootConfig, changed, check_config
 from jaxrl_sql.config.check import values_by_key
-from jaxrl_sql.runtime.model_locator import Settings, fetched
+from jaxrl_sql.runtime.folder import CONFIG
+from jaxrl_sql.runtime.model_locator import MODEL, Settings, fetched
 from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 
 
 def prepared(config: Settings, with_weights: bool = True) -> Settings:
     """Return the settings of a command with folders for models of the hub, and with a form for prompts.
 
-    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`; a model that is not
-    there is left to its reader. Raises InputError for what cannot be fetched, and for settings that do not go with the
-    form.
+    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`, also for a run
+    that trains its tokenizer; a model that is absent is left to its reader. Raises InputError for what cannot be
+    fetched, and for settings that do not go with the form.
     """
     config = fetched(config, with_weights)
     values = values_by_key(config)
     if values["data.prompt"] != "auto":
         return config
-    named = values["data.tokenizer"] or values.get("model.checkpoint", "")
-    config = changed(config, {"data.prompt": "chat" if named and _is_for_chats(Path(named)) else "compact"})
+    named = Path(values["data.tokenizer"] or values.get("model.checkpoint", ""))
+    tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
+    is_trained = not (values["data.tokenizer"] or values.get("model.checkpoint"))
+    config = changed(config, {"data.prompt": "compact" if is_trained or not _is_for_chats(tokenizer) else "chat"})
     if isinstance(config, RootConfig):
         check_config(config)
     return config

@@ -132,7 +132,7 @@ def _first_charts(run: Run) -> list[Chart]:
     reward = (Curve("reward/mean", "mean"), Curve("reward/std_within_group", "deviation within a group"))
     return [
         Chart("Reward", reward, is_first=True),
-        Chart("Greedy accuracy", accuracy, "points", percent=True, is_first=True),
+        Chart("Accuracy", accuracy, "points", percent=True, is_first=True),
         Chart("What became of the SQL", by_status, "stack", percent=True, is_first=True),
         Chart("Groups without a signal", (Curve("reward/zero_variance", "share"),), percent=True, is_first=True),
         Chart("SFT loss", (Curve("sft/loss", "loss a token"), Curve("sft/held_out_loss", "held out")), is_first=True),

@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The greedy accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty."""
+    """The accuracy of one split, before and after GRPO; `grades` holds (before, after, count) by difficulty."""
 
     split: str
     before: float

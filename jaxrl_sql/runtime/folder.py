@@ -29,7 +29,6 @@ BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
 FREE = (
     "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
-    "filter.", "distill.", "augment.", "evaluate.",
 )  # fmt: skip
 """Keys (or what they begin with) that may be others when a run goes on."""
 

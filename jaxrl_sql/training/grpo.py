@@ -140,7 +140,7 @@ def train(s: Session) -> int:
     export_model(s, state.trainable, frozen)
     for name in s.evals:
         old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
-        s.note(f"{name}: greedy accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+        s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
     tell_end(s)
     return 0
 

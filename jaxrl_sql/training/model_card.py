@@ -155,7 +155,7 @@ def _accuracies(folder: Path, step: int | None) -> list[str]:
     rows = [row for split in _splits(run) for row in _split_rows(run, split, step)] if run is not None else []
     if not rows:
         return ["The run recorded no accuracy on held-out questions.", ""]
-    head = ["## Accuracy on held-out questions", "", "Greedy answers, before and after; in brackets Wilson's"]
+    head = ["## Accuracy on held-out questions", "", "Before and after training; in brackets Wilson's"]
     table = ["| split | questions | before | after |", "|---|---|---|---|", *rows]
     return [
         *head,

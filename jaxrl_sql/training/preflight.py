@@ -191,7 +191,8 @@ def _answers(s: Session) -> Iterator[tuple[str, int]]:
         yield longest_answer(s.config.sampling)
     if s.config.sft.steps:
         yield "sft.max_completion_tokens", s.config.sft.max_completion_tokens
-    yield "validation.sampling.max_new_tokens", s.config.validation.sampling.max_new_tokens
+    key, tokens = longest_answer(s.config.validation.sampling_in(s.config.sampling))
+    yield f"validation.{key}", tokens
 
 
 def _programs(s: Session) -> str:

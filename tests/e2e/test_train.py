@@ -50,7 +50,7 @@ def test_every_phase_says_that_it_begins_and_how_much_there_is_to_do(
         "tokenizing what sft teaches: 64 questions", "making new weights", "sft: 2 steps", "step 1/5 sft ",
         "step 2/5 sft ", "evaluating dev_unseen: 8 questions", "step 2/5 eval ", "grpo: 3 steps", "step 3/5 grpo ",
         "step 4/5 grpo ", "step 5/5 grpo ", "evaluating dev_unseen: 8 questions", "step 5/5 eval ",
-        f"writing the model to {whole}/model", "dev_unseen: greedy accuracy ", "done in ", f"model: {whole}/model",
+        f"writing the model to {whole}/model", "dev_unseen: accuracy ", "done in ", f"model: {whole}/model",
         f"report: {whole}/report.html", f"next: jaxrl-sql report {whole}", "next: jaxrl-sql ask ",
         "next: jaxrl-sql evaluate ",
     ]  # fmt: skip

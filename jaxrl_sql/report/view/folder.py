@@ -90,12 +90,11 @@ class JudgedRun(RootConfig):
 def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
     """Return the limits of the first run's executor, and the hidden columns of all.
 
-    Of a run whose configuration cannot be read the limits are the usual ones, and nothing is known to be hidden.
+    A run without a configuration has the usual limits, and hides nothing. Raises InputError for a configuration that
+    cannot be read: what it hides would be shown.
     """
-    configs = {}
-    for number, run in enumerate(runs):
-        with suppress(InputError):
-            configs[number] = load_config(JudgedRun, run.folder / CONFIG)
+    settings = {number: run.folder / CONFIG for number, run in enumerate(runs)}
+    configs = {number: load_config(JudgedRun, path) for number, path in settings.items() if path.is_file()}
     limits = configs[0].executor if 0 in configs else ExecutorConfig()
     return limits, [name for config in configs.values() for name in config.data.hide]
 

@@ -60,7 +60,6 @@ INTENDED: dict[tuple[str, str], tuple[Any, str]] = {
     ("configs/*_sft*.yaml", "grpo.optim.beta2"): (0.999, _SUPERVISED),
     ("configs/tiny.yaml", "grpo.group_std_ddof"): (1, "a base alone: the recipes that it makes small name theirs"),
     ("configs/verbal.yaml", "data.max_prompt_tokens"): (2048, "prompts of any length are asked"),
-    ("configs/verbal.yaml", "model.init"): ("", "no model is made from scratch"),
 }
 
 
@@ -85,7 +84,10 @@ UNREAD: dict[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
         "the advantage is not divided by the group's deviation",
     ),
     "sampling.max_new_tokens": (_has_no_grpo, "there are no GRPO steps"),
-    "model.init": (lambda values: bool(values["model.checkpoint"]), "the model has a checkpoint"),
+    "model.[im]*": (
+        lambda values: bool(values["model.checkpoint"]) or "grpo.steps" not in values,
+        "no model is made from scratch, whose init and max_positions they are",
+    ),
     "data.source": (lambda values: "evaluate.data" in values, "the questions are those of evaluate.data"),
     "data.dir": (lambda values: "evaluate.data" in values, "the questions are those of evaluate.data"),
     "data.evals": (_reads_no_questions, "no splits are evaluated"),

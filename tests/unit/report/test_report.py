@@ -160,7 +160,7 @@ def test_evaluation_that_follows_grpo_alone_is_both_ends(tmp_path: Path) -> None
         ([], []),
         (FULL[:1], ["SFT loss"]),
         ([grpo(1, 0.5)], ["Reward", "What became of the SQL", "Seconds of a GRPO step"]),
-        ([evaluation(0, 0.1, 0.1)], ["Greedy accuracy"]),
+        ([evaluation(0, 0.1, 0.1)], ["Accuracy"]),
         ([{"step": 1, "phase": "grpo", "policy/entropy": None, "policy/kl": 0.5}], ["KL"]),
     ],
 )

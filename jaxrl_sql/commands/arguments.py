@@ -57,7 +57,7 @@ def add_config(parser: Parser, root: type[RootConfig], epilog: str = EXIT_CODES)
     """Add what says a command's numbers, but for the words `key.sub=value`; its help ends with those of `root`."""
     parser.root = root
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = f"{settings_help(root)}\n\n{epilog}"
+    parser.epilog = f"{settings_help(root())}\n\n{epilog}"
     words = "YAML file, see configs/; may be repeated, and each lies over those before it"
     parser.add_argument("--config", type=Path, action="append", metavar="FILE", help=words)
     parser.add_argument("--print-config", action="store_true", help="print what would be run with, and do nothing")

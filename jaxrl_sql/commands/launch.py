@@ -2,7 +2,8 @@
 
 Nothing is started. The file is a batch script of Slurm (`slurm`), a JobSet for Kubernetes (`jobset`), or a script for a
 Cloud TPU VM (`tpu-vm`). In each, all hosts run the same `train` command in a folder that all of them see; a run that is
-preempted saves, is queued again, and goes on from its last checkpoint until its `model/` is there.
+preempted saves, is queued again, and goes on from its last checkpoint until its `model/` is there. `jaxrl-sql train
+--help` lists the settings that --config and key.sub=value may hold.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ def all_sections() -> Iterator[Section]:
             yielded.add(section.name)
 
 
-def settings_help(root: type[RootConfig]) -> str:
-    """Return the settings that a command reads, as `--help` shows them."""
+def settings_help(config: RootConfig) -> str:
+    """Return the settings that a command reads, as `--help` shows them; the values of `config` are the defaults."""
     sections = (
         "\n".join([f"{section.name or 'the whole run'}: {about(section)}", *map(_help_of, section.fields)])
-        for section in sections_of(root())
+        for section in sections_of(config)
     )
     return "\n\n".join(["settings, as key.sub=value or in the file of --config:", *sections])
 

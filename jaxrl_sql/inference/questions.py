@@ -164,7 +164,8 @@ def prompts_of(
     if made.faults:
         tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
     if not made.prompts:
-        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={longest}")
+        shorter = "; data.prompt=compact makes shorter ones than its chat" if style.name == "chat" else ""
+        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={longest}{shorter}")
     return made
 
 

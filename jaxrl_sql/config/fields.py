@@ -136,7 +136,7 @@ class SomeOf(tuple[str, ...]):
     def fault(self, value: Collection[str]) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
         unknown = [name for name in value if name not in self]
-        return f" holds {', '.join(map(repr, unknown))}, which is none of {', '.join(self)}" if unknown else ""
+        return f" holds {', '.join(map(repr, unknown))}, which is not in {', '.join(self)}" if unknown else ""
 
     @property
     def words(self) -> str:

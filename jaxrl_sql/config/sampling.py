@@ -48,8 +48,8 @@ class SamplingConfig:
     stop: Annotated[
         list[str],
         Texts("no answer would be begun"),
-        "Strings that end an answer or a turn, in addition to the recipe's. If there are none and `data.prompt` is "
-        "`compact`, the semicolon that ends the statement does. In validation, an empty list is training's.",
+        "Strings that end an answer or a turn, in addition to the recipe's. If the list is empty, a `compact` answer "
+        "ends with the semicolon of its statement, and validation has training's strings.",
         Synonyms(trl="generation_kwargs", note="their entry stop, with vLLM"),
     ] = field(default_factory=list)
     max_new_tokens: Annotated[

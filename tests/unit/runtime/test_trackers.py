@@ -42,7 +42,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path, name: str) -> None:
 def test_an_unknown_tracker_is_refused_in_one_line() -> None:
     with pytest.raises(InputError) as caught:
         load_config(TrainConfig, SMALL, ["run.trackers=[wandb, comet]"])
-    assert "run.trackers holds 'comet', which is none of tensorboard, wandb, trackio" in str(caught.value)
+    assert "run.trackers holds 'comet', which is not in tensorboard, wandb, trackio" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

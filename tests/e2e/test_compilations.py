@@ -127,7 +127,8 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
 ) -> None:
     """Two parts of unlike prompts; what is answered is the same as with a program for each length."""
     monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
-    data, start = (one.partition("=")[2] for one in (arguments[0], arguments[4]))
+    values = dict(argument.split("=", 1) for argument in arguments)
+    data, start = values["data.dir"], values["model.checkpoint"]
     asked = [
         "--data", f"{data}/dev", "--model", start, "evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=8",
         "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",

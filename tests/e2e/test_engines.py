@@ -200,7 +200,8 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
     shares = "data.dialects={sqlite: 0.25, mysql: 0.25, postgresql: 0.25, duckdb: 0.25}"
     sizes = ["grpo.steps=1", "grpo.prompts=16", "grpo.num_generations=2", "sampling.max_new_tokens=24", "sft.steps=0"]
     fixed = [
-        "data.source=folder",
+        "data.prompt=compact",
+        "model.compute_dtype=same",
         f"data.dir={copies.data}",
         "data.evals=[train]",
         "data.limit_eval=4",

@@ -19,6 +19,7 @@ from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "quickstart_start"
+MODEL = [f"model.checkpoint={START}", "data.prompt=compact"]
 
 
 @pytest.mark.slow
@@ -36,9 +37,7 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
     """A block of 64 tokens takes 256 KiB of this model. Prompts that no setting bounds have all that others leave."""
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # so that shares of it are exact
     share = mebibytes / 1024
-    config = load_config(
-        EvaluateConfig, None, [f"model.checkpoint={START}", "data.max_prompt_tokens=320", f"rollout.memory={share}"]
-    )
+    config = load_config(EvaluateConfig, None, [*MODEL, "data.max_prompt_tokens=320", f"rollout.memory={share}"])
     lengths = [100, 2000]
     with (
         make_executor(config.executor) as executor,
@@ -62,9 +61,7 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 )
 def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
     """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
-    config = load_config(
-        EvaluateConfig, None, [f"model.checkpoint={START}", f"model.dtype={dtype}", f"model.compute_dtype={compute}"]
-    )
+    config = load_config(EvaluateConfig, None, [*MODEL, f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
     with (
         make_executor(config.executor) as executor,
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96) as client,
@@ -91,7 +88,7 @@ def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept:
     ],
 )
 def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
-    config = load_config(EvaluateConfig, None, [f"model.checkpoint={START}", *words])
+    config = load_config(EvaluateConfig, None, [*MODEL, *words])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
     assert client.stops(config.evaluate.sampling.stop) == stops
@@ -109,7 +106,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
 ) -> None:
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)
     monkeypatch.setattr(policy_client, "load_checkpoint", lambda *_, **__: pytest.fail("read"))
-    config = load_config(EvaluateConfig, None, [f"model.checkpoint={START}"])
+    config = load_config(EvaluateConfig, None, MODEL)
     with (
         make_executor(config.executor) as executor,
         pytest.raises(InputError, match=rf"in float32, which has {mebibytes}\.0 MiB: {helps}") as caught,

@@ -126,7 +126,7 @@ def train(
         chosen = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
         prepare_process()
         from jaxrl_sql.training import grpo
-        from jaxrl_sql.training.lifecycle import open_run
+        from jaxrl_sql.training.opening import open_run
 
         chosen = prepared(chosen)
         with open_run(chosen, CallerInputs(callback, reward, examples, evals)) as s:

@@ -31,7 +31,7 @@ def alone(config: TrainConfig) -> TrainConfig:
 
 def _train(config: TrainConfig) -> int:
     supervised = alone(config)
-    from jaxrl_sql.training.lifecycle import open_run
+    from jaxrl_sql.training.opening import open_run
     from jaxrl_sql.training.sft import sft
 
     with open_run(supervised) as s:
@@ -40,6 +40,6 @@ def _train(config: TrainConfig) -> int:
 
 def _rehearse(config: TrainConfig) -> int:
     supervised = alone(config)
-    from jaxrl_sql.training.lifecycle import dry_run
+    from jaxrl_sql.training.opening import dry_run
 
     return dry_run(supervised)

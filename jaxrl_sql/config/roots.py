@@ -100,6 +100,18 @@ class TrainConfig(RootConfig):
         """Return the sections that determine what a run computes with prompts of up to `longest` tokens."""
         return WorkloadSections(self.sft, self.grpo, self.sampling, self.rollout, self.validation, longest)
 
+    def phases(self) -> list[tuple[str, int]]:
+        """Return (name, last step) of each phase that a run has."""
+        phases, last = [], 0
+        for name, steps in (("sft", self.sft.steps), ("grpo", self.grpo.steps), ("grpo2", self.second_stage.steps)):
+            last += steps
+            phases += [(name, last)] if steps else []
+        return phases
+
+    def total_steps(self) -> int:
+        """Return the steps of all phases of a run."""
+        return self.sft.steps + self.grpo.steps + self.second_stage.steps
+
     def derived(self) -> dict[str, Any]:
         """Return the defaults of keys whose default follows from other values; a key that is set keeps its value."""
         return {

@@ -36,6 +36,10 @@ class Compiled:
     crowded: float = 0.6
     is_dropped: bool = False
 
+    def expect(self, names: frozenset[str], programs: int) -> None:
+        """Expect so many programs of these names."""
+        self.names, self.expected = names, programs
+
     def begins(self, name: str, now: float) -> None:
         """Take note that a program is being compiled since `now`."""
         self.since, self.name = now, name

@@ -1,8 +1,8 @@
 """What stops a run from outside: Ctrl-C and SIGTERM become a request that the loop looks at between steps.
 
 A preempted machine's notice is a SIGTERM, to some or all of a run's processes; they agree on the step after which they
-stop (`Session.agree_to_stop`). That takes the place of JAX's own preemption service, whose handler of the same signal
-is put back on leaving, as far as Python can.
+stop (`TrainingRun.agree_to_stop`). That takes the place of JAX's own preemption service, whose handler of the same
+signal is put back on leaving, as far as Python can.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from jaxrl_sql.rollout.replicated import make_engine as engine_on
 from jaxrl_sql.rollout.stop_strings import missing_ids
 from jaxrl_sql.runtime.model_locator import TrainedModel
 from jaxrl_sql.training.model_card import keep_asked
-from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.training_run import TrainingRun
 
 
-def make_params(s: Session) -> tuple[Any, Any]:
+def make_params(s: TrainingRun) -> tuple[Any, Any]:
     """Return what the run starts from, on the mesh, as (trainable, frozen).
 
     That is the parameters and None, or those that move and `model.frozen`; or new adapters, and the parameters as the
@@ -52,7 +52,7 @@ def make_params(s: Session) -> tuple[Any, Any]:
     return adapters, base
 
 
-def _base_params(s: Session) -> Any:
+def _base_params(s: TrainingRun) -> Any:
     """Return the checkpoint's parameters, or new ones from the seed."""
     model = s.config.model
     if model.checkpoint:
@@ -65,9 +65,9 @@ def _base_params(s: Session) -> Any:
     return shard_params(params, s.model, s.mesh)
 
 
-def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
+def make_policy(s: TrainingRun, temperature: float = 1.0) -> LogprobFn:
     """Return the function that scores a batch's completions under the policy, made once for each temperature."""
-    if temperature not in s.policies:
+    if temperature not in s.status.policies:
         model = s.config.model
         made = make_policy_fn(
             s.model,
@@ -76,31 +76,33 @@ def make_policy(s: Session, temperature: float = 1.0) -> LogprobFn:
             _compute_dtype(s),
             model.attention,
             model.kept_logits_mib << 20,
-            missing_ids(s.tokenizer, s.model.vocab_size, s.ends),
+            missing_ids(s.task.tokenizer, s.model.vocab_size, s.task.ends),
         )
-        s.policies[temperature] = made
-    return s.policies[temperature]
+        s.status.policies[temperature] = made
+    return s.status.policies[temperature]
 
 
-def make_optimizer(s: Session, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
+def make_optimizer(s: TrainingRun, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:
     """Return a phase's optimizer; norms and biases do not decay (adapters are matrices all of them)."""
     model = s.config.model
     return optim.make_optimizer(cfg, steps, None if model.lora.rank else decay_mask(s.model, model.frozen))
 
 
-def make_engine(s: Session, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT) -> AnyEngine:
+def make_engine(
+    s: TrainingRun, params: Any, max_num_seqs: int, purpose: rng.Purpose = rng.Purpose.ROLLOUT
+) -> AnyEngine:
     """Return an engine of `max_num_seqs` decode slots that samples from `params` as the trainer computes them."""
     config = engine_config(s.config.rollout, max_num_seqs, s.max_prompt_bucket, batch_ways(s.mesh.shape))
-    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.ends)
-    return engine_on(s.model, params, s.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
+    config = replace(config, purpose=purpose, compute_dtype=_compute_dtype(s), end_tokens=s.task.ends)
+    return engine_on(s.model, params, s.task.tokenizer, config, s.mesh, rollout_grid(s.config.rollout))
 
 
-def make_client(s: Session, engine: AnyEngine) -> PolicyClient:
+def make_client(s: TrainingRun, engine: AnyEngine) -> PolicyClient:
     """Return what asks an engine's policy as the run asks."""
-    return PolicyClient(engine, s.recipe, s.style, s.executor)
+    return PolicyClient(engine, s.task.recipe, s.task.style, s.executor)
 
 
-def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
+def export_model(s: TrainingRun, trainable: Any, frozen: Any) -> Path:
     """Write the policy as a Hugging Face folder, `model/` of the run; adapters are merged into its weights.
 
     Alone they are written to `adapters/`, in PEFT's form.
@@ -113,10 +115,10 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
             folder,
             s.model,
             merge(trainable, frozen),
-            s.tokenizer,
+            s.task.tokenizer,
             dtype=s.config.model.dtype,
             source=source or None,
-            ends=s.ends,
+            ends=s.task.ends,
         )
         if is_first():
             config = s.config
@@ -130,6 +132,6 @@ def export_model(s: Session, trainable: Any, frozen: Any) -> Path:
     return folder
 
 
-def _compute_dtype(s: Session) -> str | None:
+def _compute_dtype(s: TrainingRun) -> str | None:
     name = s.config.model.compute_dtype
     return None if name == "same" else name

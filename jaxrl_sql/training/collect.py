@@ -33,7 +33,7 @@ from jaxrl_sql.text2sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.training.batching.order import AnyOrder
 from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.training.build import make_client
-from jaxrl_sql.training.session import PreemptedError, Session
+from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 from jaxrl_sql.types import (
     DEMONSTRATION,
     Example,
@@ -137,7 +137,7 @@ class Sampled(NamedTuple):
 
 
 def collect_batch(
-    s: Session,
+    s: TrainingRun,
     engine: AnyEngine,
     order: AnyOrder,
     cursor: int,
@@ -215,7 +215,7 @@ def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[s
 
 
 def generate_groups(
-    s: Session,
+    s: TrainingRun,
     engine: AnyEngine,
     asked: Sequence[int],
     number: int,
@@ -230,15 +230,15 @@ def generate_groups(
     """
     cfg, client = s.config.sampling, make_client(s, engine)
     sampling = sampling_by(cfg, s.config.grpo.num_generations, s.config.seed, client.stops(cfg.stop))
-    examples = [s.train.examples[i] for i in (*asked, *following)]
-    prompts = [s.train.prompts[i] for i in (*asked, *following)]
+    examples = [s.questions.train.examples[i] for i in (*asked, *following)]
+    prompts = [s.questions.train.prompts[i] for i in (*asked, *following)]
     ahead = len(asked) if following else None
     samples: list[Sample] = []
     jobs: dict[Place, TextJob] = {}
     mine = share(len(asked)) if engine.yields_all else range(len(asked))
     shown = _demonstrations(s, examples[: len(asked)], prompts, sampling.stop) if s.config.grpo.demonstrations else {}
     for at in sorted(shown.keys() & set(share(len(asked)))):
-        jobs[at, sampling.n] = s.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.style)
+        jobs[at, sampling.n] = s.task.recipe.submit(s.executor, [examples[at]], [shown[at].turns[0].text], s.task.style)
     env_states, answered = EnvStates(), 0
     with s.display.work("sampling", len(asked) * sampling.n, "answers", is_told=False) as tick:
         found = client.generate(examples, prompts, sampling, number, cfg.turns, env_states, ahead, begun)
@@ -250,7 +250,7 @@ def generate_groups(
             answered += at < len(asked)
             tick(answered)
             if at in mine:
-                job = s.recipe.submit(s.executor, [examples[at]], [response(sample)], s.style)
+                job = s.task.recipe.submit(s.executor, [examples[at]], [response(sample)], s.task.style)
                 jobs[at, sample.index] = job
     began = time.perf_counter()
     with s.display.work("waiting for SQL", is_told=False):
@@ -273,19 +273,19 @@ def generate_groups(
 
 
 def _demonstrations(
-    s: Session, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
+    s: TrainingRun, examples: Sequence[Example], prompts: Sequence[Prompt], stops: Sequence[str]
 ) -> dict[int, Trajectory]:
     """Return by its number what each question is taught, where an answer could be it.
 
     It may be too long, or go on behind a stop. In a chat, whose answers begin with a thought, a question without one
     (`reasoning`) has none: it would teach not to think.
     """
-    end, found = s.ends[-1], dict[int, Trajectory]()
-    control = ControlTokens(s.tokenizer)
+    end, found = s.task.ends[-1], dict[int, Trajectory]()
+    control = ControlTokens(s.task.tokenizer)
     for i, (example, prompt) in enumerate(zip(examples, prompts, strict=False)):
-        if not example.answerable or (s.style.name == "chat" and not example.reasoning):
+        if not example.answerable or (s.task.style.name == "chat" and not example.reasoning):
             continue
-        text = s.style.answer(example)
+        text = s.task.style.answer(example)
         if isinstance(text, str) and cut_after_stop(text, stops) == text:
             tokens = (*control.encode(whole_text(shield_answer(text, example, control))), end)
             if len(tokens) <= s.config.sampling.max_new_tokens:
@@ -342,14 +342,16 @@ def has_equal_rewards(groups: Sequence[Group]) -> np.ndarray:
     return np.asarray(zero_variance(rewards, weights)) & (rewards.shape[1] > 1)
 
 
-def _collect_rewards(s: Session, jobs: Mapping[Place, TextJob], env_states: EnvStates) -> dict[Place, ScoredResponse]:
+def _collect_rewards(
+    s: TrainingRun, jobs: Mapping[Place, TextJob], env_states: EnvStates
+) -> dict[Place, ScoredResponse]:
     """Wait for what this process's executor owes, and return what all of them found.
 
     What the clock stopped in a dialogue's observations counts as an answer's own.
     """
     own = []
     for place, job in jobs.items():
-        one = s.recipe.collect(job)[0]
+        one = s.task.recipe.collect(job)[0]
         one = one._replace(stop=env_states.stop(*place) or one.stop)
         own.append((place, *dataclasses.astuple(one.reward), *one[1:]))
     found = exchange(own)

@@ -1,6 +1,6 @@
 """Execution accuracy during training: one answer per question, run and compared with the gold by the set's rule.
 
-`Session.eval_rules` has the rule: the recipe's own, as its paper evaluates, unless `validation.rule` names one.
+`QuestionSets.rules` has the rule: the recipe's own, as its paper evaluates, unless `validation.rule` names one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.build import make_client, make_engine
 from jaxrl_sql.training.keep import keep_evaluation
-from jaxrl_sql.training.session import PreemptedError, Session
+from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 
 
 def validation_answers(
-    s: Session, params: PyTree, name: str, questions: PromptSet
+    s: TrainingRun, params: PyTree, name: str, questions: PromptSet
 ) -> tuple[list[Answered], RolloutStats]:
     """Answer every question of the set `name` by `validation.sampling`; return the answers and the engine's counts.
 
@@ -49,7 +49,7 @@ def validation_answers(
     return made, engine.gather_stats()
 
 
-def verdicts_of(s: Session, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
+def verdicts_of(s: TrainingRun, questions: PromptSet, answered: list[Answered], rule: str) -> list[Verdict]:
     """Score the answers by a rule; of several processes each scores its share."""
     mine = share(len(answered))
     judging = Judging(s.executor, (rule,), rule)
@@ -57,18 +57,19 @@ def verdicts_of(s: Session, questions: PromptSet, answered: list[Answered], rule
     return [Verdict(**one) for one in exchange([dataclasses.asdict(one) for one in own])]
 
 
-def evaluate_all(s: Session, params: PyTree, step: int) -> dict[str, float]:
+def evaluate_all(s: TrainingRun, params: PyTree, step: int) -> dict[str, float]:
     """Evaluate on every held-out split, record the numbers at `step` and return them; once for a step.
 
     When the run is to stop meanwhile nothing is recorded, and nothing returned: it is made when the run goes on.
     """
-    if s.evaluation is not None and s.evaluation[0] == step:
-        return s.evaluation[1]
+    known = s.status.evaluation_of(step)
+    if known is not None:
+        return known
     began = time.perf_counter()
     numbers: dict[str, float] = {}
     kept = []
-    for name, questions in s.evals.items():
-        rule = s.eval_rules[name]
+    for name, questions in s.questions.evals.items():
+        rule = s.questions.rules[name]
         try:
             answered, stats = validation_answers(s, params, name, questions)
         except PreemptedError:
@@ -86,5 +87,5 @@ def evaluate_all(s: Session, params: PyTree, step: int) -> dict[str, float]:
         keep_evaluation(s, step, *one)
     numbers["time/eval"] = time.perf_counter() - began
     s.record(step, "eval", numbers)
-    s.evaluation = (step, numbers)
+    s.status.keep_evaluation(step, numbers)
     return numbers

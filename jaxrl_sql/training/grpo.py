@@ -45,9 +45,10 @@ from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pac
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
 from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, score, tell_end
-from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.resume import ResumePoint, resume
 from jaxrl_sql.training.sft import run_sft
 from jaxrl_sql.training.stages import Progress, Stage, has_risen
+from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
 
 
@@ -58,7 +59,7 @@ class GrpoPhase:
     `rollout_buffer` holds the batches that are not learned yet, `begun` what is sampled of the next rollout's answers.
     """
 
-    session: Session
+    run: TrainingRun
     stage: Stage
     advantage: AdvantageFn
     update: Updates
@@ -89,11 +90,11 @@ class GrpoPhase:
     @property
     def evaluate_every(self) -> int:
         """Return after how many steps the policy is evaluated."""
-        return self.session.config.validation.every
+        return self.run.config.validation.every
 
     def step(self, at: int) -> None:
         """Make the run's step `at`."""
-        grpo_step(self.session, self, at)
+        grpo_step(self.run, self, at)
 
     def policy_params(self, _at: int) -> Any:
         """Return the policy as it stands."""
@@ -102,7 +103,7 @@ class GrpoPhase:
     def evaluated(self, at: int, numbers: Mapping[str, float]) -> None:
         """Keep the course of the evaluations, which a second stage looks at."""
         if self.progress.history[-1][0] != at:
-            self.progress.history.append([at, score(self.session, numbers)])
+            self.progress.history.append([at, score(self.run, numbers)])
 
     def snapshot(self) -> Snapshot:
         """Return what a checkpoint holds: batches that are not learned yet go with it, and answers begun."""
@@ -110,17 +111,17 @@ class GrpoPhase:
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
 
 
-def train(s: Session) -> int:
+def train(s: TrainingRun) -> int:
     """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
     config = s.config  # epochs are steps by now
-    begin, first = s.resume_step(), config.sft.steps
-    trainable, frozen = run_sft(s, begin) if begin <= first else make_params(s)
-    if s.stop:
+    begin, first = resume(s), config.sft.steps
+    trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
+    if s.status.is_stopping:
         return s.stopped()
     progress = Progress()
     if config.grpo.algorithm == "ppo":
         trainable = add_value_head(trainable, s.model, s.mesh)
-    if begin <= first:
+    if not begin.is_after(first):
         progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
         if s.agree_to_stop():
             return s.stopped()
@@ -138,14 +139,14 @@ def train(s: Session) -> int:
     if not after:
         return s.stopped()
     export_model(s, state.trainable, frozen)
-    for name in s.evals:
+    for name in s.questions.evals:
         old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
         s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
     tell_end(s)
     return 0
 
 
-def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
+def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:
     """Make the run's step `at` of GRPO (they count from 1, the cold start's too) and record it."""
     grpo, stage = s.config.grpo, phase.stage
     began, compiled = time.perf_counter(), s.compiled.seconds
@@ -169,7 +170,7 @@ def grpo_step(s: Session, phase: GrpoPhase, at: int) -> None:
     s.record(at, stage.name, numbers)
 
 
-def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
+def collect_rollouts(s: TrainingRun, phase: GrpoPhase, number: int, goes_ahead: bool) -> dict[str, float]:
     """Sample, execute and reward what the next `grpo.steps_per_generation` steps learn from; return its numbers.
 
     Where it `goes_ahead`, free slots begin what the steps after them learn from.
@@ -206,14 +207,16 @@ def collect_rollouts(s: Session, phase: GrpoPhase, number: int, goes_ahead: bool
     return found.numbers
 
 
-def on_mesh(s: Session, batch: GroupBatch) -> GroupBatch:
+def on_mesh(s: TrainingRun, batch: GroupBatch) -> GroupBatch:
     """Put the host's batch, whole on every process, on the devices, split along B."""
     rows = len(batch.completion)
     here = np.array(s.rows_here(rows))
     return s.to_mesh(jax.tree.map(lambda x: x[here], batch), rows)
 
 
-def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: int) -> GrpoPhase:
+def open_stage(
+    s: TrainingRun, stage: Stage, trainable: Any, frozen: Any, progress: Progress, begin: ResumePoint
+) -> GrpoPhase:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
     longest = grpo.max_completion_tokens or longest_answer(s.config.sampling)[1]
@@ -221,39 +224,39 @@ def open_stage(s: Session, stage: Stage, trainable: Any, frozen: Any, progress: 
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)
     phase = GrpoPhase(
-        session=s,
+        run=s,
         stage=stage,
-        advantage=make_advantage_fn(policy, grpo, s.recipe.advantage, ways),
-        update=make_updates(policy, grpo, optimizer, s.recipe.loss, ways),
+        advantage=make_advantage_fn(policy, grpo, s.task.recipe.advantage, ways),
+        update=make_updates(policy, grpo, optimizer, s.task.recipe.loss, ways),
         old_logprobs=make_old_logprob_fn(policy, micro_batches_of(grpo, ways, grpo.minibatches)),
         engine=make_engine(s, None, s.config.rollout.max_num_seqs),
         order=_order(s),
         state=init_state(trainable, optimizer, frozen, _reference(s, trainable, stage)),
         progress=progress,
     )
-    if stage.first < begin <= stage.last:
-        phase.state, host, arrays = restore(s, begin, phase.state)
+    if begin.is_within(stage.first, stage.last):
+        phase.state, host, arrays = restore(s, begin.step, phase.state)
         phase.progress = Progress(**host["progress"])
         phase.rollout_buffer, phase.begun = from_arrays(arrays, grpo.questions), begun_in(arrays)
     return phase
 
 
-def _order(s: Session) -> AnyOrder:
+def _order(s: TrainingRun) -> AnyOrder:
     """Return the order of the training questions, with those of a database in a row where its schema is run once."""
     grpo, seed = s.config.grpo, s.config.seed
     if grpo.questions == 1:
-        return Order(len(s.train.prompts), seed)
-    return SchemaOrder([one.db_path for one in s.train.examples], grpo.questions * grpo.oversample, seed)
+        return Order(len(s.questions.train.prompts), seed)
+    return SchemaOrder([one.db_path for one in s.questions.train.examples], grpo.questions * grpo.oversample, seed)
 
 
-def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:
+def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> GrpoPhase:
     """Begin again from the best checkpoint of the first stage, at the rate that its evaluations suggest."""
     second_stage, optim, trainable = s.config.second_stage, first.stage.optim, first.state.trainable
     progress = first.progress
-    if begin > first.last:
-        progress = Progress(**s.checkpoints.host(begin)["progress"])
+    if begin.is_after(first.last):
+        progress = Progress(**s.outputs.checkpoints.host(begin.step)["progress"])
     else:
-        best = s.checkpoints.best()
+        best = s.outputs.checkpoints.best()
         if best is None:
             raise InputError(f"{s.folder}: no evaluated checkpoint for the second stage: validation.every is too large")
         trainable = restore(s, best, first.state)[0].trainable
@@ -275,7 +278,7 @@ def open_second_stage(s: Session, first: GrpoPhase, begin: int) -> GrpoPhase:
     return open_stage(s, stage, trainable, first.state.frozen, progress, begin)
 
 
-def _reference(s: Session, trainable: Any, stage: Stage) -> Any:
+def _reference(s: TrainingRun, trainable: Any, stage: Stage) -> Any:
     """Keep a copy of what a stage starts from as the reference policy, where the KL penalty needs one.
 
     New adapters need none: without them the frozen base is the start. Of trained ones the copy is of adapters only.

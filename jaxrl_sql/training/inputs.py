@@ -8,6 +8,7 @@ run resumes, and a path does not identify its content. Files that settings name 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,28 @@ def file_inputs(recipe: str, data: DataConfig, base: str) -> dict[str, str]:
     files = dict(_files(recipe.rpartition(":")[0], data, base))
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(files, pool.map(_hash, files.values()), strict=True))
+
+
+def question_inputs(data: DataConfig, train: PromptSet, evals: Mapping[str, PromptSet]) -> dict[str, str]:
+    """Return a hash of the questions of each set.
+
+    A streamed set has too many databases to read them all: its folder is compared.
+    """
+    sets = {"data.train": train} | {f"data.evals/{name}": questions for name, questions in evals.items()}
+    return {
+        name: question_input(questions, digest(questions)) if questions.streamed is None else data.dir
+        for name, questions in sets.items()
+    }
+
+
+def digest(questions: PromptSet) -> str:
+    """Return a short hash of a set's prompts and their order."""
+    whole = hashlib.sha256()
+    if questions.streamed:
+        whole.update(questions.streamed[0].encode())
+    for prompt in questions.sample(16):
+        whole.update(json.dumps([prompt.uid, len(prompt.token_ids), prompt.text]).encode())
+    return whole.hexdigest()[:16]
 
 
 def base_inputs(inputs: Mapping[str, str]) -> dict[str, str]:

@@ -17,32 +17,32 @@ from jaxrl_sql.text2sql.env.address import told_url
 from jaxrl_sql.text2sql.evals.records import Answered
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.training.collect import Group
-from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import Example, Record, Response, Turn, whole_text
 
 # More than one sees of an advantage, and packs well.
 _DIGITS = 4
 
 
-def keep_groups(s: Session, step: int, phase: str, groups: Sequence[Group], chosen: Sequence[Group]) -> None:
+def keep_groups(s: TrainingRun, step: int, phase: str, groups: Sequence[Group], chosen: Sequence[Group]) -> None:
     """Keep what was generated for `step`; `chosen` is what is learned from, in order."""
     for group in groups[: s.config.run.samples_per_step]:
         one = group.scored[0]
         text, reason = whole_text(group.responses[0]), group.trajectories[0].finish_reason
         s.write_sample(step, phase, group.example, text, reason, one.sql, one.status, one.reward.total)
-    if not s.rollouts.keeps:
+    if not s.outputs.rollouts.keeps:
         return
     keep_tokens(s)
     at = {id(group): number for number, group in enumerate(chosen)}
-    s.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
+    s.outputs.rollouts.write("train", [_group(step, phase, group, at.get(id(group))) for group in groups])
 
 
-def keep_advantages(s: Session, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
+def keep_advantages(s: TrainingRun, step: int, rollout_step: int, part: int, batch: GroupBatch) -> None:
     """Keep the advantages that `step` learns by: of part `part` of what was chosen at `rollout_step`.
 
     Of tokens that differ in theirs it is the mean over what an answer is trained on.
     """
-    if not s.rollouts.keeps or batch.advantage is None:
+    if not s.outputs.rollouts.keeps or batch.advantage is None:
         return
     advantage = np.asarray(to_host(batch.advantage), np.float32)
     if advantage.shape[-1] > 1:
@@ -52,26 +52,26 @@ def keep_advantages(s: Session, step: int, rollout_step: int, part: int, batch: 
         mean = advantage[..., 0]
     rows = [[_rounded(value) for value in row] for row in mean.tolist()]
     found = {"step": step, "rollout_step": rollout_step, "part": part, "advantages": rows}
-    s.rollouts.write("train", [found])
+    s.outputs.rollouts.write("train", [found])
 
 
 def keep_evaluation(
-    s: Session, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
+    s: TrainingRun, step: int, split: str, answered: Sequence[Answered], verdicts: Sequence[Verdict]
 ) -> None:
     """Keep the answers to a held-out split at `step`, each by itself; its reward is its score."""
-    examples, rule = s.evals[split].examples, s.eval_rules[split]
+    examples, rule = s.questions.evals[split].examples, s.questions.rules[split]
     shown = list(zip(examples, answered, verdicts, strict=True))
     for example, said, verdict in shown[: s.config.run.samples_per_step]:
         text, score = whole_text(_response(said)), verdict.scores.get(rule, 0.0)
         s.write_sample(step, f"eval/{split}", example, text, _reason(said), verdict.sql, verdict.status, score)
-    if s.rollouts.keeps:
-        s.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *one) for one in shown])
+    if s.outputs.rollouts.keeps:
+        s.outputs.rollouts.write("eval", [_evaluated(step, f"eval/{split}", rule, *one) for one in shown])
 
 
-def keep_tokens(s: Session) -> None:
+def keep_tokens(s: TrainingRun) -> None:
     """Keep what the tokens say, where they are not kept yet."""
-    if not s.rollouts.has_tokens:
-        s.rollouts.write_tokens([one.decode(errors="replace") for one in token_bytes(s.tokenizer)])
+    if not s.outputs.rollouts.has_tokens:
+        s.outputs.rollouts.write_tokens([one.decode(errors="replace") for one in token_bytes(s.task.tokenizer)])
 
 
 def question_of(example: Example) -> Record:

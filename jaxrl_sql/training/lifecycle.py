@@ -14,30 +14,24 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxrl_sql.batch import TrainState
-from jaxrl_sql.config import TrainConfig, changed
-from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import drop_programs
 from jaxrl_sql.rollout import NotFiniteError
-from jaxrl_sql.runtime.folder import CHECKPOINTS, check_folder, found_numbers, saved_steps
 from jaxrl_sql.runtime.health import HealthError, calmer
 from jaxrl_sql.runtime.metrics import best_by
 from jaxrl_sql.runtime.progress import duration
-from jaxrl_sql.training.caller import NOTHING, CallerInputs
-from jaxrl_sql.training.checkpoint import Arrays, Checkpoints
+from jaxrl_sql.training.checkpoint import Arrays
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.finite_check import refuse_broken
-from jaxrl_sql.training.inputs import refuse_other_inputs
-from jaxrl_sql.training.preflight import preflight
-from jaxrl_sql.training.session import PreemptedError, Session, digest, open_session
+from jaxrl_sql.training.inputs import digest
+from jaxrl_sql.training.resume import ResumePoint
+from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 from jaxrl_sql.types import Example, InputError
 
 
@@ -94,70 +88,30 @@ class Phase(Protocol):
         ...
 
 
-@contextmanager
-def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[Session]:
-    """Open a run, and refuse what cannot fit before anything is compiled."""
-    with open_session(config, caller) as s:
-        preflight(s)
-        yield s
-
-
-def dry_run(config: TrainConfig) -> int:
-    """Read the questions, run their golds, make the prompts and reckon the memory: all up to the first compilation.
-
-    The run's folder is looked at and left as it is. What is refused here, the run would refuse.
-    """
-    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
-    folder = check_folder(config.run, values_by_key(config))
-    with TemporaryDirectory() as scratch:
-        elsewhere = {
-            "run.dir": f"{scratch}/{folder.name}",
-            "run.resume": False,
-            "run.trackers": [],
-            "run.display": "plain",
-        }
-        with open_run(changed(config, elsewhere)) as s:
-            if config.run.resume and saved_steps(folder):
-                _refuse_other_inputs(folder, s.inputs)
-            if s.config.sft.steps:
-                epoch = s.sft_dataset.order.batches(1)
-                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
-            s.note(f"{folder}: nothing was compiled, or written there")
-    return 0
-
-
-def _refuse_other_inputs(folder: Path, inputs: Mapping[str, str]) -> None:
-    """Raise InputError where a run's newest checkpoint was saved with other inputs."""
-    with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
-        step = checkpoints.latest()
-        if step is not None:
-            refuse_other_inputs(folder, checkpoints.host(step)["run"]["inputs"], inputs)
-
-
-def run_phase(s: Session, phase: Phase, begin: int) -> bool:
-    """Make a phase's steps from the run's step `begin` on; return False when the run has been asked to stop.
+def run_phase(s: TrainingRun, phase: Phase, begin: ResumePoint) -> bool:
+    """Make a phase's steps, from where the run begins or resumes; return False when the run has been asked to stop.
 
     Raises HealthError for a policy whose numbers are broken.
     """
-    if phase.first < begin <= phase.last:
-        _evaluate_if_due(s, phase, begin)
-        save(s, begin, phase.snapshot())
+    if begin.is_within(phase.first, phase.last):
+        _evaluate_if_due(s, phase, begin.step)
+        save(s, begin.step, phase.snapshot())
     if s.agree_to_stop():
         return False
-    begin = max(begin, phase.first)
-    with s.display.work(phase.name, phase.last - begin, "steps") as tick:
-        for at in range(begin + 1, phase.last + 1):
+    before = max(begin.step, phase.first)
+    with s.display.work(phase.name, phase.last - before, "steps") as tick:
+        for at in range(before + 1, phase.last + 1):
             if phase.is_over:
                 break
             try:
-                if not _make_step(s, phase, at, partial(tick, at - begin)):
+                if not _make_step(s, phase, at, partial(tick, at - before)):
                     return False
             except NotFiniteError as error:
                 raise HealthError(f"step {at} ({phase.name}): {error}; {calmer(phase.name)}") from error
     return True
 
 
-def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> bool:
+def _make_step(s: TrainingRun, phase: Phase, at: int, made: Callable[[], None]) -> bool:
     """Make a phase's step, evaluate and save where that is due; return False when the run has been asked to stop.
 
     `made` is called when the step is made.
@@ -165,7 +119,7 @@ def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> b
     try:
         phase.step(at)
         made()
-        s.surplus.made_step()
+        s.status.surplus.made_step()
         if drop_programs(s.compiled):
             s.note(
                 "compiled programs took most of this process's memory mappings, and were dropped: they are compiled "
@@ -181,26 +135,26 @@ def _make_step(s: Session, phase: Phase, at: int, made: Callable[[], None]) -> b
     s.agree_to_stop()
     if _is_save_due(s, phase, at):
         save(s, at, phase.snapshot())
-    return not s.stop
+    return not s.status.is_stopping
 
 
-def _evaluate_if_due(s: Session, phase: Phase, at: int) -> None:
+def _evaluate_if_due(s: TrainingRun, phase: Phase, at: int) -> None:
     every = phase.evaluate_every
-    if s.stop or (at != phase.last and not (every and (at - phase.first) % every == 0)):
+    if s.status.is_stopping or (at != phase.last and not (every and (at - phase.first) % every == 0)):
         return
     numbers = evaluate_all(s, phase.policy_params(at), at)
     if numbers:
         phase.evaluated(at, numbers)
 
 
-def _is_save_due(s: Session, phase: Phase, at: int) -> bool:
+def _is_save_due(s: TrainingRun, phase: Phase, at: int) -> bool:
     """Return whether step `at` is saved; what it rests on was agreed on, so that all processes save or none."""
     run = s.config.run
-    is_rated = run.keep_best > 0 and s.evaluation is not None and s.evaluation[0] == at
-    return at == phase.last or phase.is_over or s.stop or is_rated or at % run.checkpoint_every == 0
+    is_rated = run.keep_best > 0 and s.status.evaluation_of(at) is not None
+    return at == phase.last or phase.is_over or s.status.is_stopping or is_rated or at % run.checkpoint_every == 0
 
 
-def save(s: Session, step: int, snapshot: Snapshot) -> None:
+def save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
     """Start to save a checkpoint, without the frozen base: it is where the run's start is, and never changes.
 
     An evaluation of this step goes with it and rates it. Raises HealthError, and saves nothing, when parameters are
@@ -210,36 +164,36 @@ def save(s: Session, step: int, snapshot: Snapshot) -> None:
         _save(s, step, snapshot)
 
 
-def _save(s: Session, step: int, snapshot: Snapshot) -> None:
+def _save(s: TrainingRun, step: int, snapshot: Snapshot) -> None:
     state, host, arrays = snapshot
     refuse_broken(step, str(host.get("phase", "")), state.trainable)
-    evaluation = s.evaluation if s.evaluation and s.evaluation[0] == step else None
+    evaluation = s.status.evaluation_of(step)
     known = {
         "config": dataclasses.asdict(s.config),
-        "questions": digest(s.train),
-        "inputs": s.inputs,
+        "questions": digest(s.questions.train),
+        "inputs": s.questions.inputs,
         "lines": {
-            "metrics": s.metrics.position,
-            "samples": s.samples.position,
-            "rollouts": s.rollouts.position,
+            "metrics": s.outputs.metrics.position,
+            "samples": s.outputs.samples.position,
+            "rollouts": s.outputs.rollouts.position,
         },
-        "health": s.health.counts,
-        "evaluation": evaluation,
+        "health": s.status.health.counts,
+        "evaluation": None if evaluation is None else (step, evaluation),
     }
     is_rated = evaluation is not None and (host.get("phase") != "sft" or not s.config.grpo.steps)
-    rating = best_by(s.config.run.best_by, evaluation[1]) if evaluation and is_rated else None
+    rating = best_by(s.config.run.best_by, evaluation) if evaluation and is_rated else None
     metrics = None if rating is None else {"best_by": rating}
-    s.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
+    s.outputs.checkpoints.save(step, dataclasses.replace(state, frozen=None), {**host, "run": known}, arrays, metrics)
 
 
-def restore(s: Session, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
+def restore(s: TrainingRun, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, np.ndarray]]:
     """Return (state, host, arrays) of a checkpoint, each array where it is in `like`, with its frozen base."""
     with s.display.work(f"reading the checkpoint of step {step}"):
-        state, host, arrays = s.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
+        state, host, arrays = s.outputs.checkpoints.restore(step, dataclasses.replace(like, frozen=None))
     return dataclasses.replace(state, frozen=like.frozen), host, arrays
 
 
-def score(s: Session, numbers: Mapping[str, float]) -> float:
+def score(s: TrainingRun, numbers: Mapping[str, float]) -> float:
     """Return what an evaluation says by `run.best_by`; 0 of one that was cut short.
 
     Raises InputError when no number has that name and the best checkpoints are to be kept.
@@ -250,7 +204,7 @@ def score(s: Session, numbers: Mapping[str, float]) -> float:
     return found or 0.0
 
 
-def tell_end(s: Session) -> None:
+def tell_end(s: TrainingRun) -> None:
     """Show how long this session took, what it wrote, and three commands that go on from it, ready to be given."""
     activity = s.display.activity
     compiled = activity.compiled
@@ -265,12 +219,12 @@ def tell_end(s: Session) -> None:
         s.note(f"next: {command}")
 
 
-def next_commands(s: Session) -> Iterator[str]:
+def next_commands(s: TrainingRun) -> Iterator[str]:
     """Yield the commands that write the report again, ask the model, and evaluate it, as a shell takes them."""
     run, data = str(s.folder), s.config.data
     split = data.evals[0] if data.evals else data.train
     yield shlex.join(["jaxrl-sql", "report", run])
-    one = next(iter(next(iter(s.evals.values()), s.train).examples))
+    one = next(iter(next(iter(s.questions.evals.values()), s.questions.train).examples))
     yield shlex.join(["jaxrl-sql", "ask", "--model", run, *_asked(one)])
     if s.caller.examples is not None or s.caller.evals is not None:  # in no folder
         return

@@ -14,6 +14,8 @@ import jax
 
 from jaxrl_sql.algo.updates import micro_batches_of
 from jaxrl_sql.batch import bucket
+from jaxrl_sql.config import TrainConfig
+from jaxrl_sql.config.roots import WorkloadSections
 from jaxrl_sql.inference.program_cache import kept_in
 from jaxrl_sql.models import param_shardings
 from jaxrl_sql.parallel import processes, rules
@@ -26,7 +28,7 @@ from jaxrl_sql.planning.units import in_bytes
 from jaxrl_sql.planning.workload import Workload, find_workload, kv_budget, longest_answer
 from jaxrl_sql.text2sql.evals.summary import validation_metrics
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
-from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
 
 ENGINE_COUNTS = ("prefix_reuse", "occupancy")
@@ -35,20 +37,28 @@ PROGRAMS = frozenset({"update", "score", "compared", "measure", "prefill_chunk",
 """The programs that take long to compile, by what JAX calls them: beside them are many small ones."""
 
 
-def preflight(s: Session) -> None:
-    """Refuse what cannot fit, before anything is compiled, and tell what the run will need."""
+def preflight(s: TrainingRun) -> TrainConfig:
+    """Refuse what cannot fit, before anything is compiled, and report what the run will need.
+
+    Return the configuration with the layout and KV blocks of its rollouts.
+    """
     check_mesh(s)
     check_budget(s)
     tell_uneven_parts(s)
     check_positions(s)
     check_best(s)
-    prompts = [*s.evals.values(), *([s.train] if s.config.grpo.steps or s.config.sft.steps else [])]
+    prompts = [*s.questions.evals.values(), *([s.questions.train] if s.config.grpo.steps or s.config.sft.steps else [])]
     lengths = [length for made in prompts for length in made.lengths()]
     count = sum(len(made.prompts) for made in prompts)
     s.note(f"prompts: {count:,} of {min(lengths)} to {max(lengths)} tokens; {_programs(s)}")
-    find_layout(s, max(lengths))
-    find_kv_blocks(s, max(lengths))
-    model, sections = PlannedModel(s.config.model, s.model), s.config.workload(max(lengths))
+    config = find_kv_blocks(s, find_layout(s, max(lengths)), max(lengths))
+    check_memory(s, config.workload(max(lengths)))
+    return config
+
+
+def check_memory(s: TrainingRun, sections: WorkloadSections) -> None:
+    """Refuse what devices and disk have no room for, and report what a step needs of each device."""
+    model = PlannedModel(s.config.model, s.model)
     work = find_workload(model.section, sections, rules.batch_ways(s.mesh.shape))
     fused = is_fused(model, s.mesh.devices.flat[0].platform)
     sizes = estimate(model, s.mesh, work, fused)
@@ -70,7 +80,7 @@ def preflight(s: Session) -> None:
     check_disk(s, work)
 
 
-def check_budget(s: Session) -> None:
+def check_budget(s: TrainingRun) -> None:
     """Refuse a budget of tokens without room for an answer, or for the questions of a schema, which stay together.
 
     Nor may it cut a group that a recipe's own loss sees whole.
@@ -78,15 +88,15 @@ def check_budget(s: Session) -> None:
     grpo = s.config.grpo
     if not (grpo.steps and grpo.max_tokens_per_device):
         return
-    prompt, answer = bucket(max(s.train.lengths())), bucket(longest_answer(s.config.sampling)[1])
+    prompt, answer = bucket(max(s.questions.train.lengths())), bucket(longest_answer(s.config.sampling)[1])
     rows = micro_batches_of(grpo).at_once(1, prompt, grpo.num_generations, answer)[1]
-    least = max(s.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
+    least = max(s.questions.train.lengths()) + grpo.questions * (1 if grpo.packing else grpo.num_generations) * answer
     if grpo.questions > 1 and least > grpo.max_tokens_per_device:
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} has no room for {grpo.questions} questions with "
             f"their schema and answers, {least} tokens at least: allow as many, or fewer grpo.questions"
         )
-    if s.recipe.loss is not None and rows < grpo.num_generations:
+    if s.task.recipe.loss is not None and rows < grpo.num_generations:
         need = prompt + grpo.num_generations * answer
         raise InputError(
             f"grpo.max_tokens_per_device={grpo.max_tokens_per_device} cuts a group of {need} tokens, whose loss is the "
@@ -94,7 +104,7 @@ def check_budget(s: Session) -> None:
         )
 
 
-def tell_uneven_parts(s: Session) -> None:
+def tell_uneven_parts(s: TrainingRun) -> None:
     """Report what parts of a batch cost that have fewer prompts than the mesh has shards for them."""
     grpo, sft, ways = s.config.grpo, s.config.sft, rules.batch_ways(s.mesh.shape)
     for name, steps, prompts, parts in (
@@ -111,16 +121,16 @@ def tell_uneven_parts(s: Session) -> None:
             )
 
 
-def find_layout(s: Session, longest: int) -> None:
-    """Turn `rollout.mesh=auto` into a layout, once for a run: its folder keeps it."""
+def find_layout(s: TrainingRun, longest: int) -> TrainConfig:
+    """Return the configuration with a layout for `rollout.mesh=auto`, found once for a run: its folder keeps it."""
     device, asked = s.mesh.local_devices[0], s.config.rollout.mesh
     have = min(processes.exchange([device_memory(s.mesh)]))
     turns = max(s.config.sampling.turns, s.config.validation.sampling.turns)
     machine = Machine(device.platform, len(s.mesh.local_devices), have, known_chip(device))
     is_shared = turns > 1 and jax.process_count() > 1
     sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
-    s.config = replace(s.config, rollout=with_layout(sections, model, s.mesh, machine, is_shared))
-    layout = s.config.rollout.mesh
+    rollout = with_layout(sections, model, s.mesh, machine, is_shared)
+    layout = rollout.mesh
     if layout != "training":
         replica_grid(s.mesh, *map(int, layout.split("x")))  # refuses what the devices do not make up
     elif is_shared:
@@ -128,22 +138,25 @@ def find_layout(s: Session, longest: int) -> None:
             "several turns on several processes need copies of the model, which do not fit: give a process more devices"
         )
     if layout != asked:
-        s.keep_config(rollout=s.config.rollout)
+        s.keep_config(rollout=rollout)
     if s.mesh.size > 1:
         said = "on the mesh that trains" if layout == "training" else f"by copies, replicas x tensor = {layout}"
         s.note(f"answers are sampled {said} (rollout.mesh)")
+    return replace(s.config, rollout=rollout)
 
 
-def find_kv_blocks(s: Session, longest: int) -> None:
-    """Turn `rollout.memory` into KV blocks, once for a run: its folder keeps them."""
-    if kv_budget(s.config.rollout) is None:
-        have = min(processes.exchange([device_memory(s.mesh)]))
-        sections, model = s.config.workload(longest), PlannedModel(s.config.model, s.model)
-        s.config = replace(s.config, rollout=with_kv_budget(sections, model, s.mesh, have))
-        s.keep_config(rollout=s.config.rollout)
+def find_kv_blocks(s: TrainingRun, config: TrainConfig, longest: int) -> TrainConfig:
+    """Return a configuration with KV blocks for `rollout.memory`, found once for a run: its folder keeps them."""
+    if kv_budget(config.rollout) is not None:
+        return config
+    have = min(processes.exchange([device_memory(s.mesh)]))
+    sections, model = config.workload(longest), PlannedModel(config.model, s.model)
+    rollout = with_kv_budget(sections, model, s.mesh, have)
+    s.keep_config(rollout=rollout)
+    return replace(config, rollout=rollout)
 
 
-def check_mesh(s: Session) -> None:
+def check_mesh(s: TrainingRun) -> None:
     """Refuse weights and batches that the mesh does not divide."""
     param_shardings(s.model, s.mesh)
     grpo, sft = s.config.grpo, s.config.sft
@@ -157,9 +170,9 @@ def check_mesh(s: Session) -> None:
             rules.spec_of(s.mesh, ("batch",), (rows,), what)
 
 
-def check_positions(s: Session) -> None:
+def check_positions(s: TrainingRun) -> None:
     """Refuse texts that are longer than the model has positions for."""
-    longest = max(length for made in (s.train, *s.evals.values()) for length in made.lengths())
+    longest = max(length for made in (s.questions.train, *s.questions.evals.values()) for length in made.lengths())
     for name, answer in _answers(s):
         need = bucket(longest) + bucket(answer)
         if need > s.model.max_positions:
@@ -170,22 +183,22 @@ def check_positions(s: Session) -> None:
             )
 
 
-def check_best(s: Session) -> None:
+def check_best(s: TrainingRun) -> None:
     """Refuse to keep the best checkpoints by what is no number of an evaluation, before one is waited for.
 
     A whole name may be of a status or a level of difficulty, which only the evaluation knows.
     """
     name, words = s.config.run.best_by, (*validation_metrics((), ()), *ENGINE_COUNTS)
-    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.evals)) or name == "time/eval"
+    is_whole = name.startswith(tuple(f"eval/{split}/" for split in s.questions.evals)) or name == "time/eval"
     if s.config.run.keep_best and not (is_whole or name in words):
         (nearest,) = difflib.get_close_matches(name, words, n=1, cutoff=0.0)
         raise InputError(
             f"run.best_by={name!r} names no number of an evaluation: it is {', '.join(words)}, or a whole name such as "
-            f"eval/{next(iter(s.evals), 'dev')}/{nearest}"
+            f"eval/{next(iter(s.questions.evals), 'dev')}/{nearest}"
         )
 
 
-def _answers(s: Session) -> Iterator[tuple[str, int]]:
+def _answers(s: TrainingRun) -> Iterator[tuple[str, int]]:
     """Yield (key, tokens) of the longest answers of each phase that the run has."""
     if s.config.grpo.steps:
         yield longest_answer(s.config.sampling)
@@ -195,14 +208,18 @@ def _answers(s: Session) -> Iterator[tuple[str, int]]:
     yield f"validation.{key}", tokens
 
 
-def _programs(s: Session) -> str:
+def _programs(s: TrainingRun) -> str:
     """Return the widths that prompts and completions are padded to, and how many programs that makes.
 
     So many are expected from then on.
     """
     few = s.config.run.pad_to_max
-    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.train)
-    greedy = {bucket(s.max_prompt_bucket)} if few else {width for made in s.evals.values() for width in _widths(made)}
+    widths = [bucket(s.max_prompt_bucket)] if few else _widths(s.questions.train)
+    greedy = (
+        {bucket(s.max_prompt_bucket)}
+        if few
+        else {width for made in s.questions.evals.values() for width in _widths(made)}
+    )
     said, updates, engines = [], 0, 0
     if s.config.sft.steps:
         width, most = bucket(max(widths)), s.config.sft.max_completion_tokens
@@ -213,7 +230,7 @@ def _programs(s: Session) -> str:
         updates += len(widths)
         engines += len(widths)
     engines += len(greedy)
-    s.compiled.names, s.compiled.expected = PROGRAMS, updates + 5 * engines
+    s.compiled.expect(PROGRAMS, updates + 5 * engines)
     said.append(f"compiles up to {updates} updates and about {5 * engines} programs that sample answers")
     where = kept_in()
     return "; ".join(said) + (f", kept in {where}" if where else "; run.compilation_cache keeps them for other runs")
@@ -227,7 +244,7 @@ def _as_text(widths: list[int]) -> str:
     return ", ".join(map(str, widths)) if len(widths) <= 4 else f"{len(widths)} widths from {widths[0]} to {widths[-1]}"
 
 
-def check_disk(s: Session, work: Workload) -> None:
+def check_disk(s: TrainingRun, work: Workload) -> None:
     """Refuse a disk without room for a checkpoint; warn where those that are kept will not all fit."""
     size = checkpoint_bytes(PlannedModel(s.config.model, s.model), work)
     free, run = shutil.disk_usage(s.folder).free, s.config.run

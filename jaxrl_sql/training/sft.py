@@ -30,7 +30,8 @@ from jaxrl_sql.training.batching.sft_dataset import SftDataset, rows_of
 from jaxrl_sql.training.build import export_model, make_optimizer, make_params, make_policy
 from jaxrl_sql.training.evaluation import evaluate_all
 from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, tell_end
-from jaxrl_sql.training.session import Session
+from jaxrl_sql.training.resume import ResumePoint, resume
+from jaxrl_sql.training.training_run import TrainingRun
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Window:
 class SftPhase:
     """The supervised steps as `run_phase` drives them."""
 
-    session: Session
+    run: TrainingRun
     dataset: SftDataset
     state: TrainState
     watch: Watch
@@ -103,12 +104,12 @@ class SftPhase:
     @property
     def last(self) -> int:
         """Return the run's step after which the phase is over."""
-        return self.session.config.sft.steps
+        return self.run.config.sft.steps
 
     @property
     def evaluate_every(self) -> int:
         """Return after how many steps the policy is evaluated."""
-        return self.session.config.sft.eval_every
+        return self.run.config.sft.eval_every
 
     @property
     def is_over(self) -> bool:
@@ -117,7 +118,7 @@ class SftPhase:
 
     def step(self, at: int) -> None:
         """Make step `at`; record it where it is one of `sft.log_every` or is measured."""
-        s, cfg = self.session, self.session.config.sft
+        s, cfg = self.run, self.run.config.sft
         rows = rows_of(cfg, s.config.seed, self.dataset, self.words, at - 1)
         batch = pack(s, rows, self.dataset.longest)
         self.window.steps += 1
@@ -147,7 +148,7 @@ class SftPhase:
     @property
     def result(self) -> Any:
         """Return the parameters that the phase leaves: the best where those are kept."""
-        return self.state.best if self.session.config.sft.patience else self.state.trainable
+        return self.state.best if self.run.config.sft.patience else self.state.trainable
 
     def evaluated(self, _at: int, _numbers: Mapping[str, float]) -> None:
         """Begin a new window: the time of an evaluation is not a step's."""
@@ -158,8 +159,8 @@ class SftPhase:
         return Snapshot(self.state, {"phase": "sft", "watch": self.watch.host()})
 
 
-def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
-    """Teach the answers from step `begin` to `sft.steps`; return (trainable, frozen), when stopped early too."""
+def run_sft(s: TrainingRun, begin: ResumePoint) -> tuple[Any, Any]:
+    """Teach the answers from `begin` to step `sft.steps`; return (trainable, frozen), when stopped early too."""
     cfg = s.config.sft
     if cfg.steps == 0:
         return make_params(s)
@@ -172,9 +173,9 @@ def run_sft(s: Session, begin: int) -> tuple[Any, Any]:
     return phase.result, phase.state.frozen
 
 
-def open_sft(s: Session, begin: int) -> SftPhase:
-    """Make what the supervised steps need, new or from the checkpoint of step `begin`."""
-    cfg, dataset = s.config.sft, s.sft_dataset
+def open_sft(s: TrainingRun, begin: ResumePoint) -> SftPhase:
+    """Make what the supervised steps need, new or from the checkpoint that the run resumes from."""
+    cfg, dataset = s.config.sft, s.questions.sft
     for line in skipped_lines(dataset.skipped):
         s.note(f"sft: {line}")
     optimizer = make_optimizer(s, cfg.optim, cfg.steps)
@@ -182,12 +183,12 @@ def open_sft(s: Session, begin: int) -> SftPhase:
     state = init_state(trainable, optimizer, frozen)
     state = dataclasses.replace(state, best=_copy(trainable) if cfg.patience else None)
     watch = Watch(cfg.patience)
-    if begin:
-        state, host, _ = restore(s, begin, state)
+    if begin.is_within(0, cfg.steps):
+        state, host, _ = restore(s, begin.step, state)
         watch.restore(host["watch"])
-    words = tuple(word for word in word_tokens(s.tokenizer) if word not in dataset.form)
+    words = tuple(word for word in word_tokens(s.task.tokenizer) if word not in dataset.form)
     return SftPhase(
-        session=s,
+        run=s,
         dataset=dataset,
         state=state,
         watch=watch,
@@ -197,7 +198,7 @@ def open_sft(s: Session, begin: int) -> SftPhase:
     )
 
 
-def pack(s: Session, rows: Sequence[Row], longest: int) -> GroupBatch:
+def pack(s: TrainingRun, rows: Sequence[Row], longest: int) -> GroupBatch:
     """Pack this process's part of a batch; `longest` is the longest schema that any batch has."""
     cfg, here, is_one_shape = s.config.sft, s.rows_here(s.config.sft.databases), s.config.run.pad_to_max
     if not cfg.packing:
@@ -232,7 +233,7 @@ def _rows_needed(packed_length: jax.Array) -> list[int]:
     return needed
 
 
-def make_held_out_loss(s: Session, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
+def make_held_out_loss(s: TrainingRun, sft_dataset: SftDataset) -> Callable[[TrainState], float]:
     """Return the function that measures the loss on the answers of the held-out questions, a mean over tokens."""
     policy, rows = make_policy(s), s.config.sft.databases
 
@@ -253,10 +254,10 @@ def _copy(params: Any) -> Any:
     return jax.tree.map(lambda x: x.copy(), params)
 
 
-def sft(s: Session) -> int:
+def sft(s: TrainingRun) -> int:
     """Run the supervised phase of a run that has no other, write the model, and return the exit code."""
-    trainable, frozen = run_sft(s, s.resume_step())
-    if s.stop:
+    trainable, frozen = run_sft(s, resume(s))
+    if s.status.is_stopping:
         return s.stopped()
     if not evaluate_all(s, policy_params(trainable, frozen), s.config.sft.steps):
         return s.stopped()

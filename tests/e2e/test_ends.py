@@ -14,7 +14,7 @@ from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.training.build import export_model, make_engine, make_params
-from jaxrl_sql.training.session import open_session
+from jaxrl_sql.training.opening import open_unchecked
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 
@@ -40,10 +40,10 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
         None,
         arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>"),
     )
-    with open_session(config) as s:
-        taught = s.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    with open_unchecked(config) as s:
+        taught = s.task.tokenizer.convert_tokens_to_ids("<|im_start|>")
         ends = {2, 5, 9, taught}
-        assert {answer.token_ids[-1] for answer in s.sft_dataset.taught.answers} == {taught}
+        assert {answer.token_ids[-1] for answer in s.questions.sft.taught.answers} == {taught}
         engine = make_engine(s, None, 4)
         assert set(engine.vocabulary.end_tokens) == ends  # type: ignore[union-attr]
         model = export_model(s, *make_params(s))

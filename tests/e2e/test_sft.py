@@ -18,7 +18,7 @@ from jaxrl_sql.commands.sft import main
 from jaxrl_sql.commands.train import main as train_main
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.training.session import open_session
+from jaxrl_sql.training.opening import open_unchecked
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 
@@ -171,23 +171,23 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     assert main(command) == 0
     assert "sft: skipped 1 (a trace of no question that is taught), such as ?" in capsys.readouterr().out
     config = load_config(TrainConfig, SMALL, command)
-    with open_session(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
-        dataset = s.sft_dataset
-        assert len(s.train.examples) == 12
+    with open_unchecked(dataclasses.replace(config, run=dataclasses.replace(config.run, resume=True))) as s:
+        dataset = s.questions.sft
+        assert len(s.questions.train.examples) == 12
         too_long = [uid for uid, reason in dataset.skipped if reason == "question and answer over 600 tokens"]
         assert len(dataset.taught.answers) + len(too_long) == 12 * 3
         assert questions[0]["id"] not in too_long
-        texts = [s.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
+        texts = [s.task.tokenizer.decode(answer.token_ids) for answer in dataset.taught.answers[:3]]
         assert [tag in text for text, tag in zip(texts, ("<think>", "<reasoning>", "<sql>"), strict=True)] == [True] * 3
         assert all(f"trace {questions[0]['id']}" in text for text in texts)
         dialogue = dataset.taught.answers[2]
         read = [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if not is_learned]
-        assert s.tokenizer.decode(read).count("<observation>") == 1
-        assert "<observation>" not in s.tokenizer.decode(
+        assert s.task.tokenizer.decode(read).count("<observation>") == 1
+        assert "<observation>" not in s.task.tokenizer.decode(
             [t for t, is_learned in zip(dialogue.token_ids, dialogue.learned, strict=True) if is_learned]
         )
-        tags = set(s.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
-        assert {t for t in tags if s.tokenizer.decode([t]).isalpha()} <= dataset.form
+        tags = set(s.task.tokenizer.encode("think answer sql reasoning solution observation", add_special_tokens=False))
+        assert {t for t in tags if s.task.tokenizer.decode([t]).isalpha()} <= dataset.form
 
 
 @pytest.mark.slow

@@ -89,7 +89,8 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
     end = LARGEST + 5  # which the model's files declare, and the tokenizer lacks
-    session: Any = SimpleNamespace(tokenizer=tokenizer, model=shape, config=config, policies={}, ends=(1, end))
+    task, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), SimpleNamespace(policies={})
+    run: Any = SimpleNamespace(task=task, model=shape, config=config, status=status)
     ones = jnp.ones((1, 1, 3))
     batch = GroupBatch(
         shared=(Segment(jnp.array([[5, 6, 7]]), jnp.array([3])),),
@@ -102,7 +103,7 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
         weight=ones[..., 0],
         truncated=ones[..., 0] < 0,
     )
-    scored = jax.jit(make_policy(session, 1.0))(params, None, batch)
+    scored = jax.jit(make_policy(run, 1.0))(params, None, batch)
     tokens = jnp.array([[5, 6, 7, 8, 9, 10]])
     logits = forward(params, shape, tokens, jnp.array([6]))[0, 2:5]
     present = np.array(sorted({*tokenizer.get_vocab().values(), end}))

@@ -40,15 +40,14 @@ def test_a_run_saves_its_own_dtype(tmp_path: Path, dtype: str, kept: str, comput
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), init_params(MODEL, jax.random.key(0)))
     pairs = init_adapters(MODEL, 2, 4.0, ["q"], jax.random.key(1))
     trainable, frozen = (pairs, params) if has_adapters else (params, {})
-    session: Any = SimpleNamespace(
+    run: Any = SimpleNamespace(
         folder=tmp_path,
         config=config,
         model=MODEL,
-        tokenizer=load_tokenizer(START),
+        task=SimpleNamespace(tokenizer=load_tokenizer(START), ends=(0,)),
         display=make_display("none", 1, ""),
-        ends=(0,),
     )
-    folder = export_model(session, trainable, frozen)
+    folder = export_model(run, trainable, frozen)
     assert dtypes(folder) == (dtype, dtype, {kept})
     if not has_adapters:
         saved = load_checkpoint(folder, dtype)[1]

@@ -16,10 +16,12 @@ from jaxrl_sql.rollout import NotFiniteError
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.runtime.health import Health, HealthError
 from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.rollouts import RolloutWriter
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.training.checkpoint import Checkpoints
 from jaxrl_sql.training.lifecycle import Snapshot, run_phase
-from jaxrl_sql.training.session import PreemptedError, Session
+from jaxrl_sql.training.resume import ResumePoint
+from jaxrl_sql.training.training_run import Outputs, PreemptedError, QuestionSets, RunStatus, TrainingRun
 
 Event = tuple[str, int]
 
@@ -38,7 +40,7 @@ class Recorded(Checkpoints):
 class Counting:
     """A phase whose step adds one to its only number."""
 
-    session: Session
+    run: TrainingRun
     events: list[Event]
     name: str = "counting"
     last: int = 4
@@ -51,12 +53,12 @@ class Counting:
 
     def step(self, at: int) -> None:
         if at == self.preempted_at:
-            self.session.request.exit_code = 0
+            self.run.status.request.exit_code = 0
             raise PreemptedError
         self.count += 1
         self.events.append(("step", at))
         if at == self.stopped_at:
-            self.session.request.exit_code = 130
+            self.run.status.request.exit_code = 130
 
     def policy_params(self, _at: int) -> Any:
         return None
@@ -70,7 +72,7 @@ class Counting:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+def training(tmp_path: Path) -> Iterator[TrainingRun]:
     config = dataclasses.replace(TrainConfig(), run=RunConfig(checkpoint_every=1))
     with (
         make_display("none", 4, title="") as display,
@@ -80,20 +82,26 @@ def session(tmp_path: Path) -> Iterator[Session]:
     ):
         checkpoints.events = []
         unused: Any = None
-        yield Session(
-            config=config, folder=tmp_path, recipe=unused, style=unused, tokenizer=None, model=unused, mesh=unused,
-            executor=unused, train=PromptSet((), (), ()), evals={}, eval_rules={}, metrics=metrics, samples=samples,
-            checkpoints=checkpoints, display=display, health=Health(HealthConfig()),
+        yield TrainingRun(
+            config=config, folder=tmp_path, task=unused, model=unused, mesh=unused, executor=unused,
+            questions=QuestionSets(PromptSet((), (), ()), {}, {}, unused, {}),
+            outputs=Outputs(display, metrics, samples, RolloutWriter(None, 0), checkpoints),
+            status=RunStatus(Health(HealthConfig())),
         )  # fmt: skip
 
 
-def run(session: Session, begin: int = 0, **options: Any) -> tuple[bool, list[Event]]:
-    events = session.checkpoints.events  # type: ignore[attr-defined]
-    return run_phase(session, Counting(session, events, **options), begin), events
+def with_checkpoints_every(training: TrainingRun, steps: int) -> TrainingRun:
+    config = dataclasses.replace(training.config, run=RunConfig(checkpoint_every=steps))
+    return dataclasses.replace(training, config=config)
 
 
-def test_a_step_is_evaluated_before_it_is_saved(session: Session) -> None:
-    went_on, events = run(session)
+def run(training: TrainingRun, begin: int = 0, **options: Any) -> tuple[bool, list[Event]]:
+    events = training.outputs.checkpoints.events  # type: ignore[attr-defined]
+    return run_phase(training, Counting(training, events, **options), ResumePoint(begin)), events
+
+
+def test_a_step_is_evaluated_before_it_is_saved(training: TrainingRun) -> None:
+    went_on, events = run(training)
     assert went_on
     assert events == [
         ("step", 1), ("save", 1), ("step", 2), ("evaluate", 2), ("save", 2),
@@ -101,33 +109,33 @@ def test_a_step_is_evaluated_before_it_is_saved(session: Session) -> None:
     ]  # fmt: skip
 
 
-def test_what_goes_on_first_makes_the_evaluation_that_the_stop_came_before(session: Session) -> None:
-    assert run(session, begin=2) == (True, [
+def test_what_goes_on_first_makes_the_evaluation_that_the_stop_came_before(training: TrainingRun) -> None:
+    assert run(training, begin=2) == (True, [
         ("evaluate", 2), ("save", 2), ("step", 3), ("save", 3), ("step", 4), ("evaluate", 4), ("save", 4),
     ])  # fmt: skip
 
 
-def test_before_a_preempted_step_the_step_before_it_is_saved(session: Session) -> None:
-    session.config = dataclasses.replace(session.config, run=RunConfig(checkpoint_every=100))
-    went_on, events = run(session, preempted_at=2, evaluate_every=0)
+def test_before_a_preempted_step_the_step_before_it_is_saved(training: TrainingRun) -> None:
+    training = with_checkpoints_every(training, 100)
+    went_on, events = run(training, preempted_at=2, evaluate_every=0)
     assert not went_on
     assert events == [("step", 1), ("save", 1)]
 
 
-def test_the_last_step_is_evaluated_and_saved_whatever_the_intervals_say(session: Session) -> None:
-    session.config = dataclasses.replace(session.config, run=RunConfig(checkpoint_every=100))
-    assert run(session, evaluate_every=0, last=2) == (True, [
+def test_the_last_step_is_evaluated_and_saved_whatever_the_intervals_say(training: TrainingRun) -> None:
+    training = with_checkpoints_every(training, 100)
+    assert run(training, evaluate_every=0, last=2) == (True, [
         ("step", 1), ("step", 2), ("evaluate", 2), ("save", 2),
     ])  # fmt: skip
 
 
-def test_a_run_that_is_to_stop_saves_and_does_not_evaluate(session: Session) -> None:
-    went_on, events = run(session, stopped_at=2)
+def test_a_run_that_is_to_stop_saves_and_does_not_evaluate(training: TrainingRun) -> None:
+    went_on, events = run(training, stopped_at=2)
     assert not went_on
     assert events[-2:] == [("step", 2), ("save", 2)]
 
 
-def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(session: Session) -> None:
+def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(training: TrainingRun) -> None:
     class Broken(Counting):
         def step(self, at: int) -> None:
             super().step(at)
@@ -137,4 +145,4 @@ def test_a_policy_whose_numbers_broke_ends_the_run_by_its_health(session: Sessio
     with pytest.raises(
         HealthError, match=r"^step 2 \(counting\): model: .* in float32; begin again, or from an earlier"
     ):
-        run_phase(session, Broken(session, session.checkpoints.events), 0)  # type: ignore[attr-defined]
+        run_phase(training, Broken(training, training.outputs.checkpoints.events), ResumePoint())  # type: ignore[attr-defined]

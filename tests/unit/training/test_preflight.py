@@ -94,12 +94,12 @@ def test_a_checkpoint_takes_what_is_trained_its_moments_and_the_reference(
     state = state_of(cfg)
     copied = cfg.grpo.kl.coef > 0 and not cfg.model.lora.rank
     one = nbytes(state.trainable) * (1 + copied) + nbytes(state.opt_state)
-    session: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
+    run: Any = SimpleNamespace(config=cfg, model=MODEL, mesh=mesh, folder=tmp_path, note=lambda _: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one))
-    check_disk(session, workload(cfg))
+    check_disk(run, workload(cfg))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=one // 2))
     with pytest.raises(InputError, match="a checkpoint takes"):
-        check_disk(session, workload(cfg))
+        check_disk(run, workload(cfg))
 
 
 @pytest.mark.parametrize(("more", "least"), [((), 100 + 4 * 8 * 96), (("grpo.packing=true",), 100 + 4 * 96)])
@@ -108,9 +108,10 @@ def test_a_budget_without_room_for_the_questions_of_a_schema_is_refused_at_the_s
 ) -> None:
     def check(tokens: int) -> None:
         cfg = config("grpo.questions=4", f"grpo.max_tokens_per_device={tokens}", *more)
-        train, recipe = SimpleNamespace(lengths=lambda: [40, 100]), SimpleNamespace(loss=None)
-        session: Any = SimpleNamespace(config=cfg, train=train, recipe=recipe)
-        check_budget(session)
+        questions = SimpleNamespace(train=SimpleNamespace(lengths=lambda: [40, 100]))
+        task = SimpleNamespace(recipe=SimpleNamespace(loss=None))
+        run: Any = SimpleNamespace(config=cfg, questions=questions, task=task)
+        check_budget(run)
 
     check(least)
     with pytest.raises(InputError, match=f"no room for 4 questions with their schema and answers, {least} tokens"):

@@ -1,0 +1,253 @@
+"""Open a run: its folder, outputs, questions, devices and executor, and check that it fits before anything is compiled.
+
+On leaving the run's report is written and what was opened is closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import jax
+
+from jaxrl_sql.config import TrainConfig, changed, to_yaml
+from jaxrl_sql.config.check import values_by_key
+from jaxrl_sql.inference.compiling import hear_compiling
+from jaxrl_sql.inference.ends import ends_of_generation
+from jaxrl_sql.inference.program_cache import keep_programs
+from jaxrl_sql.inference.questions import PassedQuestions, load_questions, model_config, open_tokenizer, prompts_of
+from jaxrl_sql.inference.training_set import choose_shots
+from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.models.spec import count_params
+from jaxrl_sql.parallel import mesh as meshes
+from jaxrl_sql.parallel import processes, rules
+from jaxrl_sql.parallel.watch import watched
+from jaxrl_sql.planning.workload import with_parts
+from jaxrl_sql.report.html import write_report
+from jaxrl_sql.runtime.display import Display, make_display
+from jaxrl_sql.runtime.folder import (
+    CHECKPOINTS,
+    DISK_FULL,
+    cannot_write,
+    check_folder,
+    found_numbers,
+    note_saved,
+    open_folder,
+    places_of_begin,
+)
+from jaxrl_sql.runtime.health import Health, HealthError
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.rollouts import RolloutWriter
+from jaxrl_sql.runtime.signals import stop_on_signals
+from jaxrl_sql.runtime.trackers import open_trackers
+from jaxrl_sql.text2sql.benchmarks import Benchmark
+from jaxrl_sql.text2sql.env.executor import Executor, make_executor
+from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning
+from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
+from jaxrl_sql.training.about import noted_session
+from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
+from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.inputs import file_inputs, question_inputs
+from jaxrl_sql.training.preflight import preflight
+from jaxrl_sql.training.resume import begun_config, refuse_other_saved
+from jaxrl_sql.training.training_run import Outputs, QuestionSets, RunStatus, Task, TrainingRun
+from jaxrl_sql.types import Example, InputError
+
+
+@contextmanager
+def open_run(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
+    """Open a run, and refuse what cannot fit before anything is compiled."""
+    with open_unchecked(config, caller) as s:
+        yield dataclasses.replace(s, config=preflight(s))
+
+
+def dry_run(config: TrainConfig) -> int:
+    """Read the questions, run their golds, make the prompts and estimate the memory: all up to the first compilation.
+
+    The run's folder is looked at and left as it is. A dry run refuses whatever the run would refuse.
+    """
+    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    folder = check_folder(config.run, values_by_key(config))
+    with TemporaryDirectory() as scratch:
+        elsewhere = {
+            "run.dir": f"{scratch}/{folder.name}",
+            "run.resume": False,
+            "run.trackers": [],
+            "run.display": "plain",
+        }
+        with open_run(changed(config, elsewhere)) as s:
+            if config.run.resume:
+                refuse_other_saved(folder, s.questions.inputs)
+            if s.config.sft.steps:
+                epoch = s.questions.sft.order.batches(1)
+                s.note(f"supervised phase: {s.config.sft.steps:,} steps, {epoch:,} an epoch")
+            s.note(f"{folder}: nothing was compiled, or written there")
+    return 0
+
+
+@contextmanager
+def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
+    """Open everything a run needs, and on leaving write its report and close what was opened.
+
+    Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
+    """
+    config = changed(config, caller.names(config.data, config.run.dir))
+    find_recipe(config.recipe)  # an unknown name leaves no folder
+    passed = caller.questions()
+    if config.model.checkpoint:
+        load_model_config(config.model.checkpoint)
+    processes.start_processes(config.mesh.processes)
+    is_first = processes.is_first()
+    config = begun_config(config)
+    text = to_yaml(changed(config, places_of_begin(config.run)))
+    folder = open_folder(config.run, values_by_key(config), text, is_first)
+    keep_programs(config.run.compilation_cache)
+    again = "start all of them again: with run.resume=true they go on from the last checkpoint"
+    try:
+        # Until all is written: a signal on the way out must not break what is being saved.
+        with processes.told_of_lost(again), watched(again), ExitStack() as closed:
+            with _opened(config, folder, caller, passed, closed) as s:
+                yield s
+            if is_first:
+                write_report(folder)
+    except HealthError:
+        if is_first:
+            write_report(folder)
+        raise
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise cannot_write(folder, error) from error
+        raise
+
+
+@contextmanager
+def _opened(
+    config: TrainConfig, folder: Path, caller: CallerInputs, passed: PassedQuestions, closed: ExitStack
+) -> Iterator[TrainingRun]:
+    """Open what a run holds; signals are heard until `closed` is left."""
+    is_first = processes.is_first()
+    with _outputs(config, folder) as (outputs, executor):
+        display = outputs.display
+        read = _read(config, folder, _recipe(config, caller), executor, display, passed)
+        with display.work("opening the devices"):
+            mesh = meshes.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+        sft, grpo = with_parts(config.sft, config.grpo, rules.batch_ways(mesh.shape))
+        config = dataclasses.replace(config, sft=sft, grpo=grpo)
+        model = model_config(config.model, read.task.tokenizer)
+        questions = _question_sets(config, read, executor, display, caller)
+        if epochs := config.sft.epochs:
+            config = changed(config, {"sft.steps": questions.sft.order.batches(epochs)})
+        display.course(config.phases())
+        closed.enter_context(hear_compiling(display.activity.compiled, display.activity.clock))
+        status = RunStatus(Health(config.health), closed.enter_context(stop_on_signals(display.note)))
+        about = noted_session(folder if is_first else None, count_params(model))
+        with jax.set_mesh(mesh), about:
+            yield TrainingRun(
+                config, folder, read.task, model, mesh, executor, questions, outputs, status, caller=caller
+            )
+
+
+@contextmanager
+def _outputs(config: TrainConfig, folder: Path) -> Iterator[tuple[Outputs, Executor]]:
+    """Open the display, the executor and the files of a run, which the first process writes."""
+    run, is_first = config.run, processes.is_first()
+    written = folder if is_first else None
+    trackers = open_trackers(folder, run.trackers, run.project, dataclasses.asdict(config), is_first)
+    with (
+        make_display(run.display if is_first else "none", config.total_steps(), title=folder.name) as display,
+        make_executor(config.executor, config.data.hide) as executor,
+        MetricsWriter(written, trackers) as metrics,
+        SampleWriter(written) as samples,
+        Checkpoints(
+            folder / CHECKPOINTS, run.keep_checkpoints, run.keep_best, on_saved=partial(note_saved, folder)
+        ) as checkpoints,
+    ):
+        yield Outputs(display, metrics, samples, RolloutWriter(written, run.keep_rollouts), checkpoints), executor
+
+
+def _recipe(config: TrainConfig, caller: CallerInputs) -> Recipe:
+    """Return the recipe with the caller's reward; raises InputError for turns that it does not have."""
+    recipe = find_recipe(config.recipe)
+    if caller.reward is not None:
+        recipe = recipe._replace(reward_function=caller.reward)
+    if max(config.sampling.turns, config.validation.sampling.turns) > 1 and (
+        recipe.turns is None or config.data.prompt == "compact"
+    ):
+        single = f"recipe {recipe.name}" if recipe.turns is None else "data.prompt=compact"
+        raise InputError(f"{single} answers in one turn: sampling.turns and validation.sampling.turns must be 1")
+    return recipe
+
+
+class _Read(NamedTuple):
+    """Questions as they were read, without their prompts, and the task that makes prompts of them."""
+
+    task: Task
+    train: Sequence[Example]
+    evals: Mapping[str, Benchmark]
+    rules: Mapping[str, str]
+
+
+def _read(
+    config: TrainConfig, folder: Path, recipe: Recipe, executor: Executor, display: Display, passed: PassedQuestions
+) -> _Read:
+    """Read the questions and open the tokenizer; the first process does so before the others."""
+    data = config.data
+    style = recipe.style_for(data)
+    with processes.first_process_first("data"):
+        train, evals = load_questions(data, config.sft, config.executor, executor, display, passed)
+        judged_by = {name: eval_rule(config.validation.rule, recipe, found.rule) for name, found in evals.items()}
+        with display.work("opening the tokenizer"):
+            tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
+        style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
+    ends = ends_of_generation(data, config.model.checkpoint, tokenizer)
+    return _Read(Task(recipe, style, tokenizer, ends), train, evals, judged_by)
+
+
+def _question_sets(
+    config: TrainConfig, read: _Read, executor: Executor, display: Display, caller: CallerInputs
+) -> QuestionSets:
+    """Make the prompts of what was read, and hash the inputs of the run."""
+    task, longest = read.task, config.data.max_prompt_tokens
+    pruning = Pruning(longest, config.seed) if config.data.prune else None
+    train = prompts_of("train", read.train, task.style, task.tokenizer, longest, display, pruning)
+    evals = {
+        name: prompts_of(name, benchmark.examples, task.style, task.tokenizer, longest, display)
+        for name, benchmark in read.evals.items()
+    }
+    inputs: dict[str, str] = {}
+    if processes.is_first():  # which computes them for all
+        with display.work("hashing files and questions", is_told=False):
+            files = file_inputs(config.recipe, config.data, config.model.checkpoint)
+            inputs = files | caller.hashes() | question_inputs(config.data, train, evals)
+    first, *_ = processes.exchange([inputs])
+    make_sft = cache(partial(_sft_dataset, config, task, train, executor, display))
+    return QuestionSets(train, evals, read.rules, make_sft, dict(first))
+
+
+def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:
+    """Make what the supervised phase teaches."""
+    data, examples = config.data, train.examples
+    recipes = [find_recipe(name) for name in config.sft.formats] or [task.recipe]
+    plain = [(recipe, recipe.opened(recipe.style_for(data), task.tokenizer)) for recipe in recipes]
+    dialogues = [recipe.in_dialogues(style, executor, config.sampling.turns) for recipe, style in plain]
+    styles = [style._replace(shots=task.style.shots) for style in dialogues]
+    with display.work("tokenizing what sft teaches", len(examples), "questions") as tick:
+        return make_sft_dataset(config.sft, data, config.seed, examples, styles, task.tokenizer, task.ends[-1], tick)
+
+
+def eval_rule(rule: str, recipe: Recipe, of_set: str) -> str:
+    """Return the rule that answers are judged by in training, on a set whose own is `of_set`.
+
+    It is `rule`, that of the configuration, else that of the recipe, else the set's; a set with a scorer of its own
+    keeps that. Raises InputError for an unknown rule.
+    """
+    rule = rule or (of_set if of_set in OWN_SCORERS else recipe.eval_rule or of_set)
+    check_rules((rule,))
+    return rule

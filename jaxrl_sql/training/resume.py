@@ -1,0 +1,102 @@
+"""Where a run resumes: what its folder tells of its start, and the step after which it continues.
+
+`resume` decides the step for all phases. `begun_config` takes the values that a run found when it began, and
+`refuse_other_saved` compares the inputs of a folder that a dry run leaves as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxrl_sql.config import TrainConfig, changed
+from jaxrl_sql.config.check import values_by_key
+from jaxrl_sql.parallel import processes
+from jaxrl_sql.runtime.folder import CHECKPOINTS, found_numbers, refuse_edited, saved_steps
+from jaxrl_sql.runtime.metrics import START
+from jaxrl_sql.runtime.model_locator import today
+from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.inputs import digest, refuse_other_inputs
+from jaxrl_sql.training.training_run import TrainingRun
+from jaxrl_sql.types import InputError, Record
+
+
+class ResumePoint(NamedTuple):
+    """The step of the checkpoint that a run continues from; 0 for a run that begins."""
+
+    step: int = 0
+
+    def is_within(self, first: int, last: int) -> bool:
+        """Return whether steps `first` + 1 to `last` of the run have the checkpoint's step."""
+        return first < self.step <= last
+
+    def is_after(self, last: int) -> bool:
+        """Return whether the checkpoint is later than step `last` of the run."""
+        return self.step > last
+
+
+def begun_config(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the date, layout and KV blocks that a resumed run found when it began.
+
+    A new run whose prompts are chats gets today's date.
+    """
+    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
+    if config.data.date or config.data.prompt != "chat" or is_resumed:
+        return config
+    return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
+
+
+def resume(s: TrainingRun) -> ResumePoint:
+    """Return where a run continues, and drop what its files hold after that step.
+
+    Raises InputError for a checkpoint of other inputs, questions or settings.
+    """
+    step = s.outputs.checkpoints.latest() if s.config.run.resume else None
+    if step is None:
+        s.outputs.metrics.rewind(START, 0)
+        s.outputs.samples.rewind(START)
+        s.outputs.rollouts.rewind({})
+        return ResumePoint()
+    if step > s.config.total_steps():
+        raise InputError(f"{s.folder}: step {step} is made already, and the run would end before it")
+    saved = s.outputs.checkpoints.host(step)["run"]
+    _refuse_other_run(s, saved)
+    _rewind(s, saved["lines"], step)
+    s.status.resume(saved["health"], saved["evaluation"])
+    s.keep_config(model=s.config.model, data=s.config.data)  # folders may have moved
+    s.note(f"going on from step {step}")
+    return ResumePoint(step)
+
+
+def _refuse_other_run(s: TrainingRun, saved: Record) -> None:
+    """Raise InputError where a checkpoint was saved with other inputs, questions or settings."""
+    refuse_other_inputs(s.folder, saved["inputs"], s.questions.inputs)
+    if saved["questions"] != digest(s.questions.train):
+        raise InputError(
+            f"{s.folder}: {s.config.data.dir}/{s.config.data.train} holds other questions or prompts than "
+            "the run began with: name another run.dir to begin a run with them"
+        )
+    refuse_edited(s.folder, saved["config"], values_by_key(s.config))
+
+
+def _rewind(s: TrainingRun, lines: Mapping[str, Any], step: int) -> None:
+    """Drop what the run's files hold beyond the checkpoint of a step; raises InputError for one that is damaged."""
+    outputs = s.outputs
+    outputs.metrics.rewind(tuple(lines["metrics"]), step)
+    outputs.samples.rewind(tuple(lines["samples"]))
+    outputs.rollouts.rewind(lines["rollouts"])
+    for name, file in (("metrics", outputs.metrics), ("samples", outputs.samples)):
+        if processes.is_first() and file.position != tuple(lines[name]):
+            s.note(f"{name}.jsonl is gone: its lines begin after step {step}")
+
+
+def refuse_other_saved(folder: Path, inputs: Mapping[str, str]) -> None:
+    """Raise InputError where the newest checkpoint of a run's folder was saved with other inputs."""
+    if not saved_steps(folder):
+        return
+    with Checkpoints(folder / CHECKPOINTS, is_read_only=True) as checkpoints:
+        step = checkpoints.latest()
+        if step is not None:
+            refuse_other_inputs(folder, checkpoints.host(step)["run"]["inputs"], inputs)

@@ -1,0 +1,236 @@
+"""A run that is open, as a value: its configuration, task, questions, devices, executor and outputs.
+
+`opening` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
+open; `status` alone holds what steps change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl_sql.algo.step import LogprobFn
+from jaxrl_sql.batch import GroupBatch
+from jaxrl_sql.config import TrainConfig, load_config, to_yaml
+from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.parallel import processes, rules
+from jaxrl_sql.planning.chips import machine_memory
+from jaxrl_sql.runtime.display import Display
+from jaxrl_sql.runtime.folder import CONFIG, keep_config
+from jaxrl_sql.runtime.health import UNHEALTHY, Health, HealthError
+from jaxrl_sql.runtime.memory import Surplus
+from jaxrl_sql.runtime.metrics import MetricsWriter, SampleWriter
+from jaxrl_sql.runtime.progress import Compiled
+from jaxrl_sql.runtime.rollouts import RolloutWriter
+from jaxrl_sql.runtime.signals import ENDED, StopRequest
+from jaxrl_sql.text2sql.env.executor import Executor
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle
+from jaxrl_sql.text2sql.recipes import Recipe
+from jaxrl_sql.training.batching.sft_dataset import SftDataset
+from jaxrl_sql.training.caller import NOTHING, CallerInputs
+from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.types import Example, JaxrlSqlError
+
+
+class PreemptedError(JaxrlSqlError):
+    """A step was left while its answers were being sampled, with nothing changed: the machine is about to go."""
+
+
+class Task(NamedTuple):
+    """How questions are asked and answers are read; `ends` are the tokens that end an answer, the taught one last."""
+
+    recipe: Recipe
+    style: PromptStyle
+    tokenizer: Any
+    ends: tuple[int, ...] = ()
+
+
+class QuestionSets(NamedTuple):
+    """The questions of a run; `rules` judges the answers of each set of `evals`.
+
+    `inputs` has hashes of files and questions. `make_sft` makes the supervised data set at its first call.
+    """
+
+    train: PromptSet
+    evals: Mapping[str, PromptSet]
+    rules: Mapping[str, str]
+    make_sft: Callable[[], SftDataset]
+    inputs: Mapping[str, str]
+
+    @property
+    def sft(self) -> SftDataset:
+        """Return what the supervised phase teaches."""
+        return self.make_sft()
+
+
+class Outputs(NamedTuple):
+    """Where a run writes: the display, and the files of its folder."""
+
+    display: Display
+    metrics: MetricsWriter
+    samples: SampleWriter
+    rollouts: RolloutWriter
+    checkpoints: Checkpoints
+
+
+@dataclass
+class RunStatus:
+    """What changes while a run is open; only its own methods and those of `TrainingRun` assign to it.
+
+    `evaluation` is the (step, numbers) of the last evaluation, which is made once and rates the checkpoint of its step.
+    `policies` are the scoring functions by temperature.
+    """
+
+    health: Health
+    request: StopRequest = field(default_factory=StopRequest)
+    surplus: Surplus = field(default_factory=lambda: Surplus(machine_memory()))
+    evaluation: tuple[int, dict[str, float]] | None = None
+    stop_reason: str = ""
+    is_stopping: bool = False
+    policies: dict[float, LogprobFn] = field(default_factory=dict)
+
+    def evaluation_of(self, step: int) -> dict[str, float] | None:
+        """Return the numbers of the evaluation of a step; None where there is no evaluation of it."""
+        return self.evaluation[1] if self.evaluation is not None and self.evaluation[0] == step else None
+
+    def keep_evaluation(self, step: int, numbers: dict[str, float]) -> None:
+        """Keep the evaluation of a step in place of the last."""
+        self.evaluation = (step, numbers)
+
+    def resume(self, counts: Mapping[str, int], evaluation: tuple[int, dict[str, float]] | None) -> None:
+        """Take what a checkpoint kept of the run's health and of its last evaluation."""
+        self.health.counts |= counts
+        self.evaluation = (evaluation[0], evaluation[1]) if evaluation else None
+
+    def agree_to_stop(self) -> bool:
+        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
+        codes = [code for code in processes.exchange([self.request.exit_code]) if code is not None]
+        if codes:
+            self.is_stopping, self.request.exit_code = True, min(codes)
+        return self.is_stopping
+
+    def check_health(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
+        """Request a stop where the run learns nothing any more; raises HealthError for numbers that are not finite."""
+        if stop_reason := self.health.check(step, phase, numbers):
+            self.stop_reason, self.request.exit_code = stop_reason, UNHEALTHY
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run that is open. Loops call `agree_to_stop` between steps, and end by `stopped` when it returns True."""
+
+    config: TrainConfig
+    folder: Path
+    task: Task
+    model: ModelConfig
+    mesh: jax.sharding.Mesh
+    executor: Executor
+    questions: QuestionSets
+    outputs: Outputs
+    status: RunStatus
+    caller: CallerInputs = NOTHING
+
+    @property
+    def display(self) -> Display:
+        """Return the display of the run's progress."""
+        return self.outputs.display
+
+    @property
+    def compiled(self) -> Compiled:
+        """Return what has been compiled for the run."""
+        return self.display.activity.compiled
+
+    def keep_config(self, **sections: Any) -> None:
+        """Write sections, with numbers that were found at the start, to the configuration in the run's folder."""
+        if processes.is_first():
+            began = load_config(TrainConfig, self.folder / CONFIG)
+            keep_config(self.folder, to_yaml(dataclasses.replace(began, **sections)))
+
+    def note(self, text: str) -> None:
+        """Show the user a line, outside of the progress display."""
+        self.display.note(text)
+
+    @cached_property
+    def max_prompt_bucket(self) -> int:
+        """Return the padding length of all prompts in tokens, or 0 to pad each to its own bucket."""
+        if not self.config.run.pad_to_max:
+            return 0
+        sets = (self.questions.train, *self.questions.evals.values())
+        return max(length for prompts in sets for length in prompts.lengths())
+
+    def rows_here(self, rows: int) -> list[int]:
+        """Return which of B = `rows` prompts this process packs: all, when it is alone."""
+        return rules.rows_here(self.mesh, rows)
+
+    def to_mesh(self, batch: GroupBatch, rows: int) -> GroupBatch:
+        """Put a packed batch, this process's part of B = `rows` prompts, on the devices, split along B."""
+        return rules.shard_batch(batch, self.mesh, rows)
+
+    def agree_to_stop(self) -> bool:
+        """Exchange requests to stop, so that all processes stop after the same step; return whether they do."""
+        return self.status.agree_to_stop()
+
+    def should_abort(self, code: int | None = None) -> bool:
+        """Return whether to leave work that a resumed run makes again: a stop was requested (of exit code `code`).
+
+        Only in a run of one process: several stop after the same step.
+        """
+        request = self.status.request
+        return request.is_made and code in {None, request.exit_code} and jax.process_count() == 1
+
+    def stopped(self) -> int:
+        """Report that the run was stopped and return its exit code; raise HealthError for a run that cannot learn."""
+        if self.status.stop_reason:
+            raise HealthError(self.status.stop_reason)
+        self.outputs.checkpoints.wait()  # who reads the next line may end the machine
+        self.note(f"stopped; {self.caller.resume_advice(self.folder)}")
+        return self.status.request.exit_code or 0
+
+    def record(self, step: int, phase: str, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step, show them, check the run's health, and call the caller's callback.
+
+        Raises HealthError when they are not finite; a run that learns nothing any more is asked to stop, and so is one
+        whose callback returns a true value.
+        """
+        self.outputs.metrics.write(step, {"phase": phase, **numbers})
+        self.display.update(step, {"phase": phase, **numbers})
+        self.status.check_health(step, phase, numbers)
+        callback, request = self.caller.callback, self.status.request
+        if callback is not None and callback(step, {"phase": phase, **numbers}) and not request.is_made:
+            request.exit_code = ENDED
+
+    def write_sample(
+        self,
+        step: int,
+        phase: str,
+        example: Example,
+        text: str,
+        finish_reason: str,
+        sql: str | None,
+        status: str,
+        reward: float,
+    ) -> None:
+        """Keep an answer with its SQL, status and reward, as a trace where a tracker has traces."""
+        about = {"phase": phase, "finish_reason": finish_reason, "sql": sql, "status": status, "reward": reward}
+        self.outputs.metrics.trace(step, example.question, text, about)
+        self.outputs.samples.write(
+            {
+                "step": step,
+                "phase": phase,
+                "uid": example.uid,
+                "question": example.question,
+                "gold": example.gold_sql,
+                "text": text,
+                "finish_reason": finish_reason,
+                "sql": sql,
+                "status": status,
+                "reward": reward,
+                **({"dialect": example.dialect} if example.dialect != "sqlite" else {}),
+            }
+        )

@@ -21,7 +21,7 @@ from jaxrl_sql.datagen.rewording import reword
 from jaxrl_sql.inference.fingerprint import fingerprint, set_digest, teacher_settings, values_of
 from jaxrl_sql.inference.training_set import sqlite_questions
 from jaxrl_sql.runtime.journal import Journal
-from jaxrl_sql.text2sql.benchmarks import plain_record
+from jaxrl_sql.text2sql.benchmarks import Benchmark, plain_record
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.env.verdicts import execute_all
 from jaxrl_sql.text2sql.files.jsonl import write_lines
@@ -66,18 +66,7 @@ def augment(
     out = Path(cfg.out)
     _refuse_strange_folder(out)
     loaded = sqlite_questions(data, limits.databases)
-    check_hide(data.hide, (one.db_path for one in loaded.examples))
-    if foreign := next((one for one in loaded.examples if one.engine_url), None):
-        raise InputError(
-            f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
-        )
-    dropped = [
-        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
-        for uid, reason in loaded.skipped
-    ]
-    dropped += [Dropped(one.uid, "the gold is no SQL") for one in loaded.examples if not one.gold_sql]
-    examples = [one for one in loaded.examples if one.gold_sql]
-    refuse_namesakes(data.dir, examples)
+    examples, dropped = _with_golds(data, loaded)
     with (
         Journal(out / "work.jsonl", copy_settings(cfg, seed, data, limits, teacher, loaded.examples)) as journal,
         make_executor(limits, data.hide) as executor,
@@ -104,15 +93,43 @@ def augment(
             tried |= {one["id"]: f"{one['step']}: {one['reason']}" for one in record["left"]}
         write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
         moved = [dataclasses.replace(one, db_path=str(_target(out, one.db_id)), suite=()) for one in examples]
-        kept, others = by_text(moved, filters)
-        dropped += others
-        kept, others = by_gold(executor, kept, filters)
-        dropped += others
-        if filters.repeats:
-            kept, others = without_repeats(kept)
-            dropped += others
+        kept, filtered = _filtered(moved, executor, filters)
+        dropped += filtered
     counts = write(out, kept, dropped, changes, tried)
     return Augmented(counts, out, talk.endpoint.budget.limit if talk and talk.spent else "")
+
+
+def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[Dropped]]:
+    """Return the questions that have a gold, and those that are dropped.
+
+    Raises InputError for hidden columns that no database has, for questions on a server, and for databases of one name.
+    """
+    check_hide(data.hide, (example.db_path for example in loaded.examples))
+    if foreign := next((example for example in loaded.examples if example.engine_url), None):
+        raise InputError(
+            f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
+        )
+    dropped = [
+        Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
+        for uid, reason in loaded.skipped
+    ]
+    dropped += [Dropped(example.uid, "the gold is no SQL") for example in loaded.examples if not example.gold_sql]
+    examples = [example for example in loaded.examples if example.gold_sql]
+    refuse_namesakes(data.dir, examples)
+    return examples, dropped
+
+
+def _filtered(
+    examples: Sequence[Example], executor: Executor, filters: FilterSettings
+) -> tuple[Sequence[Example], list[Dropped]]:
+    """Return the questions that the filters keep, and those that they drop."""
+    kept, dropped = by_text(examples, filters)
+    kept, others = by_gold(executor, kept, filters)
+    dropped = [*dropped, *others]
+    if filters.repeats:
+        kept, others = without_repeats(kept)
+        dropped += others
+    return kept, dropped
 
 
 def copy_settings(

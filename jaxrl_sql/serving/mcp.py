@@ -116,6 +116,24 @@ def cell(value: Any) -> Any:
     return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}… ({len(text)} characters)"
 
 
+def answer_question(database: Database, asker: Asker, question: str, evidence: str) -> dict[str, Any]:
+    """Have a model write the SQL that answers a question, run it, and return both.
+
+    Raises JaxrlSqlError for an answer without SQL, and for SQL that fails.
+    """
+    if not question.strip():
+        raise JaxrlSqlError("the question is empty")
+    (reply,) = asker.answer([replace(database.example, question=question, evidence=evidence)])
+    note = f" ({reply.note})" if reply.note else ""
+    if reply.sql is None:
+        raise JaxrlSqlError(f"no SQL in the model's answer{note}")
+    answer = {"sql": reply.sql, "finish_reason": reply.finish_reason, "note": reply.note}
+    try:
+        return answer | database.query(reply.sql)
+    except (JaxrlSqlError, ExecutorError) as error:
+        raise JaxrlSqlError(f"{error}; the model wrote: {reply.sql}{note}") from error
+
+
 def make_server(database: Database, asker: Asker | None) -> Any:
     """Return the server of a database's tools; without an `asker` none answers questions."""
     try:
@@ -166,18 +184,8 @@ def make_server(database: Database, asker: Asker | None) -> Any:
             `evidence` is background knowledge. With the finish reason `length` the answer, and perhaps its SQL, is
             cut; `note` reports that.
             """
-            if not question.strip():
-                raise ToolError("the question is empty")
-            example = replace(as_tool(lambda: database.example), question=question, evidence=evidence)
-            (reply,) = as_tool(lambda: model.answer([example]))
-            note = f" ({reply.note})" if reply.note else ""
-            if reply.sql is None:
-                raise ToolError(f"no SQL in the model's answer{note}")
-            answer = {"sql": reply.sql, "finish_reason": reply.finish_reason, "note": reply.note}
-            try:
-                return answer | database.query(reply.sql)
-            except (JaxrlSqlError, ExecutorError) as error:
-                raise ToolError(f"{error}; the model wrote: {reply.sql}{note}") from error
+            answer: dict[str, Any] = as_tool(lambda: answer_question(database, model, question, evidence))
+            return answer
 
     return server
 

@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxrl_sql.algo.advantage import choose_groups, zero_variance
 from jaxrl_sql.batch import GroupBatch, Segment
+from jaxrl_sql.config import GrpoConfig
 from jaxrl_sql.inference.policy_client import EnvStates, response, sampling_by, served
 from jaxrl_sql.parallel.processes import exchange, share
 from jaxrl_sql.rollout import AnyEngine, Sample
@@ -155,10 +156,62 @@ def collect_batch(
 
     `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
     """
+    grpo, began, before = s.config.grpo, time.perf_counter(), s.executor.stats()
+    rounds = _generate_rounds(s, engine, order, cursor, number, prompts, begun, goes_ahead)
+    took = time.perf_counter() - began
+    groups, learned = rounds.groups, [group.learned() for group in rounds.groups]
+    chosen = _choose(grpo, learned, prompts)
+    tokens = sum(len(turn.token_ids) for turn in _written(groups))
+    numbers = {
+        **group_metrics(groups),
+        "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
+        **rounds.stats.metrics(),
+        "rollout/rounds": float(rounds.count),
+        "rollout/tokens": float(tokens),
+        "data/epoch": rounds.cursor / order.n,
+        "time/rollout": took - rounds.waited,
+        "time/sql_wait": rounds.waited,
+        "speed/tokens_per_s": tokens / took,
+        "speed/sql_per_s": sum(len(group.rewards) for group in groups) / took,
+        **reuse_metrics(before, s.executor.stats()),
+    }
+    if grpo.demonstrations:
+        is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in chosen]
+        numbers["rollout/demonstrations"] = float(np.mean(is_shown))
+    if s.config.rollout.ahead:
+        stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
+        numbers["rollout/stale_tokens"] = stale
+        numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
+    for i in chosen:
+        groups[i] = learned[i]
+    return RolloutBatch(groups, [groups[i] for i in sorted(chosen)], rounds.cursor, numbers, rounds.begun)
+
+
+class _Rounds(NamedTuple):
+    """The groups of all rounds of a rollout; `waited` is in seconds."""
+
+    groups: list[Group]
+    count: int
+    cursor: int
+    waited: float
+    stats: RolloutStats
+    begun: list[Sample]
+
+
+def _generate_rounds(
+    s: TrainingRun,
+    engine: AnyEngine,
+    order: AnyOrder,
+    cursor: int,
+    number: int,
+    prompts: int,
+    begun: Sequence[Sample],
+    goes_ahead: bool,
+) -> _Rounds:
+    """Generate rounds of groups until `prompts` of them differ in reward, up to `grpo.max_extra_generations` more."""
     grpo = s.config.grpo
-    began, waited, before = time.perf_counter(), 0.0, s.executor.stats()
     groups: list[Group] = []
-    stats = RolloutStats()
+    waited, stats = 0.0, RolloutStats()
     for attempt in range(grpo.max_extra_generations + 1):
         asked, cursor = order.take(cursor, prompts * grpo.oversample)
         following = order.take(cursor, prompts * grpo.oversample)[0] if goes_ahead else ()
@@ -167,38 +220,16 @@ def collect_batch(
         groups += sampled.groups
         waited += sampled.waited
         stats = stats.plus(engine.gather_stats())
-        learned = [group.learned() for group in groups]
-        if np.count_nonzero(~has_equal_rewards(learned)) >= prompts:
+        if np.count_nonzero(~has_equal_rewards([group.learned() for group in groups])) >= prompts:
             break
-    took = time.perf_counter() - began
+    return _Rounds(groups, attempt + 1, cursor, waited, stats, sampled.begun)
+
+
+def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[int]:
+    """Return the numbers of the `prompts` groups whose rewards lie furthest apart."""
     rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
-    together = grpo.questions
-    asked_together = together * grpo.oversample if together > 1 else 1
-    kept = choose_groups(np.array(rewards), np.array(weights), prompts, together, asked_together)
-    tokens = sum(len(turn.token_ids) for turn in _written(groups))
-    stale = sum(len(sample.token_ids) for sample in begun) / max(tokens, 1)
-    numbers = {
-        **group_metrics(groups),
-        "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
-        **stats.metrics(),
-        "rollout/rounds": float(attempt + 1),
-        "rollout/tokens": float(tokens),
-        "data/epoch": cursor / order.n,
-        "time/rollout": took - waited,
-        "time/sql_wait": waited,
-        "speed/tokens_per_s": tokens / took,
-        "speed/sql_per_s": sum(map(len, rewards)) / took,
-        **reuse_metrics(before, s.executor.stats()),
-    }
-    if grpo.demonstrations:
-        is_shown = [learned[i].trajectories[-1].finish_reason == DEMONSTRATION for i in kept]
-        numbers["rollout/demonstrations"] = float(np.mean(is_shown))
-    if s.config.rollout.ahead:
-        numbers["rollout/stale_tokens"] = stale
-        numbers["rollout/staleness"] = stale * grpo.steps_per_generation * grpo.num_iterations * grpo.minibatches
-    for i in kept:
-        groups[i] = learned[i]
-    return RolloutBatch(groups, [groups[i] for i in sorted(kept)], cursor, numbers, sampled.begun)
+    asked_together = grpo.questions * grpo.oversample if grpo.questions > 1 else 1
+    return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, asked_together)
 
 
 def reuse_metrics(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:

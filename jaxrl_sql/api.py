@@ -125,12 +125,10 @@ def train(
 
         chosen = _config(config, overrides, {} if examples is None else {"data": {"dir": DIR}})
         prepare_process()
-        from jaxrl_sql.training import grpo
-        from jaxrl_sql.training.opening import open_run
+        from jaxrl_sql.training import trainer
 
         chosen = prepared(chosen)
-        with open_run(chosen, CallerInputs(callback, reward, examples, evals)) as s:
-            exit_code = grpo.train(s)
+        exit_code = trainer.train(chosen, CallerInputs(callback, reward, examples, evals))
         return Run(Path(chosen.run.dir), exit_code)
 
 

@@ -31,8 +31,8 @@ def alone(config: TrainConfig) -> TrainConfig:
 
 def _train(config: TrainConfig) -> int:
     supervised = alone(config)
-    from jaxrl_sql.training.opening import open_run
     from jaxrl_sql.training.sft import sft
+    from jaxrl_sql.training.trainer import open_run
 
     with open_run(supervised) as s:
         return sft(s)
@@ -40,6 +40,6 @@ def _train(config: TrainConfig) -> int:
 
 def _rehearse(config: TrainConfig) -> int:
     supervised = alone(config)
-    from jaxrl_sql.training.opening import dry_run
+    from jaxrl_sql.training.trainer import dry_run
 
     return dry_run(supervised)

@@ -18,14 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(config: TrainConfig) -> int:
-    from jaxrl_sql.training.grpo import train
-    from jaxrl_sql.training.opening import open_run
+    from jaxrl_sql.training.trainer import train
 
-    with open_run(config) as s:
-        return train(s)
+    return train(config)
 
 
 def _rehearse(config: TrainConfig) -> int:
-    from jaxrl_sql.training.opening import dry_run
+    from jaxrl_sql.training.trainer import dry_run
 
     return dry_run(config)

@@ -29,7 +29,7 @@ from jaxrl_sql.text2sql.prompts.dialects import refuse_translated
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet, PromptStyle, Pruning, make_prompts, prompt_texts
 from jaxrl_sql.text2sql.question_sets.filters import usable_golds
 from jaxrl_sql.text2sql.question_sets.hiding import check_hide
-from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed, stream_prompts
+from jaxrl_sql.text2sql.question_sets.stream import SAMPLE, Streamed
 from jaxrl_sql.text2sql.rewards.extract import said
 from jaxrl_sql.types import DIALECTS, Example, InputError
 
@@ -149,24 +149,24 @@ def prompts_of(
     display: Display,
     pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make a split's prompts of up to `longest` tokens, and show which were left out for length.
-
-    A huge set's prompts are made when they are asked for.
-    """
-    tell = display.note
-    if isinstance(examples, Streamed):
-        return stream_prompts(examples, style, tokenizer, longest, pruning)
+    """Make a split's prompts of up to `longest` tokens, and show which were left out for length."""
     with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
-        made = make_prompts(examples, style, tokenizer, longest, pruning, tick)
-    _tell_skipped(tell, {name: made.skipped})
-    if made.pruned:
-        tell(f"{name}: {len(made.pruned)} prompts are pruned to {longest} tokens, such as {made.pruned[0]}")
-    if made.faults:
-        tell(f"{name}: {len(made.faults)} files of descriptions are not whole, such as {made.faults[0]}")
-    if not made.prompts:
-        shorter = "; data.prompt=compact makes shorter ones than its chat" if style.name == "chat" else ""
-        raise InputError(f"{name}: no prompt fits data.max_prompt_tokens={longest}{shorter}")
-    return made
+        prompts = make_prompts(examples, style, tokenizer, longest, pruning, tick)
+    return checked_prompts(name, prompts, longest, display.note)
+
+
+def checked_prompts(name: str, prompts: PromptSet, longest: int, tell: Callable[[str], None]) -> PromptSet:
+    """Return a split's prompts and report what was left out, pruned or damaged; raises InputError where none fits."""
+    _tell_skipped(tell, {name: prompts.skipped})
+    if prompts.pruned:
+        tell(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
+    if prompts.faults:
+        tell(f"{name}: {len(prompts.faults)} files of descriptions are not whole, such as {prompts.faults[0]}")
+    if not prompts.prompts:
+        raise InputError(
+            f"{name}: no prompt fits data.max_prompt_tokens={longest}; data.prompt=compact makes the shortest ones"
+        )
+    return prompts
 
 
 def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:

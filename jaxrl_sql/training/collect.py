@@ -32,7 +32,6 @@ from jaxrl_sql.runtime.control_tokens import ControlTokens
 from jaxrl_sql.text2sql.prompts.dialects import shield_answer
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse, TextJob
 from jaxrl_sql.training.batching.order import AnyOrder
-from jaxrl_sql.training.batching.pack import pack_groups
 from jaxrl_sql.training.build import make_client
 from jaxrl_sql.training.training_run import PreemptedError, TrainingRun
 from jaxrl_sql.types import (
@@ -166,7 +165,7 @@ def collect_batch(
         **group_metrics(groups),
         "reward/zero_variance": float(np.mean(has_equal_rewards(learned))),
         **rounds.stats.metrics(),
-        "rollout/rounds": float(rounds.count),
+        "rollout/rounds": float(rounds.attempts),
         "rollout/tokens": float(tokens),
         "data/epoch": rounds.cursor / order.n,
         "time/rollout": took - rounds.waited,
@@ -191,7 +190,7 @@ class _Rounds(NamedTuple):
     """The groups of all rounds of a rollout; `waited` is in seconds."""
 
     groups: list[Group]
-    count: int
+    attempts: int
     cursor: int
     waited: float
     stats: RolloutStats
@@ -323,24 +322,6 @@ def _demonstrations(
                 turn = Turn(ASSISTANT, tokens, text=text)
                 found[i] = Trajectory(prompt, s.config.grpo.num_generations - 1, (turn,), DEMONSTRATION)
     return found
-
-
-def pack(groups: Sequence[Group], longest: int, max_prompt_bucket: int = 0, demonstrations: bool = False) -> GroupBatch:
-    """Pack groups for the update, on the host: T is the bucket of `longest`, P of `max_prompt_bucket` or more.
-
-    `demonstrations`: some may be learned from one, and the batch tells which.
-    """
-    rewards = np.array([group.rewards for group in groups], np.float32)
-    weights = np.array([group.weights for group in groups], np.float32)
-    trajectories = [group.trajectories for group in groups]
-    return pack_groups(
-        trajectories,
-        rewards,
-        weights,
-        longest,
-        max_prompt_bucket=max_prompt_bucket,
-        demonstrations=demonstrations,
-    )
 
 
 _BEGUN = "begun"

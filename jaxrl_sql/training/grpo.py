@@ -5,7 +5,7 @@
 3. Compare each answer with its group: the advantage.
 4. Update the policy toward the better answers.
 
-`train` runs the whole training, with the cold start of `sft.py` before it. `lifecycle.py` stops, resumes,
+`trainer.py` runs the whole training, with the cold start of `sft.py` before it. `lifecycle.py` stops, resumes,
 evaluates and saves.
 """
 
@@ -32,21 +32,18 @@ from jaxrl_sql.algo.updates import (
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.models.lora import policy_params
-from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.parallel.rules import batch_ways
 from jaxrl_sql.planning.workload import longest_answer
 from jaxrl_sql.rollout import AnyEngine, Sample
 from jaxrl_sql.runtime.metrics import reduce_metrics
 from jaxrl_sql.training.batching.order import AnyOrder, Order, SchemaOrder
-from jaxrl_sql.training.batching.pack import order_by_rows, with_packed_rows, with_schemas_once
-from jaxrl_sql.training.build import export_model, make_engine, make_optimizer, make_params, make_policy
-from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, pack, to_arrays
-from jaxrl_sql.training.evaluation import evaluate_all
+from jaxrl_sql.training.batching.pack import order_by_rows, pack, with_packed_rows, with_schemas_once
+from jaxrl_sql.training.build import make_engine, make_optimizer, make_policy
+from jaxrl_sql.training.collect import begun_in, collect_batch, from_arrays, to_arrays
 from jaxrl_sql.training.keep import keep_advantages, keep_groups
-from jaxrl_sql.training.lifecycle import Snapshot, restore, run_phase, score, tell_end
-from jaxrl_sql.training.resume import ResumePoint, resume
-from jaxrl_sql.training.sft import run_sft
+from jaxrl_sql.training.lifecycle import Snapshot, restore, score
+from jaxrl_sql.training.resume import ResumePoint
 from jaxrl_sql.training.stages import Progress, Stage, has_risen
 from jaxrl_sql.training.training_run import TrainingRun
 from jaxrl_sql.types import InputError
@@ -109,41 +106,6 @@ class GrpoPhase:
         """Return what a checkpoint holds: batches that are not learned yet go with it, and answers begun."""
         host = {"phase": self.stage.name, "progress": dataclasses.asdict(self.progress)}
         return Snapshot(self.state, host, to_arrays(self.rollout_buffer, self.begun))
-
-
-def train(s: TrainingRun) -> int:
-    """Run a whole training: cold start, evaluation, GRPO, evaluation; return the exit code."""
-    config = s.config  # epochs are steps by now
-    begin, first = resume(s), config.sft.steps
-    trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
-    if s.status.is_stopping:
-        return s.stopped()
-    progress = Progress()
-    if config.grpo.algorithm == "ppo":
-        trainable = add_value_head(trainable, s.model, s.mesh)
-    if not begin.is_after(first):
-        progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
-        if s.agree_to_stop():
-            return s.stopped()
-        progress.history.append([first, score(s, progress.before)])
-    stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
-    phase = open_stage(s, stage, trainable, frozen, progress, begin)
-    if not run_phase(s, phase, begin):
-        return s.stopped()
-    if config.second_stage.steps:
-        phase = open_second_stage(s, phase, begin)
-        if not run_phase(s, phase, begin):
-            return s.stopped()
-    state, before = phase.state, phase.progress.before
-    after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
-    if not after:
-        return s.stopped()
-    export_model(s, state.trainable, frozen)
-    for name in s.questions.evals:
-        old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
-        s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
-    tell_end(s)
-    return 0
 
 
 def grpo_step(s: TrainingRun, phase: GrpoPhase, at: int) -> None:

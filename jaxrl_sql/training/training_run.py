@@ -1,6 +1,6 @@
 """A run that is open, as a value: its configuration, task, questions, devices, executor and outputs.
 
-`opening` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
+`trainer` makes it, `build` makes its parameters, and `lifecycle` makes its steps. No field changes while the run is
 open; `status` alone holds what steps change.
 """
 

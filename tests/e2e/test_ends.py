@@ -14,7 +14,7 @@ from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.training.build import export_model, make_engine, make_params
-from jaxrl_sql.training.opening import open_unchecked
+from jaxrl_sql.training.trainer import open_unchecked
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 

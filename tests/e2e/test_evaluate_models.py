@@ -23,7 +23,7 @@ from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
-from jaxrl_sql.training.opening import eval_rule
+from jaxrl_sql.training.trainer import eval_rule
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 

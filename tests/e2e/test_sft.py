@@ -18,7 +18,7 @@ from jaxrl_sql.commands.sft import main
 from jaxrl_sql.commands.train import main as train_main
 from jaxrl_sql.config import TrainConfig, load_config
 from jaxrl_sql.models import load_checkpoint
-from jaxrl_sql.training.opening import open_unchecked
+from jaxrl_sql.training.trainer import open_unchecked
 
 SMALL = Path(__file__).parents[1] / "small.yaml"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -57,6 +57,37 @@ def pack_rows(
         length.reshape(databases, questions),
         loss_mask=mask.reshape(databases, questions, t),
         weight=(length > 0).astype(np.float32).reshape(databases, questions),
+    )
+
+
+class RewardedGroup(Protocol):
+    """G answers to one question with a reward and a weight each."""
+
+    @property
+    def trajectories(self) -> Sequence[Trajectory]:
+        """Return the answers."""
+        ...
+
+    @property
+    def rewards(self) -> Sequence[float]:
+        """Return the reward of each answer."""
+        ...
+
+    @property
+    def weights(self) -> Sequence[float]:
+        """Return the weight of each answer: 0 for those that are not learned from."""
+        ...
+
+
+def pack(
+    groups: Sequence[RewardedGroup], longest: int, max_prompt_bucket: int = 0, demonstrations: bool = False
+) -> GroupBatch:
+    """Pack rewarded groups for the update, on the host, as `pack_groups` does."""
+    rewards = np.array([group.rewards for group in groups], np.float32)
+    weights = np.array([group.weights for group in groups], np.float32)
+    trajectories = [group.trajectories for group in groups]
+    return pack_groups(
+        trajectories, rewards, weights, longest, max_prompt_bucket=max_prompt_bucket, demonstrations=demonstrations
     )
 
 

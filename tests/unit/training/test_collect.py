@@ -15,12 +15,12 @@ from jaxrl_sql.inference.policy_client import response
 from jaxrl_sql.rollout import Sample
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.text2sql.rewards.score import ScoredResponse
+from jaxrl_sql.training.batching.pack import pack
 from jaxrl_sql.training.collect import (
     Demonstration,
     Group,
     from_arrays,
     has_equal_rewards,
-    pack,
     reuse_metrics,
     to_arrays,
 )

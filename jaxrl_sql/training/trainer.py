@@ -1,6 +1,7 @@
-"""Open a run: its folder, outputs, questions, devices and executor, and check that it fits before anything is compiled.
+"""Train: open a run and make its phases.
 
-On leaving the run's report is written and what was opened is closed.
+Opening makes the folder, outputs, questions, devices and executor, and checks that the run fits before anything is
+compiled. On leaving the report is written and everything is closed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from jaxrl_sql.config.check import values_by_key
 from jaxrl_sql.inference.compiling import hear_compiling
 from jaxrl_sql.inference.ends import ends_of_generation
 from jaxrl_sql.inference.program_cache import keep_programs
-from jaxrl_sql.inference.questions import PassedQuestions, load_questions, model_config, open_tokenizer, prompts_of
+from jaxrl_sql.inference.questions import (
+    PassedQuestions,
+    checked_prompts,
+    load_questions,
+    model_config,
+    open_tokenizer,
+)
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.models.formats.hf import load_config as load_model_config
+from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.models.spec import count_params
+from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.parallel import mesh as meshes
 from jaxrl_sql.parallel import processes, rules
 from jaxrl_sql.parallel.watch import watched
@@ -48,17 +57,65 @@ from jaxrl_sql.runtime.trackers import open_trackers
 from jaxrl_sql.text2sql.benchmarks import Benchmark
 from jaxrl_sql.text2sql.env.executor import Executor, make_executor
 from jaxrl_sql.text2sql.evals.score_predictions import OWN_SCORERS, check_rules
-from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning
+from jaxrl_sql.text2sql.prompts.prompts import PromptSet, Pruning, make_prompts
+from jaxrl_sql.text2sql.question_sets.stream import Streamed, stream_prompts
 from jaxrl_sql.text2sql.recipes import Recipe, find_recipe
 from jaxrl_sql.training.about import noted_session
 from jaxrl_sql.training.batching.sft_dataset import SftDataset, make_sft_dataset
+from jaxrl_sql.training.build import export_model, make_params
 from jaxrl_sql.training.caller import NOTHING, CallerInputs
 from jaxrl_sql.training.checkpoint import Checkpoints
+from jaxrl_sql.training.evaluation import evaluate_all
+from jaxrl_sql.training.grpo import open_second_stage, open_stage
 from jaxrl_sql.training.inputs import file_inputs, question_inputs
+from jaxrl_sql.training.lifecycle import run_phase, score, tell_end
 from jaxrl_sql.training.preflight import preflight
-from jaxrl_sql.training.resume import begun_config, refuse_other_saved
+from jaxrl_sql.training.resume import begun_config, refuse_other_saved, resume
+from jaxrl_sql.training.sft import run_sft
+from jaxrl_sql.training.stages import Progress, Stage
 from jaxrl_sql.training.training_run import Outputs, QuestionSets, RunStatus, Task, TrainingRun
 from jaxrl_sql.types import Example, InputError
+
+
+def train(config: TrainConfig, caller: CallerInputs = NOTHING) -> int:
+    """Open a run, make all its phases, and return the exit code."""
+    with open_run(config, caller) as s:
+        return _train(s)
+
+
+def _train(s: TrainingRun) -> int:
+    """Make the phases of an open run: cold start, evaluation, GRPO, evaluation; return the exit code."""
+    config = s.config  # epochs are steps by now
+    begin, first = resume(s), config.sft.steps
+    trainable, frozen = make_params(s) if begin.is_after(first) else run_sft(s, begin)
+    if s.status.is_stopping:
+        return s.stopped()
+    progress = Progress()
+    if config.grpo.algorithm == "ppo":
+        trainable = add_value_head(trainable, s.model, s.mesh)
+    if not begin.is_after(first):
+        progress.before = evaluate_all(s, policy_params(trainable, frozen), first)
+        if s.agree_to_stop():
+            return s.stopped()
+        progress.history.append([first, score(s, progress.before)])
+    stage = Stage("grpo", first, config.grpo.steps, config.grpo.optim)
+    phase = open_stage(s, stage, trainable, frozen, progress, begin)
+    if not run_phase(s, phase, begin):
+        return s.stopped()
+    if config.second_stage.steps:
+        phase = open_second_stage(s, phase, begin)
+        if not run_phase(s, phase, begin):
+            return s.stopped()
+    state, before = phase.state, phase.progress.before
+    after = evaluate_all(s, policy_params(state.trainable, frozen), phase.last)
+    if not after:
+        return s.stopped()
+    export_model(s, state.trainable, frozen)
+    for name in s.questions.evals:
+        old, new = (numbers[f"eval/{name}/accuracy"] for numbers in (before, after))
+        s.note(f"{name}: accuracy {100 * old:.1f} % before GRPO, {100 * new:.1f} % after")
+    tell_end(s)
+    return 0
 
 
 @contextmanager
@@ -216,11 +273,8 @@ def _question_sets(
     """Make the prompts of what was read, and hash the inputs of the run."""
     task, longest = read.task, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
-    train = prompts_of("train", read.train, task.style, task.tokenizer, longest, display, pruning)
-    evals = {
-        name: prompts_of(name, benchmark.examples, task.style, task.tokenizer, longest, display)
-        for name, benchmark in read.evals.items()
-    }
+    train = _prompts("train", read.train, task, longest, display, pruning)
+    evals = {name: _prompts(name, benchmark.examples, task, longest, display) for name, benchmark in read.evals.items()}
     inputs: dict[str, str] = {}
     if processes.is_first():  # which computes them for all
         with display.work("hashing files and questions", is_told=False):
@@ -229,6 +283,17 @@ def _question_sets(
     first, *_ = processes.exchange([inputs])
     make_sft = cache(partial(_sft_dataset, config, task, train, executor, display))
     return QuestionSets(train, evals, read.rules, make_sft, dict(first))
+
+
+def _prompts(
+    name: str, examples: Sequence[Example], task: Task, longest: int, display: Display, pruning: Pruning | None = None
+) -> PromptSet:
+    """Make the prompts of a set, of up to `longest` tokens; those of a huge set are made when they are asked for."""
+    if isinstance(examples, Streamed):
+        return stream_prompts(examples, task.style, task.tokenizer, longest, pruning)
+    with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
+        prompts = make_prompts(examples, task.style, task.tokenizer, longest, pruning, tick)
+    return checked_prompts(name, prompts, longest, display.note)
 
 
 def _sft_dataset(config: TrainConfig, task: Task, train: PromptSet, executor: Executor, display: Display) -> SftDataset:

@@ -107,6 +107,10 @@ test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's 
 structure: ## print the lines of each package, import pairs, cycles and imports of an upper layer
 	$(BIN)/python tests/test_imports.py
 
+.PHONY: walk
+walk: setup ## trace a small training and print the files from its configuration to its first gradient
+	$(BIN)/python scripts/trace_walk.py
+
 .PHONY: test-servers
 test-servers: setup-dev ## tests with PostgreSQL and MariaDB, which must be installed (Debian: postgresql, mariadb-server)
 	SQLEXEC_SERVERS=required $(BIN)/python -m pytest -q -m "servers and not slow and not nightly" $(SHARED) $(ARGS) || [ $$? -eq 5 ]

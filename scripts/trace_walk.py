@@ -68,7 +68,7 @@ class Stacks:
         self._next = next(self._coming, None)
         frames = list(_frames(frame))[::-1]
         self._frames += frames
-        self.found[file] = [Call(_file(one.f_code), one.f_code.co_qualname, id(one)) for one in frames]
+        self.found[file] = [Call(_file(call.f_code), call.f_code.co_qualname, id(call)) for call in frames]
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -44,18 +44,18 @@ def attributes(node: ast.ClassDef) -> set[str]:
     names = {field.id for field in fields if isinstance(field, ast.Name)}
     for method in node.body:
         if isinstance(method, Function) and method.args.args:
-            own = method.args.args[0].arg
+            this = method.args.args[0].arg
             names |= {
                 target.attr
                 for target in assigned(method)
-                if isinstance(target.value, ast.Name) and first_name(target) == own
+                if isinstance(target.value, ast.Name) and first_name(target) == this
             }
     return names
 
 
 def first_name(node: ast.expr) -> str:
-    """Return the name that a chain of attributes begins with, as `a` for `a.b.c`; "" for another expression."""
-    while isinstance(node, ast.Attribute):
+    """Return the name that attributes and items begin with, as `a` for `a.b[0].c`; "" for another expression."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
@@ -66,6 +66,15 @@ def assigned(node: ast.AST) -> list[ast.Attribute]:
         inner
         for inner in ast.walk(node)
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store | ast.Del)
+    ]
+
+
+def items(node: ast.AST) -> list[ast.Subscript]:
+    """Return the items that a node assigns or deletes, as `a.b[0]`."""
+    return [
+        inner
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Store | ast.Del)
     ]
 
 
@@ -106,7 +115,7 @@ def changes_of_runs(file: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, Function) and (runs := runs_of(node)):
             yield from (
                 f"{file}:{target.lineno} {ast.unparse(target)}"
-                for target in assigned(node)
+                for target in (*assigned(node), *items(node))
                 if first_name(target) in runs
             )
 
@@ -117,7 +126,7 @@ def test_nothing_assigns_to_a_run() -> None:
     assert any(runs_of(node) for tree in others.values() for node in ast.walk(tree) if isinstance(node, Function))
 
 
-@pytest.mark.parametrize("target", ["s.config", "s.status.evaluation", "s.compiled.names"])
+@pytest.mark.parametrize("target", ["s.config", "s.status.evaluation", "s.compiled.names", "s.status.policies[0]"])
 def test_an_assignment_to_a_run_is_seen(target: str) -> None:
     source = f"def f(s: TrainingRun):\n    {target} = 1\ndef g(s: Other):\n    {target} = 1\n"
     assert list(changes_of_runs("x.py", ast.parse(source))) == [f"x.py:2 {target}"]

@@ -155,13 +155,13 @@ def prompts_of(
     return checked_prompts(name, prompts, longest, display.note)
 
 
-def checked_prompts(name: str, prompts: PromptSet, longest: int, tell: Callable[[str], None]) -> PromptSet:
-    """Return a split's prompts and report what was left out, pruned or damaged; raises InputError where none fits."""
-    _tell_skipped(tell, {name: prompts.skipped})
+def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[[str], None]) -> PromptSet:
+    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError where none fits."""
+    _tell_skipped(note, {name: prompts.skipped})
     if prompts.pruned:
-        tell(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
+        note(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:
-        tell(f"{name}: {len(prompts.faults)} files of descriptions are not whole, such as {prompts.faults[0]}")
+        note(f"{name}: {len(prompts.faults)} files of descriptions are not whole, such as {prompts.faults[0]}")
     if not prompts.prompts:
         raise InputError(
             f"{name}: no prompt fits data.max_prompt_tokens={longest}; data.prompt=compact makes the shortest ones"

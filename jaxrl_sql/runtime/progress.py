@@ -37,7 +37,7 @@ class Compiled:
     is_dropped: bool = False
 
     def expect(self, names: frozenset[str], programs: int) -> None:
-        """Expect so many programs of these names."""
+        """Expect a number of programs of these names."""
         self.names, self.expected = names, programs
 
     def begins(self, name: str, now: float) -> None:

@@ -67,9 +67,10 @@ def _base_params(s: TrainingRun) -> Any:
 
 def make_policy(s: TrainingRun, temperature: float = 1.0) -> LogprobFn:
     """Return the function that scores a batch's completions under the policy, made once for each temperature."""
-    if temperature not in s.status.policies:
-        model = s.config.model
-        made = make_policy_fn(
+    model = s.config.model
+
+    def make() -> LogprobFn:
+        return make_policy_fn(
             s.model,
             temperature,
             model.remat,
@@ -78,8 +79,8 @@ def make_policy(s: TrainingRun, temperature: float = 1.0) -> LogprobFn:
             model.kept_logits_mib << 20,
             missing_ids(s.task.tokenizer, s.model.vocab_size, s.task.ends),
         )
-        s.status.policies[temperature] = made
-    return s.status.policies[temperature]
+
+    return s.status.policy(temperature, make)
 
 
 def make_optimizer(s: TrainingRun, cfg: OptimConfig, steps: int) -> optax.GradientTransformation:

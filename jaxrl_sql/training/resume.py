@@ -1,4 +1,4 @@
-"""Where a run resumes: what its folder tells of its start, and the step after which it continues.
+"""Where a run resumes: the values of its start, and the step after which it continues.
 
 `resume` decides the step for all phases. `begun_config` takes the values that a run found when it began, and
 `refuse_other_saved` compares the inputs of a folder that a dry run leaves as it is.

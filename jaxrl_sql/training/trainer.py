@@ -151,7 +151,7 @@ def dry_run(config: TrainConfig) -> int:
 
 @contextmanager
 def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Iterator[TrainingRun]:
-    """Open everything a run needs, and on leaving write its report and close what was opened.
+    """Open everything a run needs, and on leaving write its report and close it.
 
     Raises RunFolderError when the folder's disk is full, and HealthError for a run that is not well.
     """
@@ -259,7 +259,9 @@ def _read(
     style = recipe.style_for(data)
     with processes.first_process_first("data"):
         train, evals = load_questions(data, config.sft, config.executor, executor, display, passed)
-        judged_by = {name: eval_rule(config.validation.rule, recipe, found.rule) for name, found in evals.items()}
+        judged_by = {
+            name: eval_rule(config.validation.rule, recipe, benchmark.rule) for name, benchmark in evals.items()
+        }
         with display.work("opening the tokenizer"):
             tokenizer = open_tokenizer(data, config.model.checkpoint, folder, train, style)
         style = recipe.opened(style, tokenizer)._replace(shots=choose_shots(data))
@@ -270,7 +272,7 @@ def _read(
 def _question_sets(
     config: TrainConfig, read: _Read, executor: Executor, display: Display, caller: CallerInputs
 ) -> QuestionSets:
-    """Make the prompts of what was read, and hash the inputs of the run."""
+    """Make the prompts of all sets, and hash the inputs of the run."""
     task, longest = read.task, config.data.max_prompt_tokens
     pruning = Pruning(longest, config.seed) if config.data.prune else None
     train = _prompts("train", read.train, task, longest, display, pruning)

@@ -103,6 +103,12 @@ class RunStatus:
         """Keep the evaluation of a step in place of the last."""
         self.evaluation = (step, numbers)
 
+    def policy(self, temperature: float, make: Callable[[], LogprobFn]) -> LogprobFn:
+        """Return the scoring function of a temperature, made once."""
+        if temperature not in self.policies:
+            self.policies[temperature] = make()
+        return self.policies[temperature]
+
     def resume(self, counts: Mapping[str, int], evaluation: tuple[int, dict[str, float]] | None) -> None:
         """Take what a checkpoint kept of the run's health and of its last evaluation."""
         self.health.counts |= counts
@@ -143,7 +149,7 @@ class TrainingRun:
 
     @property
     def compiled(self) -> Compiled:
-        """Return what has been compiled for the run."""
+        """Return the counts of programs compiled for the run."""
         return self.display.activity.compiled
 
     def keep_config(self, **sections: Any) -> None:

@@ -15,14 +15,16 @@ import pytest
 
 from jaxrl_sql.api import policy_spec
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import EvaluateConfig, load_config
+from jaxrl_sql.config import EvaluateConfig, HealthConfig, load_config
 from jaxrl_sql.inference.policy_client import open_policy_client
 from jaxrl_sql.inference.questions import model_config
 from jaxrl_sql.models import forward, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models import load_config as load_model_config
 from jaxrl_sql.models.ops.rng import Purpose
+from jaxrl_sql.runtime.health import Health
 from jaxrl_sql.text2sql.env.executor import make_executor
 from jaxrl_sql.training.build import make_policy
+from jaxrl_sql.training.training_run import RunStatus
 from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
@@ -89,7 +91,7 @@ def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
     end = LARGEST + 5  # which the model's files declare, and the tokenizer lacks
-    task, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), SimpleNamespace(policies={})
+    task, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), RunStatus(Health(HealthConfig()))
     run: Any = SimpleNamespace(task=task, model=shape, config=config, status=status)
     ones = jnp.ones((1, 1, 3))
     batch = GroupBatch(

@@ -24,7 +24,7 @@ NAMES = {
     "Flight": "InFlightQuery",
     "Gathered": "RolloutBatch",
     "HurriedError": "PreemptedError",
-    "Intake": "PrefillQueue",
+    "Intake": "SchedulerState",
     "Lane": "PromptSequence",
     "Launch": "JobBuilder",
     "Lessons": "SftDataset",

@@ -305,6 +305,22 @@ def test_packages_without_jax_load_without_jax() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_scheduler_plans_without_jax_and_without_the_model() -> None:
+    """Its package loads JAX, so an empty package takes its place."""
+    program = (
+        "import importlib, sys, types\n"
+        "package = types.ModuleType('jaxrl_sql.rollout')\n"
+        f"package.__path__ = [{str(PACKAGE / 'rollout')!r}]\n"
+        "sys.modules[package.__name__] = package\n"
+        "importlib.import_module('jaxrl_sql.rollout.scheduler')\n"
+        "heavy = ('jax', 'jaxlib', 'flax', 'jaxrl_sql.models', 'jaxrl_sql.rollout.model_runner')\n"
+        "loaded = [name for name in heavy if name in sys.modules]\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def main() -> None:
     """Print the lines of each package, the counts of imports between packages, and of signatures with root configs."""
     graph = {module: {target for _, target in imports(module) if target in MODULES} for module in MODULES}

@@ -13,10 +13,10 @@ import jax
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.model_runner import ModelRunner
 from jaxrl_sql.rollout.sampling import GenerationRequest, Sample, SamplingParams
-from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary
 from jaxrl_sql.runtime.control_tokens import prompt_ids
@@ -98,19 +98,19 @@ class Engine:
         if self._is_generating:
             raise InputError(BUSY)
         began = time.perf_counter()
-        scheduler = self.begin(request)
+        call = self.begin(request)
         self._is_generating = True
         try:
-            yield from scheduler.run()
+            yield from call.run()
         finally:
-            scheduler.close()
+            call.close()
             self._is_generating = False
             self.stats.seconds = time.perf_counter() - began
 
-    def begin(self, request: GenerationRequest) -> Scheduler:
-        """Return the scheduler of a new call, whose counts are `stats` from now on."""
+    def begin(self, request: GenerationRequest) -> EngineCall:
+        """Return a new call, whose counts are `stats` from now on."""
         self.stats = RolloutStats(slots=self.config.max_num_seqs)
-        return Scheduler(self.runner, self.vocabulary, request, self.stats)
+        return EngineCall(self.runner, self.vocabulary, request, self.stats)
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples of a call as all processes have them: each has all of them already."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +47,11 @@ class PrefixCache:
     num_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)
     cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
-    _numbers: count[int] = field(default_factory=lambda: count(ROOT + 1))
+    last_number: int = ROOT
+
+    def __copy__(self) -> PrefixCache:
+        """Return a cache that may be changed without changing this one."""
+        return replace(self, free_blocks=self.free_blocks.copy(), cached=self.cached.copy())
 
     def open(self, num_blocks: int) -> None:
         """Take a pool of `num_blocks` blocks of prompts, all of them free."""
@@ -106,8 +109,9 @@ class PrefixCache:
             place = len(self.cached)
             if place == self.capacity:
                 place = self.cached.popitem(last=False)[1].block
-            self.cached[parent, piece] = CachedBlock(place, next(self._numbers))
-            parent = self.cached[parent, piece].number
+            self.last_number += 1
+            self.cached[parent, piece] = CachedBlock(place, self.last_number)
+            parent = self.last_number
             copies.append((block, place))
         self._match(pieces)
         return copies
@@ -134,6 +138,12 @@ class BlockTable:
         self.held = np.zeros(slots, np.int64)
         self.blocks = np.zeros((slots, levels[-1][1]), np.int32)
         self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
+
+    def __copy__(self) -> BlockTable:
+        """Return a table that may be changed without changing this one."""
+        table = object.__new__(BlockTable)
+        table.__dict__ |= {**self.__dict__, "blocks": self.blocks.copy(), "free_blocks": self.free_blocks.copy()}
+        return table
 
     @property
     def num_blocks(self) -> int:

@@ -15,9 +15,8 @@ from jaxrl_sql.types import Turn
 
 @dataclass
 class PartialSample:
-    """What has been read of a completion: its slot, the pieces of its current turn, and the turns before."""
+    """The tokens that were read of a completion: the pieces of its current turn, and the turns before."""
 
-    slot: int = -1
     tokens: list[np.ndarray] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
     behavior_logprobs: list[np.ndarray] = field(default_factory=list)
@@ -42,10 +41,6 @@ class PartialSample:
     def length(self) -> int:
         """Return the tokens of all ended turns."""
         return sum(len(turn.token_ids) for turn in self.turns)
-
-    def num_tokens(self) -> int:
-        """Return the tokens of all turns, the current one too."""
-        return self.length() + sum(map(len, self.tokens))
 
     def token_ids(self) -> tuple[int, ...]:
         """Return all tokens, those of the current turn too."""

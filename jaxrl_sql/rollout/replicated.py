@@ -29,10 +29,10 @@ from jaxrl_sql.models.lora import policy_shardings
 from jaxrl_sql.models.stacked_layers import take_layers
 from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
 from jaxrl_sql.parallel.processes import exchange, exchange_bytes
+from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
 from jaxrl_sql.rollout.engine_config import EngineConfig
 from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
-from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
@@ -107,7 +107,7 @@ class ReplicatedEngine:
         if self._is_generating:
             raise InputError(BUSY)
         self._bring()
-        dealt, calls = deal(request, self.grid.shape["data"]), list[tuple[Replica, Scheduler]]()
+        dealt, calls = deal(request, self.grid.shape["data"]), list[tuple[Replica, EngineCall]]()
         began = time.perf_counter()
         self._is_generating = True
         try:
@@ -168,7 +168,7 @@ def _in(replica: Replica, function: Callable[..., Any], *given: Any) -> Any:
         return function(*given)
 
 
-def _run(calls: Sequence[tuple[Replica, Scheduler]], goes_ahead: bool) -> Iterator[Sample]:
+def _run(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> Iterator[Sample]:
     """Yield the samples of all replicas: chunks are launched on all before the log of any is waited for.
 
     Each is launched by a thread of its own, since what is launched first is compiled, for each replica's devices anew.
@@ -188,7 +188,7 @@ def _run(calls: Sequence[tuple[Replica, Scheduler]], goes_ahead: bool) -> Iterat
         yield from _in(replica, lambda call=call: list(call.left()))
 
 
-def _is_unfinished(calls: Sequence[tuple[Replica, Scheduler]], goes_ahead: bool) -> bool:
+def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> bool:
     """Return whether a call has samples to come; where they go ahead, one of any process."""
     own = any(call.unfinished for _, call in calls)
     return any(exchange([own])) if goes_ahead else own

@@ -1,471 +1,488 @@
-"""The scheduler of one call: it launches chunks of decode steps, reads their logs, and runs the turns of completions.
+"""The scheduler: a pure function from the state of a call and the last log to the next chunk's plan.
 
-The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
-device never waits while the host decodes text or hands SQL on.
+It works with numbers alone, without JAX and without the model: `plan` decides, and `CallRunner.execute` does the work.
+The host is one chunk behind the device, so the state of a slot is older than the device's; `known_from` is the first
+chunk whose log includes the host's last change of a slot.
 
-Where KV blocks are too few for all slots the host reads the last log first, and decides what goes on, the oldest
-completions first: what has no room is preempted, gives its blocks back, and later is computed again from its tokens
-(vLLM's recomputation, Kwon et al. 2023, arXiv:2309.06180). What an earlier call began ahead of this one goes on in the
-same way. All of it follows from the call alone, never from time.
+Where KV blocks are too few for all slots the host reads the last log first. Then the oldest completions keep their
+slots. The others are preempted: they give their blocks back, and later are computed again from their tokens (vLLM's
+recomputation, Kwon et al. 2023, arXiv:2309.06180). Completions that an earlier call began are resumed in the same way.
+All decisions follow from the call alone, never from time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import copy
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxrl_sql.batch import pad_tokens
-from jaxrl_sql.models.paged import BlockMap
-from jaxrl_sql.rollout.decode import (
-    ChunkConfig,
-    End,
-    ObservationBatch,
-    StepLog,
-    StopCriteria,
-    empty_slots,
-    on_devices,
-    release_slots,
-    resume_requests,
-)
-from jaxrl_sql.rollout.kv_blocks import BlockTable, block_owner
-from jaxrl_sql.rollout.model_runner import ModelRunner
-from jaxrl_sql.rollout.partial_sample import PartialSample
-from jaxrl_sql.rollout.prefill_queue import PrefillQueue
-from jaxrl_sql.rollout.refusals import find_refused
-from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
-from jaxrl_sql.rollout.stats import RolloutStats
-from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
-from jaxrl_sql.text2sql.env.executor import ExecutorError
-from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
-from jaxrl_sql.types import Turn
+from jaxrl_sql.rollout.kv_blocks import Allocation, BlockTable, PrefixCache
+from jaxrl_sql.rollout.sampling import UNFINISHED, GenerationRequest
+
+PREEMPTED = -1
+"""The slot of a completion that has none."""
 
 
-class InFlightChunk(NamedTuple):
-    """A chunk that was launched: its log to come, its number, and whether prompts were prefilled before it."""
+class RequestGroup(NamedTuple):
+    """A prompt and those of its samples, first to last, that read one copy of it."""
 
-    log: StepLog
-    number: int
-    is_after_prefill: bool
-
-
-class Scheduler:
-    """The state of one call of the engine on the host.
-
-    It is one chunk behind the device, so what it knows of a slot is older than what the device has: `known_from` is the
-    first chunk whose log includes what the host last did to a slot.
-    """
-
-    def __init__(
-        self, runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
-    ) -> None:
-        self.runner, self.vocabulary, self.request, self.stats = runner, vocabulary, request, stats
-        self.config = runner.config
-        self.automata, self.refused = find_refused(request, vocabulary, runner.model.config, self.config)
-        ends = np.array(vocabulary.end_tokens, np.int32)
-        self.stops = on_devices(StopCriteria(ends, self.automata.table, self.automata.found))
-        served = [i for i in range(len(request.prompts)) if i not in self.refused]
-        samplings = [request.samplings[i] for i in served]
-        begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
-        self.finished_before = [one for one in begun if one and one.finish_reason != UNFINISHED]
-        asked = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
-        self.unfinished = asked - len(self.finished_before)
-        self.longest = max((sampling.longest for sampling in samplings), default=1)
-        self.chunk_config = ChunkConfig(
-            model=runner.model,
-            samples=any(sampling.temperature > 0 for sampling in samplings),
-            truncates=any(sampling.truncates for sampling in samplings),
-            penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
-            steps=self.config.chunk_steps,
-            missing=vocabulary.missing_ids(runner.model.config.vocab_size),
-        )
-        self.queue = PrefillQueue(runner, request, served, self.automata.first, stats)
-        self.partial: dict[int, PartialSample] = {}
-        self.observations: dict[int, PendingObservation] = {}
-        self.slots_to_release: list[int] = []
-        self.to_append: dict[int, tuple[int, ...]] = {}
-        self.cancelled: set[int] = set()
-        self.may_take: int | None = None
-        self.before: InFlightChunk | None = None
-        self.launched: InFlightChunk | None = None
-        self._open_slots()
-
-    def _open_slots(self) -> None:
-        """Make the decode slots on the device, and the table of their blocks."""
-        n, sizes = self.config.max_num_seqs, self.queue.sizes
-        self.slots = empty_slots(
-            self.runner.model.config, n, sizes.prompt_slots, sizes.group_size, self.runner.cache_dtype,
-            self.chunk_config.penalizes,
-        )  # fmt: skip
-        self.block_table = BlockTable(self.config.completion_block_size, n, self.queue.levels)
-        self.slot_length, self.known_from = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        self.recently_ended = max(n // 3 + 1, 1)
-        self.num_chunks = 0
-        self._is_finite = True
+    prompt: int
+    first: int
+    last: int
 
     @property
-    def has_work(self) -> bool:
-        """Return whether there is something to decode or to read, of this call or of the next one."""
-        return bool(self.partial or self.queue.num_waiting or self.queue.groups or self.before)
+    def samples(self) -> range:
+        """Return their numbers."""
+        return range(self.first, self.last)
 
-    def run(self) -> Iterator[Sample]:
-        """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
-        yield from self.known()
-        while self.unfinished:
-            yield from self.launch()
-            yield from self.read()
-        yield from self.left()
+    @property
+    def size(self) -> int:
+        """Return how many samples there are."""
+        return self.last - self.first
 
-    def known(self) -> Iterator[Sample]:
-        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
-        for i, reason in self.refused.items():
-            for sample in range(self.request.samplings[i].n):
-                yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
-        yield from self.finished_before
 
-    def left(self) -> Iterator[Sample]:
-        """Yield what was made of the next call's samples when this one is over, finished or not."""
-        if self.request.ahead is None:
+class PromptSequence(NamedTuple):
+    """A prompt in a prompt slot: the group that reads it, its KV blocks, and how many completions are unfinished."""
+
+    group: RequestGroup
+    blocks: Sequence[int]
+    unfinished: int
+
+
+class QueuedCompletion(NamedTuple):
+    """A completion whose prompt is in a prompt slot: the sample of a prompt, and its place in the slot's group."""
+
+    prompt: int
+    sample: int
+    prompt_slot: int
+    group_index: int
+
+
+class RunningCompletion(NamedTuple):
+    """A completion that has tokens, as far as logs were read: its slot (or PREEMPTED) and its tokens of all turns."""
+
+    slot: int
+    tokens: int
+
+
+class Prefill(NamedTuple):
+    """A prompt to be prefilled: its prompt slot, the group that reads it, and its KV blocks."""
+
+    prompt_slot: int
+    group: RequestGroup
+    allocation: Allocation
+
+
+class PrefillBatch(NamedTuple):
+    """Prompts that are prefilled together, and the blocks (block, cached block) that are cached afterwards."""
+
+    prompts: Sequence[Prefill]
+    saved: Sequence[tuple[int, int]]
+
+
+class Limits(NamedTuple):
+    """Bounds of a call: decode slots, steps per chunk, tokens of a longest completion, and completions per group.
+
+    `fits_prefill` returns whether so many prompts, the longest of so many tokens, are prefilled together.
+    """
+
+    slots: int
+    chunk_steps: int
+    longest: int
+    group_size: int
+    fits_prefill: Callable[[int, int], bool]
+
+    @property
+    def ring(self) -> int:
+        """Return the places of the ring: enough for all completions that can wait for a slot."""
+        return 2 * self.slots + self.group_size
+
+
+@dataclass
+class ChunkLog:
+    """Events since the last plan.
+
+    From the chunk that was read (number 0: none was): completions `taken` from the ring so far, `lengths` [N] of the
+    slots, slot and number of tokens `written` by completion, and how many turns ended. From environments and the
+    caller: completions that are `finished`, in order; tokens to append by completion (`observed`); prompts that are
+    `cancelled`. `uses_cache`: the weights of the call are still the engine's, so that its prefix cache is valid.
+    """
+
+    number: int = 0
+    taken: int = 0
+    lengths: Any = 0
+    written: dict[int, RunningCompletion] = field(default_factory=dict)
+    num_ended: int = 0
+    finished: list[int] = field(default_factory=list)
+    observed: dict[int, int] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+    uses_cache: bool = True
+
+
+@dataclass
+class SchedulerState:
+    """The state of a call between two plans; nothing changes one.
+
+    groups: prompts to be prefilled, in order; sequences: those that hold a prompt slot; completions: of these, by
+    number, in the order of age; running: those with tokens; appends: those that wait for tokens to be appended.
+    num_begun: completions that an earlier call began, numbered first, of which `resumable` have their prompt in a slot;
+    queued: completions that were put into the ring so far, of which `taken` are known to have a slot.
+    num_chunks were launched and num_read of them read; one that is launched and not read is in flight.
+    """
+
+    request: GenerationRequest
+    limits: Limits
+    groups: list[RequestGroup]
+    prefixes: PrefixCache
+    blocks: BlockTable
+    free_prompt_slots: list[int]
+    num_begun: int
+    slot_length: np.ndarray
+    known_from: np.ndarray
+    recently_ended: int
+    sequences: dict[int, PromptSequence] = field(default_factory=dict)
+    completions: dict[int, QueuedCompletion] = field(default_factory=dict)
+    running: dict[int, RunningCompletion] = field(default_factory=dict)
+    appends: list[int] = field(default_factory=list)
+    cancelled: set[int] = field(default_factory=set)
+    resumable: int = 0
+    queued: int = 0
+    taken: int = 0
+    num_chunks: int = 0
+    num_read: int = 0
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Return whether a chunk is launched whose log is still to be read."""
+        return self.num_read < self.num_chunks
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many completions await a slot, as far as is known."""
+        return self.queued - self.taken
+
+    def preempted(self) -> list[int]:
+        """Return the completions with tokens and without a slot, the oldest first."""
+        return sorted(number for number, completion in self.running.items() if completion.slot == PREEMPTED)
+
+    def copied(self) -> SchedulerState:
+        """Return a state that may be changed without changing this one."""
+        shared = ("request", "limits")
+        copies = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in shared}
+        return dataclasses.replace(self, **{name: copy.copy(value) for name, value in copies.items()})
+
+
+@dataclass
+class ChunkPlan:
+    """The device's next work, in this order, and the state `after` it.
+
+    Prompt slots whose completions are all finished (`freed`); decode slots to release; completions that were cancelled
+    (`dropped`, and `num_dropped` of prompts that were not prefilled) or end with their first token (`cut`); prompts to
+    prefill; completions that enter the ring (`queued`), or that an earlier call began (`begun`); slots to preempt;
+    completions to resume; completions to append tokens to. Where it `launches` a chunk of decode steps follows, with
+    the KV blocks in `table` [N,J] of a pool of `num_blocks`, which takes completions up to `tail` of the ring; else the
+    last log is read first, or no completion is left.
+    """
+
+    after: SchedulerState
+    freed: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    num_dropped: int = 0
+    cut: list[int] = field(default_factory=list)
+    prefills: list[PrefillBatch] = field(default_factory=list)
+    queued: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    appended: list[int] = field(default_factory=list)
+    launches: bool = False
+    table: Any = None
+    num_blocks: int = 0
+    tail: int = 0
+
+
+def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
+    """Return the next chunk's plan, after the events of a log; neither argument is changed."""
+    chunk = ChunkPlan(state.copied())
+    state = chunk.after
+    _note(chunk, log)
+    if state.cancelled:
+        if state.is_in_flight:  # the contents of slots are known when it is read
+            return chunk
+        _drop_cancelled(chunk)
+        if not state.groups and not state.sequences:
+            return chunk
+    _admit(chunk, log.uses_cache)
+    may_take = _find_room(chunk)
+    if may_take is not None:
+        chunk.appended, state.appends = state.appends, []
+        chunk.launches, chunk.table, chunk.num_blocks = True, state.blocks.table(), state.blocks.num_blocks
+        chunk.tail = min(state.taken + may_take, state.queued)
+        state.num_chunks += 1
+    return chunk
+
+
+# --- the state at the start and at the end of a call
+
+
+def cut_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
+    """Return the groups of a call's prompts, the next call's last.
+
+    Prompts with the same prefix follow each other, so that it is cached when the next one needs it.
+    """
+    order = sorted(served, key=lambda i: (request.is_ahead(i), request.prompts[i].token_ids))
+    return [
+        RequestGroup(i, first, min(first + size, request.samplings[i].n))
+        for i in order
+        for first in range(0, request.samplings[i].n, size)
+    ]
+
+
+def first_state(
+    request: GenerationRequest,
+    groups: Sequence[RequestGroup],
+    limits: Limits,
+    prefixes: PrefixCache,
+    blocks: BlockTable,
+    prompt_slots: int,
+) -> SchedulerState:
+    """Return the state of a call that has launched nothing; groups that an earlier call began come first."""
+    open_groups = [group for group in groups if _num_wanted(request, group)]
+    open_groups.sort(key=lambda group: not any(request.begun_sample(group.prompt, g) for g in group.samples))
+    n = limits.slots
+    return SchedulerState(
+        request, limits, open_groups, prefixes, blocks,
+        free_prompt_slots=list(range(prompt_slots - 1, -1, -1)),
+        num_begun=sum(
+            request.begun_sample(group.prompt, g) is not None and _is_wanted(request, group.prompt, g)
+            for group in open_groups
+            for g in group.samples
+        ),
+        slot_length=np.zeros(n, np.int64), known_from=np.zeros(n, np.int64), recently_ended=max(n // 3 + 1, 1),
+    )  # fmt: skip
+
+
+def close(state: SchedulerState) -> PrefixCache:
+    """Return the prefix cache at the end of a call, whose prompts give their blocks back."""
+    prefixes = copy.copy(state.prefixes)
+    for sequence in state.sequences.values():
+        prefixes.free(sequence.blocks)
+    return prefixes
+
+
+def _is_wanted(request: GenerationRequest, prompt: int, sample: int) -> bool:
+    """Return whether a sample is still to be made: an earlier call may have finished it."""
+    begun = request.begun_sample(prompt, sample)
+    return begun is None or begun.finish_reason == UNFINISHED
+
+
+def _num_wanted(request: GenerationRequest, group: RequestGroup) -> int:
+    return sum(_is_wanted(request, group.prompt, g) for g in group.samples)
+
+
+# --- events
+
+
+def _note(chunk: ChunkPlan, log: ChunkLog) -> None:
+    """Bring the state up to the events of a log."""
+    state = chunk.after
+    if log.number:
+        state.num_read, state.taken = log.number, log.taken
+        state.slot_length = np.where(log.number >= state.known_from, log.lengths, state.slot_length)
+        state.recently_ended = max(log.num_ended, state.recently_ended // 2, 1)
+    for number, written in log.written.items():
+        before = state.running.get(number)
+        state.running[number] = before._replace(tokens=before.tokens + written.tokens) if before else written
+    for number in log.finished:
+        ended = state.running.pop(number)
+        if state.request.turns is not None:
+            chunk.released.append(ended.slot)
+        _finish(chunk, number)
+    for number, observed in log.observed.items():
+        slot, tokens = state.running[number]
+        state.running[number] = RunningCompletion(slot, tokens + observed)
+        _set_length(state, [slot], tokens + observed)
+        state.appends.append(number)
+    state.cancelled |= log.cancelled
+
+
+def _set_length(state: SchedulerState, slots: list[int], tokens: int) -> None:
+    """Note a length that the host gives to slots; logs have it from the next chunk on."""
+    state.slot_length[slots], state.known_from[slots] = tokens, state.num_chunks + 1
+
+
+def _finish(chunk: ChunkPlan, number: int) -> None:
+    """Drop a completion; the last one of a prompt frees the prompt's slot."""
+    state = chunk.after
+    slot = state.completions.pop(number).prompt_slot
+    sequence = state.sequences[slot]
+    state.sequences[slot] = sequence._replace(unfinished=sequence.unfinished - 1)
+    if sequence.unfinished > 1:
+        return
+    state.prefixes.free(state.sequences.pop(slot).blocks)
+    state.free_prompt_slots.append(slot)
+    chunk.freed.append(slot)
+
+
+def _drop_cancelled(chunk: ChunkPlan) -> None:
+    """Free the slots of cancelled prompts, whose waiting completions end with their first token."""
+    state = chunk.after
+    prompts, state.cancelled = state.cancelled, set()
+    chunk.dropped = [number for number in state.running if state.completions[number].prompt in prompts]
+    chunk.released += [slot for number in chunk.dropped if (slot := state.running[number].slot) != PREEMPTED]
+    _set_length(state, chunk.released, 0)
+    for number in chunk.dropped:
+        del state.running[number]
+        _finish(chunk, number)
+    state.appends = [number for number in state.appends if number in state.running]
+    chunk.num_dropped = sum(_num_wanted(state.request, group) for group in state.groups if group.prompt in prompts)
+    state.groups = [group for group in state.groups if group.prompt not in prompts]
+    waiting = range(state.num_begun + state.taken, state.num_begun + state.queued)
+    chunk.cut = [number for number in waiting if state.completions[number].prompt in prompts]
+
+
+# --- admission
+
+
+def _admit(chunk: ChunkPlan, uses_cache: bool) -> None:
+    """Prefill prompts until as many completions await a slot as may end while two chunks run."""
+    state = chunk.after
+    want = min(max(3 * state.recently_ended, state.limits.group_size), 2 * state.limits.slots)
+    while state.groups and state.free_prompt_slots and state.num_waiting < want:
+        batch = _next_batch(state, want - state.num_waiting, uses_cache)
+        if not batch:
             return
-        self.launched = None
-        yield from self.read()
-        for number in sorted(self.partial):
-            partial, queued = self.partial[number], self.queue.completions[number]
-            ids, logprobs, behavior = partial.so_far()
-            turn = Turn(ASSISTANT, ids, logprobs, behavior)
-            place = self.request.place(queued.prompt, queued.sample)
-            yield Sample(*place, ids, logprobs, behavior, "", UNFINISHED, (turn,))
-
-    def launch(self) -> list[Sample]:
-        """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
-        began = time.perf_counter()
-        if self.cancelled:
-            if self.before is not None:  # what slots hold is known when it is read
-                self.launched = None
-                return []
-            self._drop_cancelled()
-            if not self.unfinished:
-                self.launched = None
-                return []
-        failed = self._continue_turns()
-        # What ends while two chunks run must find the next completions there.
-        want = min(max(3 * self.recently_ended, self.queue.sizes.group_size), 2 * self.config.max_num_seqs)
-        is_after_prefill = self.queue.admit(want)
-        for number, begun in self.queue.take_begun().items():
-            written = begun.token_ids, begun.logprobs, begun.behavior_logprobs
-            ids, logprobs, behavior_logprobs = ([np.array(piece)] for piece in written)
-            self.partial[number] = PartialSample(-1, ids, logprobs, behavior_logprobs)
-        self.launched = self._launch_chunk(is_after_prefill) if self._has_room(self.before) else None
-        self.stats.host_seconds += time.perf_counter() - began
-        return failed
-
-    def read(self) -> list[Sample]:
-        """Wait for the chunk before the last launched one and return the samples that are finished with it."""
-        before, self.before = self.before, self.launched
-        return [] if before is None else self._read_chunk(before)
-
-    def cancel(self, prompt: int) -> None:
-        """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
-
-        Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
-        """
-        assert self.request.turns is None, "a dialogue's environment has work under way"
-        assert self.request.ahead is None, "the next call's samples are not given up"
-        self.cancelled.add(prompt)
-
-    def close(self) -> None:
-        """Give back what the call still holds (its caller may have stopped early).
-
-        Weights that have diverged leave numbers in the blocks that no later call may read, not even masked.
-        """
-        self.queue.close()
-        if not self._is_finite:
-            self.runner.release()
-
-    def _drop_cancelled(self) -> None:
-        """Free the slots of what was cancelled; no chunk runs meanwhile, so all that slots hold is known."""
-        n, prompts = self.config.max_num_seqs, self.cancelled
-        numbers = [number for number in self.partial if self.queue.completions[number].prompt in prompts]
-        slots = [slot for number in numbers if (slot := self.partial[number].slot) >= 0]
-        if slots:
-            self.slots = release_slots(self.slots, _padded(slots, n, n))
-            self.slot_length[slots], self.known_from[slots] = 0, self.num_chunks + 1
-        for number in numbers:
-            del self.partial[number]
-            self.to_append.pop(number, None)
-            self.queue.finish(self.queue.completions[number].prompt_slot)
-        self.unfinished -= len(numbers) + self.queue.cancel(prompts)
-        self.cancelled = set()
-
-    # --- chunks
-
-    def _has_room(self, before: InFlightChunk | None) -> bool:
-        """Reserve blocks for the next chunk; False where they are too few while a chunk is still to be read."""
-        self.may_take = None
-        # For all that slots may write until the host looks again.
-        reach = np.minimum(self.slot_length + 2 * self.config.chunk_steps, self.longest)
-        if self._preempted() or not self._reserve(reach):
-            if before is not None:
-                return False
-            self._make_room()
-        if self.to_append:
-            self._append()
-        return True
-
-    def _reserve(self, tokens: np.ndarray) -> bool:
-        """Reserve blocks for tokens [N] of the slots; False, and nothing done, where they are too few."""
-        if not self.block_table.reserve(tokens):
-            return False
-        self.runner.resize_completions(self.block_table.num_blocks)
-        return True
-
-    def _preempted(self) -> list[int]:
-        """Return the completions that were preempted, the oldest first."""
-        return sorted(number for number, sample in self.partial.items() if sample.slot < 0)
-
-    def _make_room(self) -> None:
-        """Decide which completions go on; no chunk runs meanwhile, so all lengths are known.
-
-        Those that are in slots go on, the oldest first, as long as there are blocks for a chunk of steps; the others
-        are preempted. If all go on, preempted ones are resumed, and after these new ones taken, while there are blocks
-        for two chunks of steps: so that they are not preempted at once.
-        """
-        steps, n, table = self.config.chunk_steps, self.config.max_num_seqs, self.block_table
-        tokens = np.zeros(n, np.int64)
-
-        def reach(number: int, chunks: int) -> tuple[int, int]:
-            have = min(self.partial[number].num_tokens() + chunks * steps, self.longest)
-            return have, -(-have // table.block_size)
-
-        left = spare = table.levels[-1][0]
-        waiting, running = self._preempted(), sorted(i for i, sample in self.partial.items() if sample.slot >= 0)
-        dropped: list[int] = []
-        for number in running:
-            tokens[self.partial[number].slot], need = reach(number, 1)
-            left, spare = left - need, spare - reach(number, 2)[1]
-            if left < 0 or dropped:
-                dropped.append(number)
-        self._preempt(dropped, tokens)
-        free = sorted(set(range(n)) - {self.partial[number].slot for number in running})
-        resumed: list[int] = []
-        while not dropped and len(resumed) < min(len(waiting), len(free)):
-            number = waiting[len(resumed)]
-            tokens[free[len(resumed)]], need = reach(number, 2)
-            if need > spare:
-                break
-            spare -= need
-            resumed.append(number)
-        self._resume(resumed, free)
-        new = min(2 * steps, self.longest)
-        has_older = dropped or len(resumed) < len(waiting)
-        self.may_take = 0 if has_older else max(spare, 0) // -(-new // table.block_size)
-        free = free[len(resumed) :]
-        tokens[free] = 0
-        tokens[free[: self.may_take]] = new
-        has_room = self._reserve(tokens)
-        assert has_room, "what goes on was counted to fit"
-
-    def _preempt(self, numbers: Sequence[int], tokens: np.ndarray) -> None:
-        """Take completions out of their slots, which have no tokens [N] then."""
-        n = self.config.max_num_seqs
-        slots = [self.partial[number].slot for number in numbers]
-        if slots:
-            self.slots = release_slots(self.slots, _padded(slots, n, n))
-            tokens[slots] = 0
-            self.stats.preemptions += len(slots)
-        for number in numbers:
-            self.partial[number].slot = -1
-            self.to_append.pop(number, None)
-
-    def _resume(self, numbers: Sequence[int], free: Sequence[int]) -> None:
-        """Put preempted completions into the first free slots, to be computed again from their tokens."""
-        if not numbers:
-            return
-        x = 1 << (len(numbers) - 1).bit_length()
-        slots = list(free[: len(numbers)])
-        self.slots = resume_requests(
-            self.slots, _padded(slots, x, self.config.max_num_seqs), self.queue.requests(numbers, x),
-            self.queue.prompt_slots(),
-        )  # fmt: skip
-        for number, slot in zip(numbers, slots, strict=True):
-            sample = self.partial[number]
-            sample.slot, self.to_append[number] = slot, sample.token_ids()
-            self.slot_length[slot], self.known_from[slot] = sample.num_tokens(), self.num_chunks + 1
-
-    def block_map(self) -> BlockMap:
-        """Return which slot holds which block of completions."""
-        table = self.block_table.table()
-        return BlockMap(table, *block_owner(table, self.block_table.num_blocks, self.block_table.block_size))
-
-    def _launch_chunk(self, is_after_prefill: bool) -> InFlightChunk:
-        """Launch the next chunk, without waiting for it."""
-        self.num_chunks += 1
-        self.slots, log = self.runner.decode(
-            self.queue.weights, self.chunk_config, self.queue.prompt_slots(), self.slots, self.block_map(),
-            self.queue.request_ring(self.may_take), self.stops,
-        )  # fmt: skip
-        self.stats.chunks += 1
-        return InFlightChunk(log, self.num_chunks, is_after_prefill)
-
-    def _read_chunk(self, chunk: InFlightChunk) -> list[Sample]:
-        """Wait for a chunk and return the samples that are finished with it."""
-        began = time.perf_counter()
-        log: Any = jax.device_get(chunk.log)
-        arrived = time.perf_counter()
-        self.stats.wait_seconds += arrived - began
-        if chunk.is_after_prefill:
-            self.stats.prefill_seconds += arrived - began
-        self.queue.taken = int(log.taken)
-        self.slot_length = np.where(chunk.number >= self.known_from, log.length, self.slot_length)
-        ended = self._record(log)
-        self.recently_ended = max(len(ended), self.recently_ended // 2, 1)
-        samples = [sample for number, end in ended if (sample := self._end_turn(number, end))]
-        self.stats.host_seconds += time.perf_counter() - arrived
-        return samples
-
-    def _record(self, log: Any) -> list[tuple[int, End]]:
-        """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
-        live = log.completion >= 0
-        steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
-        if not self._is_finite:
-            raise NotFiniteError(self.runner.cache_dtype)
-        self.stats.note(steps, written, is_full=self.queue.num_waiting > 0 or bool(self.queue.groups))
-        ended = []
-        for slot in np.flatnonzero(live.any(axis=0)):
-            at = np.flatnonzero(live[:, slot])
-            for piece in np.split(at, np.flatnonzero(np.diff(log.completion[at, slot])) + 1):
-                number, last = int(log.completion[piece[0], slot]), int(piece[-1])
-                sample = self.partial.setdefault(number, PartialSample(int(slot)))
-                sample.tokens.append(log.token[piece, slot])
-                sample.logprobs.append(log.logprob[piece, slot])
-                sample.behavior_logprobs.append(log.behavior_logprob[piece, slot])
-                if log.end[last, slot] != End.NOT:
-                    ended.append((last, number, End(int(log.end[last, slot]))))
-        return [(number, end) for _, number, end in sorted(ended)]
-
-    # --- completions and turns
-
-    def _end_turn(self, number: int, end: End) -> Sample | None:
-        """End a turn: return the sample if it was the completion's last, else ask its environment."""
-        sample, queued = self.partial[number], self.queue.completions[number]
-        sampling = self.request.samplings[queued.prompt]
-        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stops))
-        reason = "length" if end == End.LENGTH else "stop"
-        if self.request.turns is not None:
-            if sample.environment is None:
-                sample.environment = self.request.turns(*self.request.place(queued.prompt, queued.sample))
-            try:
-                observation = sample.environment.next(Action(text, reason))
-            except ExecutorError as error:
-                return self._finish(number, "failed", str(error))
-            if observation is not None and sample.length() < sampling.longest:
-                self.observations[number] = observation
-                return None
-            reason = reason if observation is None else "length"
-        return self._finish(number, reason)
-
-    def _detokenize(self, ids: tuple[int, ...], end: End, stops: Sequence[str]) -> str:
-        """Return the text of a turn: without the token that ended it, and up to its stop string."""
-        text = self.vocabulary.text(ids[:-1] if end == End.TOKEN else ids)
-        return cut_after_stop(text, stops) if end == End.STRING else text
-
-    def _finish(self, number: int, reason: str, error: str = "") -> Sample:
-        """Return the sample of a finished completion, and free its slot and its prompt."""
-        sample, queued = self.partial.pop(number), self.queue.completions[number]
-        self.queue.finish(queued.prompt_slot)
-        self.unfinished -= not self.request.is_ahead(queued.prompt)
-        if self.request.turns is not None:
-            self.slots_to_release.append(sample.slot)
-        blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}
-        prompt_index, index = self.request.place(queued.prompt, queued.sample)
-        return Sample(
-            prompt_index=prompt_index,
-            index=index,
-            token_ids=tuple(token for turn in sample.turns for token in turn.token_ids),
-            logprobs=tuple(x for turn in sample.turns for x in turn.logprobs or blank[id(turn)]),
-            behavior_logprobs=tuple(x for turn in sample.turns for x in turn.behavior_logprobs or blank[id(turn)]),
-            text=sample.text,
-            finish_reason=reason,
-            turns=tuple(sample.turns),
-            error=error,
-        )
-
-    def _continue_turns(self) -> list[Sample]:
-        """Note the observations that were asked for, to be appended, and release the slots of finished completions.
-
-        All of them are waited for: what is computed together never depends on how fast SQL ran. Returns the completions
-        whose observation failed.
-        """
-        failed = []
-        for number, observation in self.observations.items():
-            sample = self.partial[number]
-            began = time.perf_counter()
-            try:
-                text = observation.result()
-            except ExecutorError as error:
-                failed.append(self._finish(number, "failed", str(error)))
-                continue
-            finally:
-                waited = time.perf_counter() - began
-                self.stats.sql_wait_seconds += waited
-                self.stats.host_seconds -= waited
-            ids = tuple(self.vocabulary.observed(text))
-            # The policy needs room for a token at least; what is too long is cut, and it cannot decode much further.
-            room = self.request.samplings[self.queue.completions[number].prompt].longest - sample.length() - 1
-            self.to_append[number] = ids[: max(room, 0)]
-            sample.turns.append(Turn(ENVIRONMENT, self.to_append[number], text=text))
-            self.slot_length[sample.slot], self.known_from[sample.slot] = sample.length(), self.num_chunks + 1
-        self.observations.clear()
-        n = self.config.max_num_seqs
-        if self.slots_to_release:
-            self.slots = release_slots(self.slots, _padded(self.slots_to_release, n, n))
-            self.slots_to_release = []
-        return failed
-
-    def _append(self) -> None:
-        """Append tokens to the slots of their completions, which decode on in the next chunk."""
-        n, most = self.config.max_num_seqs, self.config.prefill_chunk
-        samples = [self.partial[number] for number in self.to_append]
-        samplings = [self.request.samplings[self.queue.completions[number].prompt] for number in self.to_append]
-        tokens, self.to_append = list(self.to_append.values()), {}
-        ends = [min(one.length() + s.max_new_tokens, s.longest) for one, s in zip(samples, samplings, strict=True)]
-        states = [self._stop_state(one, s.stops) for one, s in zip(samples, samplings, strict=True)]
-        table, prompts = self.block_table.table(), self.queue.prompt_slots()
-        for first in range(0, max(map(len, tokens)) or 1, most):
-            pieces = [ids[first : first + most] for ids in tokens]
-            left = [i for i, piece in enumerate(pieces) if piece or not first]
-            for part in _batches(left, [len(piece) for piece in pieces], self.config.fits_prefill):
-                x, width = self.config.prefill_shape(len(part), max(len(pieces[i]) for i in part))
-                padded, length = pad_tokens([*(pieces[i] for i in part), *[()] * (x - len(part))], width)
-                slot = _padded([samples[i].slot for i in part], x, n)
-                max_length, stop_state = (_padded([all_[i] for i in part], x, 0) for all_ in (ends, states))
-                observation = ObservationBatch(slot, padded, length, max_length, stop_state)
-                self.slots = self.runner.append_observation(self.queue.weights, prompts, self.slots, table, observation)
-
-    def _stop_state(self, sample: PartialSample, stops: tuple[str, ...]) -> int:
-        """Return the state of a completion's stop strings' automaton after its current turn so far."""
-        state = self.automata.first[stops]
-        for token in (token for piece in sample.tokens for token in piece):
-            state = int(self.automata.table[state, token])
-        return state
+        saved: list[tuple[int, int]] = []
+        for prompt_slot, group, allocation in batch:
+            if uses_cache:
+                ids = state.request.prompts[group.prompt].token_ids
+                saved += state.prefixes.insert(ids, allocation.blocks)
+            unfinished = _num_wanted(state.request, group)
+            state.sequences[prompt_slot] = PromptSequence(group, allocation.blocks, unfinished)
+            _enqueue(chunk, prompt_slot, group)
+        chunk.prefills.append(PrefillBatch(batch, saved))
 
 
-def _batches(items: Sequence[int], lengths: Sequence[int], fits: Callable[[int, int], bool]) -> Iterator[list[int]]:
-    """Cut items, the short ones first, into batches that are run at a time, as they are padded to the longest."""
-    batch: list[int] = []
-    for item in sorted(items, key=lambda i: lengths[i]):
-        if batch and not fits(len(batch) + 1, lengths[item]):
-            yield batch
-            batch = []
-        batch.append(item)
-    if batch:
-        yield batch
+def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> list[Prefill]:
+    """Allocate prompt slots and blocks for the next prompts, as many as are wanted and prefilled at a time.
+
+    A prompt that lacks the same block as one of this batch waits until it is cached, and one that finds too few
+    free blocks until others are finished.
+    """
+    batch: list[Prefill] = []
+    coming: set[object] = set()
+    longest, room = 0, state.limits.ring - state.num_waiting
+    while state.groups and state.free_prompt_slots and completions > 0:
+        group = state.groups[0]
+        ids = state.request.prompts[group.prompt].token_ids
+        missing = state.prefixes.first_missing(ids) if uses_cache else None
+        longest = max(longest, len(ids) - (state.prefixes.count_cached(ids) if uses_cache else 0))
+        is_full = bool(batch) and not state.limits.fits_prefill(len(batch) + 1, longest)
+        if is_full or missing in coming or group.size > room:
+            break
+        allocation = state.prefixes.allocate(ids)
+        if allocation is None:
+            break
+        if missing is not None:
+            coming.add(missing)
+        batch.append(Prefill(state.free_prompt_slots.pop(), state.groups.pop(0), allocation))
+        completions -= group.size
+        room -= group.size
+    return batch
 
 
-def _padded(values: Sequence[int], width: int, filler: int) -> np.ndarray:
-    return np.array([*values, *[filler] * (width - len(values))], np.int32)
+def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
+    """Put the completions of a group into the ring; those that an earlier call began wait as preempted ones do."""
+    state = chunk.after
+    for g in group.samples:
+        begun = state.request.begun_sample(group.prompt, g)
+        if begun is None:
+            number = state.num_begun + state.queued
+            state.queued += 1
+            chunk.queued.append(number)
+        elif begun.finish_reason == UNFINISHED:
+            number = state.resumable
+            state.resumable += 1
+            chunk.begun.append(number)
+            state.running[number] = RunningCompletion(PREEMPTED, len(begun.token_ids))
+        else:
+            continue
+        state.completions[number] = QueuedCompletion(group.prompt, g, prompt_slot, g - group.first)
+
+
+# --- room
+
+
+def _find_room(chunk: ChunkPlan) -> int | None:
+    """Reserve KV blocks for the next chunk -> how many completions it may take from the ring.
+
+    None where they are too few while a chunk is in flight.
+    """
+    state = chunk.after
+    # For all that slots may write until the host looks again.
+    reach = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
+    if not state.preempted() and state.blocks.reserve(reach):
+        return state.num_waiting
+    return None if state.is_in_flight else _make_room(chunk)
+
+
+def _make_room(chunk: ChunkPlan) -> int:
+    """Decide which completions have slots; no chunk runs meanwhile, so all lengths are known.
+
+    Those that are in slots stay, the oldest first, as long as there are blocks for a chunk of steps; the others
+    are preempted. If all stay, preempted ones are resumed, and after these new ones taken, while there are blocks
+    for two chunks of steps: so that they are not preempted at once. Returns how many new ones may be taken.
+    """
+    state, table = chunk.after, chunk.after.blocks
+    steps, n, longest = state.limits.chunk_steps, state.limits.slots, state.limits.longest
+    tokens = np.zeros(n, np.int64)
+
+    def reach(number: int, chunks: int) -> tuple[int, int]:
+        length = min(state.running[number].tokens + chunks * steps, longest)
+        return length, -(-length // table.block_size)
+
+    left = spare = table.levels[-1][0]
+    waiting = state.preempted()
+    running = sorted(state.running.keys() - set(waiting))
+    free = sorted(set(range(n)) - {state.running[number].slot for number in running})
+    dropped: list[int] = []
+    for number in running:
+        tokens[state.running[number].slot], need = reach(number, 1)
+        left, spare = left - need, spare - reach(number, 2)[1]
+        if left < 0 or dropped:
+            dropped.append(number)
+    _preempt(chunk, dropped)
+    tokens[chunk.preempted] = 0
+    while not dropped and len(chunk.resumed) < min(len(waiting), len(free)):
+        number, slot = waiting[len(chunk.resumed)], free[len(chunk.resumed)]
+        tokens[slot], need = reach(number, 2)
+        if need > spare:
+            break
+        spare -= need
+        chunk.resumed.append(number)
+        state.running[number] = state.running[number]._replace(slot=slot)
+        _set_length(state, [slot], state.running[number].tokens)
+    state.appends += chunk.resumed
+    new = min(2 * steps, longest)
+    has_older = dropped or len(chunk.resumed) < len(waiting)
+    may_take = 0 if has_older else max(spare, 0) // -(-new // table.block_size)
+    free = free[len(chunk.resumed) :]
+    tokens[free] = 0
+    tokens[free[:may_take]] = new
+    has_room = table.reserve(tokens)
+    assert has_room, "completions with slots were counted to fit"
+    return may_take
+
+
+def _preempt(chunk: ChunkPlan, numbers: Sequence[int]) -> None:
+    """Take completions out of their slots."""
+    state = chunk.after
+    for number in numbers:
+        chunk.preempted.append(state.running[number].slot)
+        state.running[number] = state.running[number]._replace(slot=PREEMPTED)
+    state.appends = [number for number in state.appends if number not in numbers]

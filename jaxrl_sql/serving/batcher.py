@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import jax
 
 from jaxrl_sql.rollout import Engine, Sample, SamplingParams
+from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.sampling import GenerationRequest
-from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.types import JaxrlSqlError, Prompt
 
 _LOG = logging.getLogger(__name__)
@@ -153,19 +153,19 @@ class Batcher:
         asked = [(job, i) for job in jobs for i in range(len(job.prompts))]
         prompts, numbers = [job.prompts[i] for job, i in asked], [i for _, i in asked]
         request = GenerationRequest(prompts, [job.sampling for job, _ in asked], 0, None, numbers=numbers)
-        scheduler = engine.begin(request)
+        call = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(asked, scheduler.known())
-            while scheduler.unfinished:
+            _tell(asked, call.known())
+            while call.unfinished:
                 for at, (job, _) in enumerate(asked):
-                    if (job.cancelled or self._is_closed) and at not in cancelled and at not in scheduler.refused:
+                    if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:
                         cancelled.add(at)
-                        scheduler.cancel(at)
-                _tell(asked, [*scheduler.launch(), *scheduler.read()])
-                _tell(asked, _unfinished(asked, scheduler))
+                        call.cancel(at)
+                _tell(asked, [*call.launch(), *call.read()])
+                _tell(asked, _unfinished(asked, call))
         finally:
-            scheduler.close()
+            call.close()
             self._cancelled += len({id(asked[at][0]) for at in cancelled})
 
 
@@ -180,10 +180,10 @@ def _tell(asked: _Asked, samples: Iterable[Sample]) -> None:
             job.emit(replace(sample, prompt_index=i))
 
 
-def _unfinished(asked: _Asked, scheduler: Scheduler) -> Iterator[Sample]:
+def _unfinished(asked: _Asked, call: EngineCall) -> Iterator[Sample]:
     """Yield, as far as they have come, the samples that are streamed."""
-    for number, partial in scheduler.partial.items():
-        at, index, _ = scheduler.queue.completions[number]
+    for number, partial in call.partial.items():
+        at, index = call.place(number)
         if asked[at][0].is_streamed:
             ids, logprobs = (
                 tuple(one for piece in pieces for one in piece.tolist())

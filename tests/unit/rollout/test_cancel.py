@@ -12,9 +12,9 @@ import pytest
 
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
+from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine_config import KVBudget
 from jaxrl_sql.rollout.sampling import GenerationRequest
-from jaxrl_sql.rollout.scheduler import Scheduler
 from jaxrl_sql.types import Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -50,20 +50,20 @@ def make_request(*lengths: int, n: int = 4) -> GenerationRequest:
     return GenerationRequest(prompts, [SamplingParams(n=n, max_new_tokens=tokens) for tokens in lengths], 0, None)
 
 
-def drive(scheduler: Scheduler, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
+def drive(call: EngineCall, cancel: Mapping[int, Sequence[int]]) -> dict[Key, Sample]:
     """Run a call to its end and give prompts up, before the chunk of a number is launched; return its samples."""
     found: dict[Key, Sample] = {}
     turn = 0
-    while scheduler.unfinished:
+    while call.unfinished:
         for prompt in cancel.get(turn, ()):
-            scheduler.cancel(prompt)
-        for sample in (*scheduler.launch(), *scheduler.read()):
+            call.cancel(prompt)
+        for sample in (*call.launch(), *call.read()):
             key = sample.prompt_index, sample.index
             assert key not in found
             found[key] = sample
         turn += 1
         assert turn < 500
-    scheduler.close()
+    call.close()
     return found
 
 
@@ -106,9 +106,9 @@ def test_the_others_have_the_tokens_of_a_call_in_which_nothing_is_given_up(turn:
 def test_a_slot_is_taken_by_the_next_before_the_given_up_answer_would_have_ended() -> None:
     """The first completions would have kept all six slots for 60 tokens, before another 60 of the last prompt."""
     request, engine = make_request(*[60] * 5), make_engine()
-    scheduler = engine.begin(request)
-    last = scheduler.queue.groups[-1].prompt
-    found = drive(scheduler, {3: [prompt for prompt in range(5) if prompt != last]})
+    call = engine.begin(request)
+    last = call.state.groups[-1].prompt
+    found = drive(call, {3: [prompt for prompt in range(5) if prompt != last]})
     assert {key for key, sample in found.items() if len(sample.token_ids) > 1} == {(last, i) for i in range(4)}
     assert engine.stats.chunks < 3 + 60 // 4 + 4
 

@@ -15,9 +15,10 @@ from jaxrl_sql.batch import GroupBatch, Segment, pad_tokens
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout import Engine, EngineConfig, NotFiniteError, Sample, SamplingParams
+from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.decode import DecodeState, copy_blocks, decode_chunk, prefill_chunk
 from jaxrl_sql.rollout.sampling import GenerationRequest
-from jaxrl_sql.rollout.scheduler import Scheduler
+from jaxrl_sql.rollout.scheduler import plan
 from jaxrl_sql.types import InputError, Prompt
 
 CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
@@ -261,7 +262,7 @@ def test_long_prompts_are_prefilled_in_chunks() -> None:
     assert found == {key: s.token_ids for key, s in whole.items()}
 
 
-def begin(engine: Engine, prompts: list[Prompt], **sampling: Any) -> Scheduler:
+def begin(engine: Engine, prompts: list[Prompt], **sampling: Any) -> EngineCall:
     return engine.begin(GenerationRequest(prompts, [SamplingParams(**sampling)] * len(prompts), 0, None))
 
 
@@ -270,13 +271,13 @@ def test_short_prompts_are_not_padded_to_a_long_one() -> None:
     engine = Engine(CONFIG, PARAMS, Letters(), EngineConfig(16, block_size=8, prefill_tokens=128))
     prompts = make_prompts(*[8] * 7, 100, *[8] * 8)
     call = begin(engine, prompts, max_new_tokens=2, repetition_penalty=1.1)
-    assert call.queue.admit(16)
+    call.runner.prepare(plan(call.state, call.log), ())
     assert call.stats.prompt_tokens == 15 * 8 + 100
     assert call.stats.padded_tokens <= 128 + 2 * 16 * 8
     # All tokens of each prompt are marked, for the penalty.
-    seen = np.asarray(call.queue.seen)
-    assert len(call.queue.sequences) == 16
-    for slot, sequence in call.queue.sequences.items():
+    seen, sequences = np.asarray(call.runner.seen), plan(call.state, call.log).after.sequences
+    assert len(sequences) == 16
+    for slot, sequence in sequences.items():
         assert set(np.flatnonzero(seen[slot])) == set(prompts[sequence.group.prompt].token_ids)
     call.close()
 
@@ -288,11 +289,13 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
     call, runner = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16), engine.runner
-    call.queue.admit(n)
-    assert call._has_room(None)
+    chunk, device = plan(call.state, call.log), call.runner
+    device.prepare(chunk, ())
+    assert chunk.launches
     program = decode_chunk.lower(
-        call.queue.weights, call.chunk_config, runner.prompt_pool, call.queue.prompt_slots(),
-        DecodeState(runner.completion_pool, call.slots), call.block_map(), call.queue.request_ring(), call.stops,
+        device.weights, device.chunk_config, runner.prompt_pool, device.prompt_slots(),
+        DecodeState(runner.completion_pool, device.slots), device.block_map(chunk), device.request_ring(chunk),
+        device.stops,
     )  # fmt: skip
     copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
     assert program.compile().memory_analysis().temp_size_in_bytes < copies

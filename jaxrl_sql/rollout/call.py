@@ -1,0 +1,315 @@
+"""One call of the engine: it plans and launches chunks of decode steps, reads their logs, and runs completions' turns.
+
+The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
+device never waits while the host decodes text or hands SQL on. `scheduler.plan` decides what a chunk does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_sql.rollout.call_runner import CallRunner, Continuation
+from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
+from jaxrl_sql.rollout.kv_blocks import BlockTable
+from jaxrl_sql.rollout.model_runner import ModelRunner
+from jaxrl_sql.rollout.partial_sample import PartialSample
+from jaxrl_sql.rollout.refusals import find_refused
+from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
+from jaxrl_sql.rollout.scheduler import (
+    ChunkLog,
+    ChunkPlan,
+    Limits,
+    RunningCompletion,
+    close,
+    cut_groups,
+    first_state,
+    plan,
+)
+from jaxrl_sql.rollout.stats import RolloutStats
+from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
+from jaxrl_sql.text2sql.env.executor import ExecutorError
+from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
+from jaxrl_sql.types import Turn
+
+
+class InFlightChunk(NamedTuple):
+    """A chunk that was launched: its log to come, its number, and whether prompts were prefilled before it."""
+
+    log: StepLog
+    number: int
+    is_after_prefill: bool
+
+
+class EngineCall:
+    """A call of the engine on the host: its state, and the samples as far as they were read."""
+
+    def __init__(
+        self, engine_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
+    ) -> None:
+        self.engine_runner, self.vocabulary, self.request, self.stats = engine_runner, vocabulary, request, stats
+        self.params = engine_runner.params
+        self.automata, self.refused = find_refused(
+            request, vocabulary, engine_runner.model.config, engine_runner.config
+        )
+        served = [i for i in range(len(request.prompts)) if i not in self.refused]
+        begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
+        self.finished_before = [sample for sample in begun if sample and sample.finish_reason != UNFINISHED]
+        num_samples = sum(request.samplings[i].n for i in served if not request.is_ahead(i))
+        self.unfinished = num_samples - len(self.finished_before)
+        self.partial: dict[int, PartialSample] = {}
+        self.observations: dict[int, PendingObservation] = {}
+        self.log = ChunkLog()
+        self.before: InFlightChunk | None = None
+        self.launched: InFlightChunk | None = None
+        self._is_finite = True
+        self._open(served)
+
+    def _open(self, served: Sequence[int]) -> None:
+        """Open the pools, and make the first state and the arrays on the device."""
+        request, runner, config = self.request, self.engine_runner, self.engine_runner.config
+        samplings = [request.samplings[i] for i in served]
+        chunk_config = ChunkConfig(
+            model=runner.model,
+            samples=any(sampling.temperature > 0 for sampling in samplings),
+            truncates=any(sampling.truncates for sampling in samplings),
+            penalizes=any(sampling.repetition_penalty != 1 for sampling in samplings),
+            steps=config.chunk_steps,
+            missing=self.vocabulary.missing_ids(runner.model.config.vocab_size),
+        )
+        most = max((sampling.n for sampling in samplings), default=1)
+        completion = max((sampling.longest for sampling in samplings), default=1)
+        groups = cut_groups(request, served, config.group_size(most))
+        prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
+        sizes = runner.at_least_open(config.sizes(len(groups), most, prompt, completion))
+        levels = config.levels(sizes)
+        runner.open_pools(sizes, levels[0][0])
+        limits = Limits(
+            config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
+            partial(config.fits_prefill, smallest=config.block_size),
+        )  # fmt: skip
+        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, levels)
+        self.state = first_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
+        stops = StopCriteria(np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.found)
+        self.runner = CallRunner(
+            runner, request, chunk_config, stops, self.automata.first, sizes, self.state, self.stats
+        )
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many completions await a slot, as far as logs were read."""
+        return self.state.queued - (self.log.taken if self.log.number else self.state.taken)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether there is something to decode or to read, of this call or of the next one."""
+        return bool(self.partial or self.num_waiting or self.state.groups or self.before)
+
+    def run(self) -> Iterator[Sample]:
+        """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
+        yield from self.known()
+        while self.unfinished:
+            yield from self.launch()
+            yield from self.read()
+        yield from self.left()
+
+    def known(self) -> Iterator[Sample]:
+        """Yield a sample for each that cannot be served, and those that an earlier call finished."""
+        for i, reason in self.refused.items():
+            for sample in range(self.request.samplings[i].n):
+                yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
+        yield from self.finished_before
+
+    def left(self) -> Iterator[Sample]:
+        """Yield the next call's samples when this one is over, finished or not."""
+        if self.request.ahead is None:
+            return
+        self.launched = None
+        yield from self.read()
+        for number in sorted(self.partial):
+            ids, logprobs, behavior = self.partial[number].so_far()
+            turn = Turn(ASSISTANT, ids, logprobs, behavior)
+            yield Sample(*self.place(number), ids, logprobs, behavior, "", UNFINISHED, (turn,))
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Return the numbers in the whole call of a completion's prompt and sample."""
+        queued = self.state.completions[number]
+        return self.request.place(queued.prompt, queued.sample)
+
+    def launch(self) -> list[Sample]:
+        """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
+        began = time.perf_counter()
+        failed = self._await_observations()
+        self.log.uses_cache = self.params is self.engine_runner.params
+        chunk, self.log = plan(self.state, self.log), ChunkLog()
+        for number in chunk.begun:
+            prompt, sample, *_ = chunk.after.completions[number]
+            begun: Any = self.request.begun_sample(prompt, sample)
+            self.partial[number] = PartialSample(
+                [np.array(begun.token_ids)], [np.array(begun.logprobs)], [np.array(begun.behavior_logprobs)]
+            )
+        for number in chunk.dropped:
+            del self.partial[number]
+        self.unfinished -= len(chunk.dropped) + chunk.num_dropped
+        self.state = chunk.after
+        self.engine_runner.prefix_cache = chunk.after.prefixes
+        try:
+            log = self.runner.execute(chunk, self._continuations(chunk))
+        except BaseException:
+            self.state.prefixes.reset()  # their blocks may not have been written
+            raise
+        self.launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
+        self.stats.host_seconds += time.perf_counter() - began
+        return failed
+
+    def read(self) -> list[Sample]:
+        """Wait for the chunk before the last launched one and return the samples that are finished with it."""
+        before, self.before = self.before, self.launched
+        return [] if before is None else self._read_chunk(before)
+
+    def cancel(self, prompt: int) -> None:
+        """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
+
+        Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
+        """
+        assert self.request.turns is None, "a dialogue's environment has work under way"
+        assert self.request.ahead is None, "the next call's samples are not given up"
+        self.log.cancelled.add(prompt)
+
+    def close(self) -> None:
+        """Give back what the call still holds (its caller may have stopped early).
+
+        Weights that have diverged leave numbers in the blocks that no later call may read, not even masked.
+        """
+        if self.engine_runner.prefix_cache is self.state.prefixes:  # else its pools were released
+            self.engine_runner.prefix_cache = close(self.state)
+        if not self._is_finite:
+            self.engine_runner.release()
+
+    # --- logs
+
+    def _read_chunk(self, chunk: InFlightChunk) -> list[Sample]:
+        """Wait for a chunk and return the samples that are finished with it."""
+        began = time.perf_counter()
+        log: Any = jax.device_get(chunk.log)
+        arrived = time.perf_counter()
+        self.stats.wait_seconds += arrived - began
+        if chunk.is_after_prefill:
+            self.stats.prefill_seconds += arrived - began
+        self.log.number, self.log.taken, self.log.lengths = chunk.number, int(log.taken), log.length
+        ended = self._record(log)
+        self.log.num_ended = len(ended)
+        samples = [sample for number, end in ended if (sample := self._end_turn(number, end))]
+        self.stats.host_seconds += time.perf_counter() - arrived
+        return samples
+
+    def _record(self, log: Any) -> list[tuple[int, End]]:
+        """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
+        live = log.completion >= 0
+        steps, written = int(live.any(axis=1).sum()), int(live.sum())
+        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
+        if not self._is_finite:
+            raise NotFiniteError(self.engine_runner.cache_dtype)
+        self.stats.note(steps, written, is_full=self.num_waiting > 0 or bool(self.state.groups))
+        ended = []
+        for slot in np.flatnonzero(live.any(axis=0)).tolist():
+            at = np.flatnonzero(live[:, slot])
+            for piece in np.split(at, np.flatnonzero(np.diff(log.completion[at, slot])) + 1):
+                number, last = int(log.completion[piece[0], slot]), int(piece[-1])
+                sample = self.partial.setdefault(number, PartialSample())
+                sample.tokens.append(log.token[piece, slot])
+                sample.logprobs.append(log.logprob[piece, slot])
+                sample.behavior_logprobs.append(log.behavior_logprob[piece, slot])
+                self.log.written[number] = RunningCompletion(slot, len(piece))
+                if log.end[last, slot] != End.NOT:
+                    ended.append((last, number, End(int(log.end[last, slot]))))
+        return [(number, end) for _, number, end in sorted(ended)]
+
+    # --- completions and turns
+
+    def _end_turn(self, number: int, end: End) -> Sample | None:
+        """End a turn: return the sample if it was the completion's last, else ask its environment."""
+        sample = self.partial[number]
+        sampling = self.request.samplings[self.state.completions[number].prompt]
+        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stops))
+        reason = "length" if end == End.LENGTH else "stop"
+        if self.request.turns is not None:
+            if sample.environment is None:
+                sample.environment = self.request.turns(*self.place(number))
+            try:
+                observation = sample.environment.next(Action(text, reason))
+            except ExecutorError as error:
+                return self._finish(number, "failed", str(error))
+            if observation is not None and sample.length() < sampling.longest:
+                self.observations[number] = observation
+                return None
+            reason = reason if observation is None else "length"
+        return self._finish(number, reason)
+
+    def _detokenize(self, ids: tuple[int, ...], end: End, stops: Sequence[str]) -> str:
+        """Return the text of a turn: without the token that ended it, and up to its stop string."""
+        text = self.vocabulary.text(ids[:-1] if end == End.TOKEN else ids)
+        return cut_after_stop(text, stops) if end == End.STRING else text
+
+    def _finish(self, number: int, reason: str, error: str = "") -> Sample:
+        """Return the sample of a finished completion, whose slot and prompt the next plan frees."""
+        sample = self.partial.pop(number)
+        self.log.finished.append(number)
+        self.unfinished -= not self.request.is_ahead(self.state.completions[number].prompt)
+        blank = {id(turn): (0.0,) * len(turn.token_ids) for turn in sample.turns}
+        prompt_index, index = self.place(number)
+        return Sample(
+            prompt_index=prompt_index,
+            index=index,
+            token_ids=tuple(token for turn in sample.turns for token in turn.token_ids),
+            logprobs=tuple(x for turn in sample.turns for x in turn.logprobs or blank[id(turn)]),
+            behavior_logprobs=tuple(x for turn in sample.turns for x in turn.behavior_logprobs or blank[id(turn)]),
+            text=sample.text,
+            finish_reason=reason,
+            turns=tuple(sample.turns),
+            error=error,
+        )
+
+    def _await_observations(self) -> list[Sample]:
+        """Note the observations that environments owe, to be appended; return the samples whose observation failed.
+
+        All of them are waited for: what is computed together never depends on how fast SQL ran.
+        """
+        failed = []
+        for number, observation in self.observations.items():
+            sample = self.partial[number]
+            began = time.perf_counter()
+            try:
+                text = observation.result()
+            except ExecutorError as error:
+                failed.append(self._finish(number, "failed", str(error)))
+                continue
+            finally:
+                waited = time.perf_counter() - began
+                self.stats.sql_wait_seconds += waited
+                self.stats.host_seconds -= waited
+            # The policy needs room for a token at least; what is too long is cut, and it cannot decode much further.
+            longest = self.request.samplings[self.state.completions[number].prompt].longest
+            ids = tuple(self.vocabulary.observed(text))[: max(longest - sample.length() - 1, 0)]
+            sample.turns.append(Turn(ENVIRONMENT, ids, text=text))
+            self.log.observed[number] = len(ids)
+        self.observations.clear()
+        return failed
+
+    def _continuations(self, chunk: ChunkPlan) -> list[Continuation]:
+        """Return the tokens that a plan appends: all of a resumed completion, else its last observation."""
+        continued = []
+        for number in chunk.appended:
+            sample, sampling = self.partial[number], self.request.samplings[chunk.after.completions[number].prompt]
+            tokens = sample.token_ids() if number in chunk.resumed else sample.turns[-1].token_ids
+            end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
+            state = self.automata.first[sampling.stops]
+            for token in (token for piece in sample.tokens for token in piece):
+                state = int(self.automata.table[state, token])
+            continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))
+        return continued

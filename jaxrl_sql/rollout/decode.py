@@ -248,6 +248,19 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
     )
 
 
+def _find_ends(
+    slots: DecodeSlots, token: jax.Array, is_running: jax.Array, stops: StopCriteria
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return length, state of the stop strings' automaton, and End of all slots after their next token, [N] each."""
+    length = slots.length + is_running
+    stop_state = stops.table[slots.stop_state, token].astype(jnp.int32)
+    stop_state = jnp.where(is_running, stop_state, slots.stop_state)
+    end = jnp.where(length >= slots.request.max_length, End.LENGTH, End.NOT)
+    end = jnp.where(stops.found[stop_state], End.STRING, end)
+    end = jnp.where(jnp.isin(token, stops.token_ids), End.TOKEN, end)
+    return length, stop_state, jnp.where(is_running, end, End.NOT)
+
+
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
 def decode_chunk(
     params: Any,
@@ -276,13 +289,7 @@ def decode_chunk(
         keys = jax.vmap(rng.fold)(jax.random.wrap_key_data(request.key), slots.length)
         sampled = sample_tokens(keys, logits, request.sampling, seen, config.truncates, config.samples)
         is_running = slots.state == SlotState.RUNNING
-        length = slots.length + is_running
-        stop_state = stops.table[slots.stop_state, sampled.token].astype(jnp.int32)
-        stop_state = jnp.where(is_running, stop_state, slots.stop_state)
-        end = jnp.where(length >= request.max_length, End.LENGTH, End.NOT)
-        end = jnp.where(stops.found[stop_state], End.STRING, end)
-        end = jnp.where(jnp.isin(sampled.token, stops.token_ids), End.TOKEN, end)
-        end = jnp.where(is_running, end, End.NOT)
+        length, stop_state, end = _find_ends(slots, sampled.token, is_running, stops)
         ended = jnp.where(request.pauses, SlotState.PAUSED, SlotState.FREE)
         slot_state = jnp.where(end != End.NOT, ended, slots.state)
         groups = Groups(slots.group_slots, request.prompt_slot, request.group_index, prompts.length)

@@ -51,7 +51,7 @@ def make_state(
     levels: Sequence[tuple[int, int]] = (),
     **call: Any,
 ) -> SchedulerState:
-    """Return the state of a call that has launched nothing, of prompts with these tokens; `call` is as of `generate`."""
+    """Return the state of a call that has launched nothing, of prompts with these tokens; `call` as of `generate`."""
     request = GenerationRequest(
         [Prompt(str(i), tuple(ids), "") for i, ids in enumerate(prompts)],
         [SamplingParams(n=n, max_new_tokens=longest)] * len(prompts),

@@ -248,6 +248,12 @@ def _take_requests(slots: DecodeSlots, ring: RequestRing, prompts: PromptSlots) 
     )
 
 
+def _empty_log(shape: tuple[int, int]) -> tuple[jax.Array, ...]:
+    """Return the rows of a log [steps,N] without a token."""
+    blank = (jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
+    return jnp.full(shape, -1, jnp.int32), *blank
+
+
 def _find_ends(
     slots: DecodeSlots, token: jax.Array, is_running: jax.Array, stops: StopCriteria
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -278,8 +284,6 @@ def decode_chunk(
     from its completion's key and its index, and so does not depend on the slot.
     """
     n = state.slots.state.shape[0]
-    shape = (config.steps, n)
-    blank = tuple(jnp.zeros(shape, kind) for kind in (jnp.int32, jnp.float32, jnp.float32, jnp.int32))
     prompt_cache = PagedCache(prompt_pool, prompts.blocks)
 
     def decode_step(state: DecodeState) -> tuple[DecodeState, tuple[jax.Array, ...]]:
@@ -319,7 +323,7 @@ def decode_chunk(
         may_take = jnp.any(slots.state == SlotState.FREE) & (slots.taken < ring.tail)
         return (count < config.steps) & (jnp.any(slots.state == SlotState.RUNNING) | may_take)
 
-    start = (jnp.zeros((), jnp.int32), state, (jnp.full(shape, -1, jnp.int32), *blank))
+    start = (jnp.zeros((), jnp.int32), state, _empty_log((config.steps, n)))
     _, (pool, slots), log = jax.lax.while_loop(has_work, body, start)
     # Every process reads all of the log, so it is whole on each device.
     whole = (constrain(jnp.copy(x), ("none",) * x.ndim) for x in (*log, slots.length, slots.taken))

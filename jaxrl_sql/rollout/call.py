@@ -50,13 +50,11 @@ class EngineCall:
     """A call of the engine on the host: its state, and the samples as far as they were read."""
 
     def __init__(
-        self, engine_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
+        self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
-        self.engine_runner, self.vocabulary, self.request, self.stats = engine_runner, vocabulary, request, stats
-        self.params = engine_runner.params
-        self.automata, self.refused = find_refused(
-            request, vocabulary, engine_runner.model.config, engine_runner.config
-        )
+        self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
+        self.params = model_runner.params
+        self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
         begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
         self.finished_before = [sample for sample in begun if sample and sample.finish_reason != UNFINISHED]
@@ -72,7 +70,7 @@ class EngineCall:
 
     def _open(self, served: Sequence[int]) -> None:
         """Open the pools, and make the first state and the arrays on the device."""
-        request, runner, config = self.request, self.engine_runner, self.engine_runner.config
+        request, runner, config = self.request, self.model_runner, self.model_runner.config
         samplings = [request.samplings[i] for i in served]
         chunk_config = ChunkConfig(
             model=runner.model,
@@ -145,7 +143,7 @@ class EngineCall:
         """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
         failed = self._await_observations()
-        self.log.uses_cache = self.params is self.engine_runner.params
+        self.log.uses_cache = self.params is self.model_runner.params
         chunk, self.log = plan(self.state, self.log), ChunkLog()
         for number in chunk.begun:
             prompt, sample, *_ = chunk.after.completions[number]
@@ -157,7 +155,7 @@ class EngineCall:
             del self.partial[number]
         self.unfinished -= len(chunk.dropped) + chunk.num_dropped
         self.state = chunk.after
-        self.engine_runner.prefix_cache = chunk.after.prefixes
+        self.model_runner.prefix_cache = chunk.after.prefixes
         try:
             log = self.runner.execute(chunk, self._continuations(chunk))
         except BaseException:
@@ -186,10 +184,10 @@ class EngineCall:
 
         Weights that have diverged leave numbers in the blocks that no later call may read, not even masked.
         """
-        if self.engine_runner.prefix_cache is self.state.prefixes:  # else its pools were released
-            self.engine_runner.prefix_cache = close(self.state)
+        if self.model_runner.prefix_cache is self.state.prefixes:  # else its pools were released
+            self.model_runner.prefix_cache = close(self.state)
         if not self._is_finite:
-            self.engine_runner.release()
+            self.model_runner.release()
 
     # --- logs
 
@@ -214,7 +212,7 @@ class EngineCall:
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
         self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
         if not self._is_finite:
-            raise NotFiniteError(self.engine_runner.cache_dtype)
+            raise NotFiniteError(self.model_runner.cache_dtype)
         self.stats.note(steps, written, is_full=self.num_waiting > 0 or bool(self.state.groups))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)).tolist():

@@ -98,7 +98,7 @@ class Limits(NamedTuple):
 
     @property
     def ring(self) -> int:
-        """Return the places of the ring: enough for all completions that can wait for a slot."""
+        """Return the places of the ring: enough for all completions that are queued and not known to have a slot."""
         return 2 * self.slots + self.group_size
 
 
@@ -376,14 +376,14 @@ def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> li
     """
     batch: list[Prefill] = []
     coming: set[object] = set()
-    longest, room = 0, state.limits.ring - state.num_waiting
+    longest = 0
     while state.groups and state.free_prompt_slots and completions > 0:
         group = state.groups[0]
         ids = state.request.prompts[group.prompt].token_ids
         missing = state.prefixes.first_missing(ids) if uses_cache else None
         longest = max(longest, len(ids) - (state.prefixes.count_cached(ids) if uses_cache else 0))
         is_full = bool(batch) and not state.limits.fits_prefill(len(batch) + 1, longest)
-        if is_full or missing in coming or group.size > room:
+        if is_full or missing in coming:
             break
         allocation = state.prefixes.allocate(ids)
         if allocation is None:
@@ -392,7 +392,6 @@ def _next_batch(state: SchedulerState, completions: int, uses_cache: bool) -> li
             coming.add(missing)
         batch.append(Prefill(state.free_prompt_slots.pop(), state.groups.pop(0), allocation))
         completions -= group.size
-        room -= group.size
     return batch
 
 
@@ -454,9 +453,11 @@ def _make_room(chunk: ChunkPlan) -> int:
     for number in running:
         tokens[state.running[number].slot], need = reach(number, 1)
         left, spare = left - need, spare - reach(number, 2)[1]
-        if left < 0 or dropped:
+        if left < 0:
             dropped.append(number)
-    _preempt(chunk, dropped)
+    chunk.preempted = [state.running[number].slot for number in dropped]
+    state.running |= {number: state.running[number]._replace(slot=PREEMPTED) for number in dropped}
+    state.appends = [number for number in state.appends if number not in dropped]
     tokens[chunk.preempted] = 0
     while not dropped and len(chunk.resumed) < min(len(waiting), len(free)):
         number, slot = waiting[len(chunk.resumed)], free[len(chunk.resumed)]
@@ -477,12 +478,3 @@ def _make_room(chunk: ChunkPlan) -> int:
     has_room = table.reserve(tokens)
     assert has_room, "completions with slots were counted to fit"
     return may_take
-
-
-def _preempt(chunk: ChunkPlan, numbers: Sequence[int]) -> None:
-    """Take completions out of their slots."""
-    state = chunk.after
-    for number in numbers:
-        chunk.preempted.append(state.running[number].slot)
-        state.running[number] = state.running[number]._replace(slot=PREEMPTED)
-    state.appends = [number for number in state.appends if number not in numbers]

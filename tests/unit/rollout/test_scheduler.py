@@ -117,6 +117,17 @@ def test_prompts_are_prefilled_in_batches_until_enough_completions_wait() -> Non
     assert prefilled(chunk) == [[0, 1], [2]]
 
 
+def test_more_completions_wait_where_more_have_ended() -> None:
+    """Three times the turns that ended with the last chunk, or half of the estimate before."""
+    chunk = plan(make_state([[i] * 4 for i in range(40)], n=2, slots=12, blocks=48), ChunkLog())
+    assert len(chunk.queued) == 16
+    written = {i: RunningCompletion(i, 1) for i in range(8)}
+    chunk = plan(chunk.after, ChunkLog(1, 16, np.full(12, 4), written, 8, list(range(8))))
+    assert (chunk.after.recently_ended, len(chunk.queued)) == (8, 24)
+    chunk = plan(chunk.after, ChunkLog(2, 40, np.full(12, 4), {}, 0))
+    assert chunk.after.recently_ended == 4
+
+
 def test_a_prompt_without_free_blocks_waits_and_nothing_overtakes_it() -> None:
     state = make_state([[0] * 8, [1] * 20, [2] * 4], prompt_blocks=5)
     chunk = plan(state, ChunkLog())

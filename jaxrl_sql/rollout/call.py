@@ -276,7 +276,7 @@ class EngineCall:
     def _await_observations(self) -> list[Sample]:
         """Note the observations that environments owe, to be appended; return the samples whose observation failed.
 
-        All of them are waited for: what is computed together never depends on how fast SQL ran.
+        Waits for all of them, so that a chunk never depends on how fast SQL ran.
         """
         failed = []
         for number, observation in self.observations.items():
@@ -291,7 +291,7 @@ class EngineCall:
                 waited = time.perf_counter() - began
                 self.stats.sql_wait_seconds += waited
                 self.stats.host_seconds -= waited
-            # The policy needs room for a token at least; what is too long is cut, and it cannot decode much further.
+            # The policy needs room for a token at least, so a long observation is cut.
             longest = self.request.samplings[self.state.completions[number].prompt].longest
             ids = tuple(self.vocabulary.observed(text))[: max(longest - sample.length() - 1, 0)]
             sample.turns.append(Turn(ENVIRONMENT, ids, text=text))

@@ -144,8 +144,8 @@ class CallRunner:
     def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
         """Append tokens to the slots of their completions, which decode on in the next chunk."""
         n, most, prompts = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots()
-        for first in range(0, max(len(one.tokens) for one in continued) or 1, most):
-            pieces = [one._replace(tokens=one.tokens[first : first + most]) for one in continued]
+        for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
+            pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
             pieces = [piece for piece in pieces if piece.tokens or not first]
             for part in _batches(pieces, self.config.fits_prefill):
                 x, width = self.config.prefill_shape(len(part), max(len(piece.tokens) for piece in part))
@@ -197,7 +197,7 @@ class CallRunner:
     def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
         """Write the blocks of a batch of prompts, from their cached tokens on, and keep their last states."""
         size = self.config.block_size
-        new = [len(tokens) - one.allocation.cached_tokens for tokens, one in zip(ids, prompts, strict=True)]
+        new = [len(ids[row]) - prompt.allocation.cached_tokens for row, prompt in enumerate(prompts)]
         x, longest = self.config.prefill_shape(len(prompts), max(new), size)
         start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
         table = np.full((x, self.table.shape[1]), self.runner.prefix_cache.num_blocks, np.int32)
@@ -265,9 +265,9 @@ def _sample_keys(
     Returns [X,samples,2] uint32.
     """
 
-    def one(seed: jax.Array, step: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
+    def sample_key(seed: jax.Array, step: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
         return jax.random.key_data(rng.fold(rng.base_key(seed, purpose), step, prompt, sample))
 
-    over_samples = jax.vmap(one, in_axes=(None, None, None, 0))
+    over_samples = jax.vmap(sample_key, in_axes=(None, None, None, 0))
     over_prompts = jax.vmap(over_samples)
     return over_prompts(seed, step, prompt, first[:, None] + jnp.arange(samples))

@@ -423,7 +423,7 @@ def _find_room(chunk: ChunkPlan) -> int | None:
     None where they are too few while a chunk is in flight.
     """
     state = chunk.after
-    # For all that slots may write until the host looks again.
+    # For all tokens that slots may write until the host looks again.
     reach = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
     if not state.preempted() and state.blocks.reserve(reach):
         return state.num_waiting

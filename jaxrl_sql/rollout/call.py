@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_sql.rollout.call_runner import CallRunner, Continuation
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
 from jaxrl_sql.rollout.kv_blocks import BlockTable
-from jaxrl_sql.rollout.model_runner import ModelRunner
+from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
 from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample

@@ -1,16 +1,19 @@
-"""The model on the device: its parameters, its pools of KV blocks, and the programs that read and write them."""
+"""The work on the device: a model with its pools of KV blocks, and the arrays of one call, which executes plans."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_sql.batch import PyTree, bucket
+from jaxrl_sql.batch import PyTree, bucket, pad_tokens
 from jaxrl_sql.models import ModelConfig
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
+from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.paged import BlockMap, KVPool, PagedModel
 from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.rollout import decode
@@ -24,9 +27,21 @@ from jaxrl_sql.rollout.decode import (
     RequestRing,
     StepLog,
     StopCriteria,
+    empty_prompt_states,
+    empty_request,
+    empty_slots,
+    mark_seen,
+    on_devices,
+    release_slots,
+    resume_requests,
 )
-from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size
-from jaxrl_sql.rollout.kv_blocks import PrefixCache
+from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size, power_of_two
+from jaxrl_sql.rollout.kv_blocks import PrefixCache, block_owner
+from jaxrl_sql.rollout.sampling import GenerationRequest
+from jaxrl_sql.rollout.scheduler import ChunkPlan, Prefill, PrefillBatch, SchedulerState
+from jaxrl_sql.rollout.stats import RolloutStats
+
+NONE = np.iinfo(np.int32).max
 
 
 class ModelRunner:
@@ -183,3 +198,237 @@ def _columns(pairs: Sequence[tuple[int, int]], at_least: int, none: int) -> np.n
     columns = np.full((2, bucket(max(len(pairs), at_least), 8)), none, np.int32)
     columns[:, : len(pairs)] = np.array(pairs).T
     return columns
+
+
+class Continuation(NamedTuple):
+    """Tokens to append to the completion in a slot, its length at its new end, and its stop strings' state."""
+
+    slot: int
+    tokens: Sequence[int]
+    max_length: int
+    stop_state: int
+
+
+class CallRunner:
+    """The arrays of one call: its decode slots, its prompt slots, and the ring of completions that wait for a slot.
+
+    `start_states` are those of the stop strings' automata. The weights are those that the call began with.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        request: GenerationRequest,
+        chunk_config: ChunkConfig,
+        stops: StopCriteria,
+        start_states: Mapping[tuple[str, ...], int],
+        sizes: EngineSizes,
+        state: SchedulerState,
+        stats: RolloutStats,
+    ) -> None:
+        self.runner, self.config, self.weights = runner, runner.config, runner.weights()
+        self.request, self.chunk_config, self.stats = request, chunk_config, stats
+        self.start_states, self.stops = start_states, on_devices(stops)
+        model, dtype, penalizes = runner.model.config, runner.cache_dtype, chunk_config.penalizes
+        self.hidden, self.seen = empty_prompt_states(model, sizes.prompt_slots, dtype, penalizes)
+        n = self.config.max_num_seqs
+        self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes)
+        self.table = np.full((sizes.prompt_slots, sizes.prompt_columns), NONE, np.int32)
+        self.lengths = np.zeros(sizes.prompt_slots, np.int32)
+        self.num_begun = state.num_begun
+        self.ring: Any = empty_request(state.limits.ring)
+        self.keys = _all_keys(request, self.config.purpose)
+
+    def execute(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> StepLog | None:
+        """Do a plan's work, where `continued` are its completions to append to -> the log of the chunk it launches."""
+        self.prepare(plan, continued)
+        if not plan.launches:
+            return None
+        self.slots, log = self.runner.decode(
+            self.weights, self.chunk_config, self.prompt_slots(), self.slots, self.block_map(plan),
+            self.request_ring(plan), self.stops,
+        )  # fmt: skip
+        self.stats.chunks += 1
+        return log
+
+    def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
+        """Do a plan's work before its chunk of decode steps."""
+        self.table[plan.freed] = NONE
+        self.ring.max_length[self._places(plan.cut)] = 1
+        self._release(plan.released)
+        for batch in plan.prefills:
+            self._prefill(batch)
+        self._write(self.ring, self._places(plan.queued), plan.queued, plan.after)
+        self._release(plan.preempted)
+        self.stats.preemptions += len(plan.preempted)
+        self._resume(plan)
+        if plan.launches:
+            self.runner.resize_completions(plan.num_blocks)
+        if continued:
+            self._append(continued, plan.table)
+
+    def prompt_slots(self) -> PromptSlots:
+        """Return the prompts as the device needs them."""
+        total = self.runner.prefix_cache.num_blocks
+        table: Any = np.minimum(self.table, total)
+        blocks = BlockMap(table, *block_owner(table, total, self.config.block_size))
+        lengths: Any = self.lengths.copy()
+        return PromptSlots(blocks, lengths, self.hidden, self.seen)
+
+    def block_map(self, plan: ChunkPlan) -> BlockMap:
+        """Return which slot holds which block of completions."""
+        return BlockMap(plan.table, *block_owner(plan.table, plan.num_blocks, self.config.completion_block_size))
+
+    def request_ring(self, plan: ChunkPlan) -> RequestRing:
+        """Return the ring as the device needs it."""
+        return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(plan.tail))
+
+    # --- slots
+
+    def _release(self, slots: Sequence[int]) -> None:
+        n = self.config.max_num_seqs
+        if slots:
+            self.slots = release_slots(self.slots, _padded(slots, n, n))
+
+    def _resume(self, plan: ChunkPlan) -> None:
+        """Put completions into slots, to be computed again from their tokens."""
+        if not plan.resumed:
+            return
+        x = power_of_two(len(plan.resumed))
+        slots = [plan.after.running[number].slot for number in plan.resumed]
+        requests = empty_request(x)
+        self._write(requests, np.arange(len(slots)), plan.resumed, plan.after)
+        self.slots = resume_requests(
+            self.slots, _padded(slots, x, self.config.max_num_seqs), requests, self.prompt_slots()
+        )
+
+    def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
+        """Append tokens to the slots of their completions, which decode on in the next chunk."""
+        n, most, prompts = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots()
+        for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
+            pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
+            pieces = [piece for piece in pieces if piece.tokens or not first]
+            for part in _batches(pieces, self.config.fits_prefill):
+                x, width = self.config.prefill_shape(len(part), max(len(piece.tokens) for piece in part))
+                slot, tokens, max_length, stop_state = zip(*part, strict=True)
+                padded, length = pad_tokens([*tokens, *[()] * (x - len(part))], width)
+                observation = ObservationBatch(
+                    _padded(slot, x, n), padded, length, _padded(max_length, x, 0), _padded(stop_state, x, 0)
+                )
+                self.slots = self.runner.append_observation(self.weights, prompts, self.slots, table, observation)
+
+    # --- requests
+
+    def _places(self, numbers: Sequence[int]) -> np.ndarray:
+        """Return the places of completions in the ring."""
+        return (np.array(numbers, np.int64) - self.num_begun) % self.ring.completion.shape[0]
+
+    def _write(self, arrays: Any, place: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
+        """Write the requests of completions into the host's arrays, at places [X]."""
+        if not numbers:
+            return
+        queued = [state.completions[number] for number in numbers]
+        prompt, sample, prompt_slot, group_index = (list(column) for column in zip(*queued, strict=True))
+        samplings = [self.request.samplings[i] for i in prompt]
+        arrays.completion[place], arrays.prompt_slot[place], arrays.group_index[place] = (
+            numbers,
+            prompt_slot,
+            group_index,
+        )
+        arrays.max_length[place] = [sampling.max_new_tokens for sampling in samplings]
+        arrays.start_state[place] = [self.start_states[sampling.stops] for sampling in samplings]
+        arrays.pauses[place] = self.request.turns is not None
+        arrays.key[place] = self.keys[prompt, sample]
+        for name, values in arrays.sampling._asdict().items():
+            values[place] = [getattr(sampling, name) for sampling in samplings]
+
+    # --- prompts
+
+    def _prefill(self, batch: PrefillBatch) -> None:
+        """Prefill the tokens of a batch of prompts that are not cached, in chunks of whole blocks."""
+        at_least = self.config.prefill_shape(1, 1)[0] * self.table.shape[1] if self.config.max_prompt_bucket else 0
+        copies = [pair for prompt in batch.prompts for pair in prompt.allocation.copies]
+        self.runner.load_prefixes(copies, at_least)
+        ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in batch.prompts]
+        self._run_chunks(batch.prompts, ids)
+        if self.seen is not None:
+            self.seen = self._mark_seen(self.seen, batch.prompts, ids)
+        self.runner.save_prefixes(batch.saved, at_least)
+
+    def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
+        """Write the blocks of a batch of prompts, from their cached tokens on, and keep their last states."""
+        size = self.config.block_size
+        new = [len(ids[row]) - prompt.allocation.cached_tokens for row, prompt in enumerate(prompts)]
+        x, longest = self.config.prefill_shape(len(prompts), max(new), size)
+        start, length = np.zeros(x, np.int32), np.zeros(x, np.int32)
+        table = np.full((x, self.table.shape[1]), self.runner.prefix_cache.num_blocks, np.int32)
+        for row, (prompt_slot, _, (blocks, cached_tokens, _)) in enumerate(prompts):
+            start[row], length[row] = cached_tokens, len(ids[row])
+            table[row, : len(blocks)] = blocks
+            self.table[prompt_slot, : len(blocks)] = blocks
+            self.lengths[prompt_slot] = length[row]
+            self.stats.prompt_tokens += int(length[row])
+            self.stats.reused_tokens += cached_tokens
+        width = -(-longest // size) * size
+        while (start < length).any():
+            count = np.clip(length - start, 0, width)
+            pieces = [tokens[start[row] : start[row] + width] for row, tokens in enumerate(ids)]
+            padded, _ = pad_tokens([*pieces, *[()] * (x - len(prompts))], width)
+            ends = np.full(x, len(self.lengths), np.int32)
+            for row, (prompt_slot, _, _) in enumerate(prompts):
+                if start[row] < length[row] <= start[row] + width:
+                    ends[row] = prompt_slot
+            has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
+            chunk = PrefillChunk(padded, count, start, table, ends)
+            self.hidden = self.runner.prefill(self.weights, self.hidden, chunk, has_past)
+            self.stats.padded_tokens += padded.size
+            start = np.minimum(start + width, length)
+
+    def _mark_seen(self, seen: jax.Array, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> jax.Array:
+        """Mark the tokens of a batch of prompts, for repetition penalties."""
+        x = self.config.prefill_shape(len(prompts), 1)[0]
+        slots = _padded([prompt.prompt_slot for prompt in prompts], x, len(self.lengths))
+        tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
+        return mark_seen(seen, slots, tokens, length)
+
+
+def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
+    """Cut pieces, the short ones first, into batches that are run at a time, as they are padded to the longest."""
+    batch: list[Continuation] = []
+    for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
+        if batch and not fits(len(batch) + 1, len(piece.tokens)):
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
+
+
+def _padded(values: Sequence[int], width: int, filler: int) -> np.ndarray:
+    return np.array([*values, *[filler] * (width - len(values))], np.int32)
+
+
+def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
+    """Return the random keys [X,samples,2] of a call's prompts."""
+    places = np.zeros((4, bucket(len(request.prompts))), np.int32)
+    for i, sampling in enumerate(request.samplings):
+        places[:, i] = sampling.seed, *request.key_place(i)
+    most = max((sampling.n for sampling in request.samplings), default=1)
+    return np.asarray(_sample_keys(*places, purpose, power_of_two(most)))
+
+
+@partial(jax.jit, static_argnames=("purpose", "samples"))
+def _sample_keys(
+    seed: jax.Array, step: jax.Array, prompt: jax.Array, first: jax.Array, purpose: rng.Purpose, samples: int
+) -> jax.Array:
+    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
+
+    Returns [X,samples,2] uint32.
+    """
+
+    def sample_key(seed: jax.Array, step: jax.Array, prompt: jax.Array, sample: jax.Array) -> jax.Array:
+        return jax.random.key_data(rng.fold(rng.base_key(seed, purpose), step, prompt, sample))
+
+    over_samples = jax.vmap(sample_key, in_axes=(None, None, None, 0))
+    over_prompts = jax.vmap(over_samples)
+    return over_prompts(seed, step, prompt, first[:, None] + jnp.arange(samples))

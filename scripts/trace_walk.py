@@ -1,8 +1,8 @@
 """Trace a small training and print the files that a reader visits from its configuration to its first gradient.
 
 A landmark is a function of the walk in docs/architecture.md. The walk has the calls around each landmark, at its first
-call after the landmark before it; a stack continues where it leaves the stack before it. A return enters a file that
-the walk has visited, also where it comes back to a caller.
+call after the landmark before it; a stack continues from the last call that both have. A return enters a file that
+the walk has visited, also when it comes back to a caller.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def visits(path: Sequence[Call]) -> list[list[Call]]:
 
 
 def trace(folder: Path) -> list[list[Call]]:
-    """Train a small model in a folder and return the stacks of the landmarks; raises RuntimeError where it fails."""
+    """Train a small model in a folder and return the stacks of the landmarks; raises RuntimeError if it fails."""
     data = folder / "data"
     generate(data, SynthSpec(train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=2))
     places = [f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={folder}/run"]

@@ -74,7 +74,7 @@ def begun_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
 
 
 def mid_call(tokens: Mapping[int, int], is_in_flight: bool = False, **sizes: Any) -> SchedulerState:
-    """Return a state in which completion i of prompt i has so many tokens, in slot i where there is one.
+    """Return a state in which completion i of prompt i has `tokens[i]` tokens, in slot i if there is one.
 
     Blocks are reserved for these tokens alone.
     """

@@ -358,7 +358,7 @@ def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     (folder / "run" / "model").mkdir(parents=True)
     (folder / "run" / "model" / "config.json").touch()  # nothing is left to do: the job is not queued again
     asked = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
-    (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, "run.dir=run"]), capsys))
+    (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, *CONFIG.split(), "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
     wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"

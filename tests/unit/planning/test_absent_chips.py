@@ -176,6 +176,7 @@ def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_cop
 @NEEDS_PLUGIN
 def test_the_command_plans_for_gpus_that_are_not_there() -> None:
     command = [sys.executable, "-m", "jaxrl_sql", "plan", "--topology", "h100:8", "--mesh", "1x2x4", "--json"]
+    command += ["--config", str(SMALL)]
     sizes = "d_model=128 n_layers=2 n_heads=4 n_kv_heads=4 head_dim=32 d_ff=256 dtype=bfloat16".split()
     overrides = "grpo.prompts=4 grpo.num_generations=2 sampling.max_new_tokens=32 data.max_prompt_tokens=128".split()
     overrides += "rollout.max_num_seqs=8 validation.max_num_seqs=8".split()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def faults_of(config: Any) -> Iterator[str]:
-    """Yield a line for each value of a configuration that no command could use, with its key and what it may be."""
+    """Yield a line for each value of a configuration that no command could use, with its key and the values allowed."""
     for section in sections_of(config):
         for field in section.fields:
             if field.rule is not None and (fault := field.rule.fault(field.default)):
@@ -26,7 +26,7 @@ def faults_of(config: Any) -> Iterator[str]:
 
 
 def check_config(config: Any, origin: str = "config") -> None:
-    """Refuse what no command could use, with one InputError that names the key and what it may be."""
+    """Refuse what no command could use, with one InputError that names the key and the values allowed."""
     for fault in faults_of(config):
         raise InputError(f"{origin}: {fault}")
 

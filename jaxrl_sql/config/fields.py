@@ -23,7 +23,7 @@ class Rule(Protocol):
         ...
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         ...
 
@@ -42,7 +42,7 @@ class OneOf(tuple[str, ...]):
         return "" if value in self else f"={value!r} is none of {', '.join(self)}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         return " | ".join(self)
 
@@ -57,10 +57,10 @@ class Above:
     def fault(self, value: float) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
         is_allowed = value > self.least and (self.most is None or value <= self.most)
-        return "" if is_allowed else f"={value} must be {self.words}"
+        return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         return f"above {self.least:g}" + ("" if self.most is None else f" and at most {self.most:g}")
 
@@ -75,13 +75,12 @@ class AtLeast:
 
     def fault(self, value: float) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        is_allowed = value >= self.least
-        is_allowed = is_allowed and (self.most is None or value <= self.most)
-        is_allowed = is_allowed and (self.below is None or value < self.below)
-        return "" if is_allowed else f"={value} must be {self.words}"
+        is_below = self.below is None or value < self.below
+        is_allowed = value >= self.least and (self.most is None or value <= self.most) and is_below
+        return "" if is_allowed else f"={value} must be {self.description}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         if self.most is not None:
             return f"from {self.least:g} to {self.most:g}"
@@ -97,12 +96,12 @@ class ZeroOr:
 
     def fault(self, value: float) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.words}"
+        return "" if value == 0 or not self.rule.fault(value) else f"={value} must be {self.description}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
-        return f"{self.rule.words}, or 0 {self.zero}"
+        return f"{self.rule.description}, or 0 {self.zero}"
 
 
 class Among(tuple[int, ...]):
@@ -116,10 +115,10 @@ class Among(tuple[int, ...]):
 
     def fault(self, value: int) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if value in self else f"={value} must be {self.words}"
+        return "" if value in self else f"={value} must be {self.description}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         return " or ".join(map(str, self))
 
@@ -139,22 +138,22 @@ class SomeOf(tuple[str, ...]):
         return f" holds {', '.join(map(repr, unknown))}, which is not in {', '.join(self)}" if unknown else ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule as `--help` shows it."""
         return f"some of {', '.join(self)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Matches:
-    """A text that a regular expression matches as a whole; `words` describe what it matches, after `verb`."""
+    """A text that matches a whole regular expression; a message says `verb`, then `description`."""
 
     pattern: str
-    words: str
+    description: str
     verb: str = "must be"
 
     def fault(self, value: str) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
-        return "" if re.fullmatch(self.pattern, value) else f"={value!r} {self.verb} {self.words}"
+        return "" if re.fullmatch(self.pattern, value) else f"={value!r} {self.verb} {self.description}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +161,7 @@ class NotEmpty:
     """A text or list that must not be empty; `purpose` ends the message, such as "it names the folder"."""
 
     purpose: str
-    words: str = dataclasses.field(default="not empty", init=False)
+    description: str = dataclasses.field(default="not empty", init=False)
 
     def fault(self, value: Collection[str]) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
@@ -174,7 +173,7 @@ class Texts:
     """A list without empty texts; `effect` is what an empty one would cause."""
 
     effect: str
-    words: str = dataclasses.field(default="none of them empty", init=False)
+    description: str = dataclasses.field(default="none of them empty", init=False)
 
     def fault(self, value: Collection[str]) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
@@ -185,7 +184,7 @@ class Texts:
 class Day:
     """An ISO date such as 2026-11-29, or an empty text."""
 
-    words: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
+    description: str = dataclasses.field(default="a day such as 2026-11-29, or empty", init=False)
 
     def fault(self, value: str) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""
@@ -194,7 +193,7 @@ class Day:
         with contextlib.suppress(ValueError):
             if date.fromisoformat(value).isoformat() == value:
                 return ""
-        return f"={value!r} must be {self.words}"
+        return f"={value!r} must be {self.description}"
 
 
 @dataclasses.dataclass(frozen=True)

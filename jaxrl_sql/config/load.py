@@ -35,7 +35,7 @@ Dataclass = TypeVar("Dataclass")
 
 
 def shipped(path: str | Path) -> Path:
-    """Return a path as it is, or where nothing is there, `configs/…` as the package brings it."""
+    """Return a path as it is, or the package's own copy of `configs/…` if the path does not exist."""
     path = Path(path)
     brought = SHIPPED.joinpath(*path.parts[1:])
     return brought if path.parts[:1] == ("configs",) and not path.exists() and brought.exists() else path
@@ -271,7 +271,7 @@ def _check(section: Any, values: Mapping[str, Any], origin: str, root: type[Root
 
 
 def _has_type(kind: Any, value: object) -> bool:
-    """Return whether a value may stand for a type; whole numbers are fine as floats, words are no numbers."""
+    """Return whether a value is valid for a type: an integer is a valid float, a bool is not a valid number."""
     if get_origin(kind) is list:
         return isinstance(value, list) and all(isinstance(item, get_args(kind)) for item in value)
     if kind is bool or isinstance(value, bool):
@@ -282,7 +282,7 @@ def _has_type(kind: Any, value: object) -> bool:
 
 
 def type_words(kind: Any) -> str:
-    """Return in words what may stand for a type."""
+    """Return a type as messages describe it."""
     names = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
     lists = {(str,): "a list of texts, as in [a, b]", (int,): "a list of whole numbers, as in [1, 2]"}
     return names.get(kind) or lists[get_args(kind)]

@@ -15,7 +15,7 @@ REMAT_NAMES = ("query", "key", "value", "attended", "gate", "up")
 class _Remat:
     """The values of `model.remat`: a word, or names of `REMAT_NAMES` with commas between them."""
 
-    words = f"none | full | some of {', '.join(REMAT_NAMES)}, as in query,key"
+    description = f"none | full | some of {', '.join(REMAT_NAMES)}, as in query,key"
 
     def fault(self, value: str) -> str:
         """Return why a value is refused, to follow the field's key; empty if it is accepted."""

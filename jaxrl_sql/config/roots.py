@@ -202,7 +202,7 @@ class FilterConfig(RootConfig):
         yield from _sampling_faults(self.sampling)
         turns = self.sampling.turns
         yield from _dialogue_faults(self.data, self.sampling, turns, turns)
-        yield from _shot_faults(self.data, self.sampling.turns, "sampling.turns")
+        yield from _shot_faults(self.data, turns, "sampling.turns")
         yield from _dialect_faults(self.data, self.executor)
         if self.filter.samples and not self.model.checkpoint:
             yield f"filter.samples={self.filter.samples} answers are sampled from a model: name model.checkpoint"
@@ -349,7 +349,7 @@ def _stage_faults(config: TrainConfig) -> Iterator[str]:
         )
     if second_stage.steps and not (config.validation.every > 0 and config.run.keep_best > 0):
         yield (
-            f"second_stage.steps={second_stage.steps} goes on from the best evaluated checkpoint: set "
+            f"second_stage.steps={second_stage.steps} starts from the best evaluated checkpoint: set "
             "validation.every and run.keep_best"
         )
     if second_stage.steps and not grpo.steps:
@@ -386,14 +386,14 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
     truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
     if truncated and not grpo.tis_clip_max and grpo.steps:
         yield f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0"
-    barred = {
+    incompatible = {
         f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
         "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
     }
-    for words, is_set in barred.items():
+    for setting, is_set in incompatible.items():
         if grpo.demonstrations and is_set:
-            yield f"grpo.demonstrations does not go with {words}"
-    barred = {
+            yield f"grpo.demonstrations does not go with {setting}"
+    incompatible = {
         f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns > 1,
         f"grpo.max_extra_generations={grpo.max_extra_generations}, rounds that nobody can foresee: it must be 0": (
             grpo.max_extra_generations > 0
@@ -403,9 +403,9 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
             grpo.tis_clip_max == 0
         ),
     }
-    for words, is_set in barred.items():
+    for setting, is_set in incompatible.items():
         if rollout.ahead and is_set:
-            yield f"rollout.ahead=1 does not go with {words}"
+            yield f"rollout.ahead=1 does not go with {setting}"
 
 
 def _length_faults(config: TrainConfig) -> Iterator[str]:

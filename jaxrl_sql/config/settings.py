@@ -47,7 +47,7 @@ def shown(value: Any) -> str:
 
 def allowed(field: Field) -> str:
     """Return in words what a field may hold."""
-    rule = field.rule.words if field.rule is not None else ""
+    rule = field.rule.description if field.rule is not None else ""
     if " | " in rule:
         return rule
     return f"{type_words(field.type)}{', ' * bool(rule)}{rule}"

@@ -32,7 +32,7 @@ def prepared(config: Settings, with_weights: bool = True) -> Settings:
 
 
 def _is_for_chats(tokenizer: Path) -> bool:
-    """Return whether the tokenizer of a folder or GGUF file has a chat template; True where nothing is there."""
+    """Return whether the tokenizer of a folder or GGUF file has a chat template; True if the path does not exist."""
     if not tokenizer.is_file():
         return has_chat_template(tokenizer) or not tokenizer.exists()
     from jaxrl_sql.models.formats.gguf_header import read_header  # noqa: PLC0415 (needs JAX)

@@ -166,10 +166,10 @@ def open_unchecked(config: TrainConfig, caller: CallerInputs = NOTHING) -> Itera
     text = to_yaml(changed(config, places_of_begin(config.run)))
     folder = open_folder(config.run, values_by_key(config), text, is_first)
     keep_programs(config.run.compilation_cache)
-    again = "start all of them again: with run.resume=true they go on from the last checkpoint"
+    restart_advice = "start all of them again: with run.resume=true they resume from the last checkpoint"
     try:
         # Until all is written: a signal on the way out must not break what is being saved.
-        with processes.told_of_lost(again), watched(again), ExitStack() as closed:
+        with processes.told_of_lost(restart_advice), watched(restart_advice), ExitStack() as closed:
             with _opened(config, folder, caller, passed, closed) as s:
                 yield s
             if is_first:

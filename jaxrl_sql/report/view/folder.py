@@ -90,8 +90,8 @@ class JudgedRun(RootConfig):
 def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, list[str]]:
     """Return the limits of the first run's executor, and the hidden columns of all.
 
-    A run without a configuration has the usual limits, and hides nothing. Raises InputError for a configuration that
-    cannot be read: what it hides would be shown.
+    A run without a configuration has the default limits and no hidden columns. Raises InputError for a configuration
+    that cannot be read, because its hidden columns would be shown.
     """
     settings = {number: run.folder / CONFIG for number, run in enumerate(runs)}
     configs = {number: load_config(JudgedRun, path) for number, path in settings.items() if path.is_file()}

@@ -103,4 +103,4 @@ def test_synonyms_are_keys() -> None:
 def test_a_rule_refuses_with_its_reason(rule: Rule, accepted: list[Any], refused: Any, fault: str) -> None:
     assert [rule.fault(value) for value in accepted] == [""] * len(accepted)
     assert rule.fault(refused) == fault
-    assert rule.words
+    assert rule.description

@@ -117,9 +117,9 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
     ],
     "report": [
         ("", "required: RUN"),
-        ("@/none", "@/none: no metrics.jsonl there"),
-        ("@/folder", "@/folder: no metrics.jsonl there"),
-        ("@/good.sqlite", "no metrics.jsonl there, so it is no run folder"),
+        ("@/none", "@/none: not a run folder: it has no metrics.jsonl"),
+        ("@/folder", "@/folder: not a run folder: it has no metrics.jsonl"),
+        ("@/good.sqlite", "not a run folder: it has no metrics.jsonl"),
         ("@/run @/none", "unrecognized arguments: "),
         ("@/run --out x", "unrecognized arguments: --out"),
     ],

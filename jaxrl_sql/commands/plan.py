@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
     )
     for name in ("answer", "prompt"):
-        words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
+        words = (
+            f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number per line; default: all have the most tokens"
+        )
         parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
     words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
     parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)

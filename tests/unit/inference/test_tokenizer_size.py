@@ -40,7 +40,7 @@ def checkpoint(folder: Path, rows: int, tokenizer: Any) -> EvaluateConfig:
 def test_each_token_needs_a_row(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(START)
     config = checkpoint(tmp_path, LARGEST, tokenizer)
-    said = rf"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}: name one that fits in data\.tokenizer$"
+    said = rf"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}: name one that fits in data\.tokenizer\.path$"
     with pytest.raises(InputError, match=said):
         model_config(config.model, tokenizer)
     with (

@@ -176,7 +176,7 @@ def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: 
     assert RECIPES["sql_r1"].endpoint_style(data).begun == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieval=RetrievalConfig(top_k=20)))
-    with pytest.raises(InputError, match=r"data\.template"):
+    with pytest.raises(InputError, match=r"data\.chat\.template"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, prompt="tagged"))
 
 

@@ -68,7 +68,7 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
     from jaxrl_sql.text2sql.recipes import find_recipe
 
     topology = find_topology(options.topology)
-    model = PlannedModel(config.model, model_shape(config.model, config.data.vocab_size))
+    model = PlannedModel(config.model, model_shape(config.model, config.data.tokenizer.vocab_size))
     loss, mesh = find_recipe(config.recipe).loss, config.mesh
     sections = config.workload(config.data.max_prompt_tokens)
     lengths = step_lengths(sections, options.answer_tokens, options.prompt_tokens, options.schema_tokens)

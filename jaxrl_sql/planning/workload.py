@@ -248,7 +248,7 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
         kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
     )  # fmt: skip
-    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.oversample
+    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.dynamic_sampling.oversample
     asked_here = -(-questions * grpo.steps_per_generation // (copies[0] if copies else 1))
     rollouts = engine_config(rollout, rollout.max_num_seqs, longest, ways)
     evaluations = engine_config(rollout, validation.max_num_seqs, longest, ways)

@@ -58,7 +58,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         (f"{DATA} model.checkpoint=@/none", "@/none: no config.json"),
         (f"{DATA} model.checkpoint=@/bare", "@/bare: no config.json"),
         (f"{DATA} model.checkpoint=@/wrong", "model_type is 'bert'; valid are"),
-        (f"{DATA} data.tokenizer=@/folder", "tokenizer: @/folder holds no tokenizer.json or"),
+        (f"{DATA} data.tokenizer.path=@/folder", "tokenizer: @/folder holds no tokenizer.json or"),
         ("--resume @/none", "@/none: no config.yaml there, so no run to resume"),
     ],
     "sft": [
@@ -291,7 +291,7 @@ MISTAKES: dict[str, list[tuple[str, str]]] = {
         ("filter.low=0.9 filter.high=0.1", "low is at most high"),
         (f"{DATA} data.dir=@/none filter.out=@/new", "@/none/train: no such folder"),
         (f"{DATA} filter.out=@/good.sqlite", "no folder can be created"),
-        (f"{DATA} filter.out=@/new data.include_ids=@/none", "@/none: No such file or directory"),
+        (f"{DATA} filter.out=@/new data.select.include_ids=@/none", "@/none: No such file or directory"),
         (f"{DATA} filter.out=@/new filter.noisy=@/folder", "@/folder: Is a directory"),
     ],
     "data copy": [

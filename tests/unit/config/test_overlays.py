@@ -54,7 +54,7 @@ OF_MACHINES = {
 ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens", "sft.optim.lr"}
 ALSO = {
     "gpu_80gb": ADAPTERS,
-    "gpu_24gb": ADAPTERS | {"model.checkpoint", "data.thinking", "sampling.max_new_tokens"},
+    "gpu_24gb": ADAPTERS | {"model.checkpoint", "data.chat.thinking", "sampling.max_new_tokens"},
 }
 
 

@@ -15,7 +15,6 @@ SETTINGS = "each field is a key of the settings"
 EXCEPTIONS = {
     "config/data.py DataConfig": SETTINGS,
     "config/grpo.py GrpoConfig": SETTINGS,
-    "models/spec.py ModelConfig": "each field is a key of a model's config.json",
 }
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 RUN = "TrainingRun"

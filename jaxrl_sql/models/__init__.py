@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, init_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.models.spec import (
     ModelConfig,
+    Norms,
     ParamSpec,
     count_params,
     init_params,
@@ -30,7 +32,9 @@ from jaxrl_sql.models.transformer import (
 __all__ = [
     "Adapters",
     "ModelConfig",
+    "Norms",
     "ParamSpec",
+    "Rope",
     "count_params",
     "forward",
     "hidden_states",

@@ -41,10 +41,10 @@ def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> PyTre
     d, q = config.d_model, config.head_dim
     if config.n_heads != config.n_kv_heads or q > d:
         raise InputError("model.init=copying needs n_kv_heads equal to n_heads and head_dim at most d_model")
-    if config.sliding or config.rope_scaling:
+    if config.sliding or config.rope.scaling:
         raise InputError(f"model.init=copying needs plain rotary positions, which model.family={config.family} has not")
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
-    turns = config.rope_theta ** (-np.arange(q // 2) / (q // 2))
+    turns = config.rope.theta ** (-np.arange(q // 2) / (q // 2))
     slow = np.tile(turns <= SLOW_TURN, 2)
     weights = {name: np.zeros(params["layers"][name].shape) for name in ("q", "k", "v", "o")}
     read, write = _orthonormal(rng, d, q), _orthonormal(rng, d, q)

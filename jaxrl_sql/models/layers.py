@@ -45,13 +45,13 @@ def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[P
 lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
-def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, from_one: bool = False) -> jax.Array:
+def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, is_zero_centered: bool = False) -> jax.Array:
     """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype.
 
-    `from_one`: the weight is stored as its distance from 1, and the scaling is in float32 too (Gemma's way).
+    `is_zero_centered`: scale by 1 + weight, in float32 too, as Gemma does.
     """
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    if from_one:
+    if is_zero_centered:
         return (normed * (1.0 + widened(weight))).astype(x.dtype)
     return scale(normed.astype(x.dtype), weight)

@@ -48,9 +48,18 @@ class RopeScaling:
             )
 
 
-def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> jax.Array:
-    """Return the angle per position of each pair, [Q/2] float32: powers of the base `theta`, stretched by `scaling`."""
-    frequency = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Options of the rotary embeddings: the base (config.json: rope_theta) and the scaling of the frequencies."""
+
+    theta: float
+    scaling: RopeScaling | None = None
+
+
+def rope_frequencies(head_dim: int, rope: Rope) -> jax.Array:
+    """Return the angle per position of each pair of coordinates, [Q/2] float32."""
+    frequency = rope.theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    scaling = rope.scaling
     if scaling is None:
         return frequency
     stretched = frequency / scaling.factor

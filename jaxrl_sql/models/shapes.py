@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxrl_sql.config import ModelConfigSection
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
@@ -62,8 +63,7 @@ def new_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
         n_kv_heads=model.n_kv_heads,
         head_dim=model.head_dim,
         d_ff=model.d_ff,
-        rope_theta=model.rope_theta,
-        norm_eps=1e-6,
+        rope=Rope(model.rope_theta),
         tie_embeddings=model.tie_embeddings,
         max_positions=model.max_positions,
         sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,

@@ -1,10 +1,9 @@
-"""The shape of a model, and the one table of its weights.
+"""Configuration of a decoder and the table of its parameters.
 
-`ModelConfig` says what a decoder is (sizes and switches, nothing of Hugging Face's own spelling: that is in
-`families/`). `param_specs` turns it into the table from which everything else about a weight follows: its
-initial values, its logical axes (and by `parallel.rules` its sharding), its name and layout in a Hugging Face
-file, the count of parameters. Weights of the L layers stand stacked on a leading axis, so that the layers are
-scanned.
+`ModelConfig` holds sizes and options under this package's names; `families/` maps them to Hugging Face's config.json.
+`param_specs` returns one `ParamSpec` per parameter: shape, logical axes, initializer, and the name and layout in a
+Hugging Face checkpoint. Initialization, sharding (logical axes through `parallel.rules`), loading, saving and
+parameter counts read this table. Parameters of the L layers are stacked on a leading axis, which `transformer` scans.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import math
 import operator
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,16 +23,18 @@ from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.layers import ACTIVATIONS
-from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.parallel.rules import AnyMesh, place, sharding_of
 from jaxrl_sql.types import InputError, Record
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Which layers see only the last `size` tokens, the token itself among them, and their rotary base `rope_theta`.
+    """Local attention in some layers (Longformer, arXiv 2004.05150).
 
-    `layers` says of each layer whether it is one (Longformer's window, arXiv 2004.05150, in some layers only).
+    size: tokens that a position attends to, itself included.
+    layers: per layer, whether its attention is local.
+    rope_theta: base of the rotary embeddings in local layers.
     """
 
     size: int
@@ -48,37 +49,46 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """What a decoder is: a family's name, sizes and switches; hashable, so it can be static under jit.
+class Norms:
+    """Options of the RMSNorms (arXiv 1910.07467).
 
-    The switches of a plain decoder are the defaults: `norms_from_one`: norms scale by 1 + weight; `post_norms`: what a
-    layer adds to the residual stream is normed too; `scale_embeddings`: by the root of d_model; `query_scalar`:
-    scores are divided by its root (None: head_dim); the caps squeeze attention scores and logits softly.
+    eps: added to the mean square (config.json: rms_norm_eps).
+    is_zero_centered: norms scale by 1 + weight, as in Gemma, instead of by weight.
+    has_post_norms: the outputs of attention and MLP are normed before they are added to the residual stream.
     """
 
-    family: str
+    eps: float = 1e-6
+    is_zero_centered: bool = False
+    has_post_norms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes and options of a decoder; hashable, so that it can be a static argument of jitted functions.
+
+    The defaults are those of Llama. In parentheses: the field of config.json, where its name differs.
+    """
+
+    family: str  # a key of `families.FAMILIES` (model_type)
     vocab_size: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    d_ff: int
-    rope_theta: float
-    norm_eps: float
-    tie_embeddings: bool
-    qk_norm: bool
-    qkv_bias: bool
-    max_positions: int
-    rope_scaling: RopeScaling | None = None
+    d_model: int  # width of the residual stream (hidden_size)
+    n_layers: int  # (num_hidden_layers)
+    n_heads: int  # query heads (num_attention_heads)
+    n_kv_heads: int  # key and value heads, a divisor of n_heads (num_key_value_heads)
+    head_dim: int  # even
+    d_ff: int  # inner width of the MLP (intermediate_size)
+    rope: Rope  # in layers without a sliding window
+    norms: Norms
+    tie_embeddings: bool  # the unembedding is the transposed embedding table (tie_word_embeddings)
+    qk_norm: bool  # RMSNorm of each head's queries and keys, before the rotation
+    qkv_bias: bool  # biases in the query, key and value projections
+    max_positions: int  # maximum length of prompt and completion together (max_position_embeddings)
     sliding: SlidingWindow | None = None
-    activation: str = "silu"
-    norms_from_one: bool = False
-    post_norms: bool = False
-    scale_embeddings: bool = False
-    query_scalar: float | None = None
-    attn_score_cap: float | None = None
-    final_logit_cap: float | None = None
+    activation: str = "silu"  # a key of ACTIVATIONS (hidden_act, hidden_activation)
+    scale_embeddings: bool = False  # multiply embeddings by sqrt(d_model)
+    query_scalar: float | None = None  # divide scores by its root; None: head_dim (query_pre_attn_scalar)
+    attn_score_cap: float | None = None  # soft cap c: c * tanh(score / c) (attn_logit_softcapping)
+    final_logit_cap: float | None = None  # the same for logits (final_logit_softcapping)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions"):
@@ -95,6 +105,22 @@ class ModelConfig:
                 raise InputError(f"model: {name} is {value}, must be positive")
         if self.sliding and len(self.sliding.layers) != self.n_layers:
             raise InputError(f"model: sliding names {len(self.sliding.layers)} layers, n_layers is {self.n_layers}")
+
+
+def first_difference(config: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """Return the first field in which two dataclasses of one type differ, and its two values; None for equal ones.
+
+    The field of a nested dataclass is named by its path, as in "rope.theta".
+    """
+    for field in fields(config):
+        values = getattr(config, field.name), getattr(other, field.name)
+        if values[0] == values[1]:
+            continue
+        if is_dataclass(values[0]) and type(values[0]) is type(values[1]):
+            nested = first_difference(*values)
+            return nested and (f"{field.name}.{nested[0]}", *nested[1:])
+        return field.name, *values
+    return None
 
 
 class Init(NamedTuple):
@@ -164,7 +190,7 @@ EMBED_STD = 0.02
 
 def _norm_init(config: ModelConfig) -> Init:
     """Return the initial weight of a norm that changes no scale."""
-    return Init(0.0 if config.norms_from_one else 1.0, 0.0)
+    return Init(0.0 if config.norms.is_zero_centered else 1.0, 0.0)
 
 
 def _layer(
@@ -204,14 +230,14 @@ def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
         yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, unit)
         yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, unit)
     yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, from_heads))
-    if config.post_norms:
+    if config.norms.has_post_norms:
         yield _layer(config, "post_attn_norm", "post_attention_layernorm.weight", (width,), 0, unit)
-    before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+    before_mlp = "pre_feedforward_layernorm" if config.norms.has_post_norms else "post_attention_layernorm"
     yield _layer(config, "mlp_norm", f"{before_mlp}.weight", (width,), 0, unit)
     yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, from_ff))
-    if config.post_norms:
+    if config.norms.has_post_norms:
         yield _layer(config, "post_mlp_norm", "post_feedforward_layernorm.weight", (width,), 0, unit)
 
 

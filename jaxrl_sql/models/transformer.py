@@ -37,7 +37,7 @@ from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
 from jaxrl_sql.models.ops.linear import AnyWeight, Turned, linear, shift
 from jaxrl_sql.models.ops.token_distribution import soft_cap
-from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
+from jaxrl_sql.models.rope import Angles, Rope, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError, Record
@@ -87,10 +87,10 @@ class Places(NamedTuple):
 
 def place(config: ModelConfig, positions: jax.Array) -> Places:
     """Compute the rotary angles of positions [B,R,T]."""
-    angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+    angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope))
     local = angles
     if config.sliding:
-        local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
+        local = rope_angles(positions, rope_frequencies(config.head_dim, Rope(config.sliding.rope_theta)))
     return Places(positions, angles, local)
 
 
@@ -108,7 +108,7 @@ def window_of(config: ModelConfig, kind: Kind) -> Window | None:
 
 def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
     """Norm states or heads [...,D] in the model's way."""
-    return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
+    return rms_norm(x, weight, config.norms.eps, config.norms.is_zero_centered)
 
 
 def scale_of(config: ModelConfig) -> float:
@@ -142,12 +142,14 @@ def finish(
 ) -> jax.Array:
     """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], pinned to `stream`."""
     added = _project(layer, "o", attended, 2)
-    x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
+    x = x + (norm(config, added, layer["post_attn_norm"]) if config.norms.has_post_norms else added)
     y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")
     up = checkpoint_name(_project(layer, "up", y), "up")
     added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
-    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), stream)
+    return constrain(
+        x + (norm(config, added, layer["post_mlp_norm"]) if config.norms.has_post_norms else added), stream
+    )
 
 
 def _layer_step(

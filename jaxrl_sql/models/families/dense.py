@@ -20,7 +20,7 @@ from jaxrl_sql.models.families.fields import (
 )
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.rope import SCALINGS
-from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.models.spec import ModelConfig, Norms
 from jaxrl_sql.types import Fields
 
 
@@ -47,17 +47,14 @@ class Dense(NamedTuple):
                 refuse(hf, name, value)
         if "use_sliding_window" in self.fixed:
             refuse_windows(hf)
-        common = common_values(hf, is_tied=False, max_positions=self.max_positions)
+        common = common_values(hf, self.switches, is_tied=False, max_positions=self.max_positions)
         head_dim = self.head_dim or common["d_model"] // common["n_heads"]
-        theta, scaling = read_flat_rope(hf, 10_000.0, kinds=self.scalings)
         return ModelConfig(
             family=self.model_type,
             n_kv_heads=count(hf, "num_key_value_heads", common["n_heads"]),
             head_dim=count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
-            rope_theta=theta,
-            rope_scaling=scaling,
+            rope=read_flat_rope(hf, 10_000.0, kinds=self.scalings),
             **common,
-            **self.switches,
         )
 
     def write_config(self, config: ModelConfig) -> HfConfig:
@@ -81,7 +78,7 @@ _SILU, _NO_BIAS, _NO_WINDOW = {"hidden_act": "silu"}, {"attention_bias": False},
 LLAMA = Dense(
     "llama",
     "LlamaForCausalLM",
-    {"qk_norm": False, "qkv_bias": False},
+    {"norms": Norms(), "qk_norm": False, "qkv_bias": False},
     {**_SILU, **_NO_BIAS, "mlp_bias": False},
     2048,
     scalings=SCALINGS,
@@ -89,7 +86,7 @@ LLAMA = Dense(
 QWEN2 = Dense(
     "qwen2",
     "Qwen2ForCausalLM",
-    {"qk_norm": False, "qkv_bias": True},
+    {"norms": Norms(), "qk_norm": False, "qkv_bias": True},
     {**_SILU, **_NO_WINDOW},
     32_768,
     has_head_dim=False,
@@ -97,7 +94,7 @@ QWEN2 = Dense(
 QWEN3 = Dense(
     "qwen3",
     "Qwen3ForCausalLM",
-    {"qk_norm": True, "qkv_bias": False},
+    {"norms": Norms(), "qk_norm": True, "qkv_bias": False},
     {**_SILU, **_NO_BIAS, **_NO_WINDOW},
     32_768,
     head_dim=128,

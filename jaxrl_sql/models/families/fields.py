@@ -7,6 +7,7 @@ never run as something that it is not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
@@ -88,15 +89,20 @@ def refuse_windows(hf: HfConfig) -> None:
         raise InputError(f"config.json: layer_types has {min(kinds)!r}; supported is 'full_attention'")
 
 
-def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> Record:
-    """Return the fields of ModelConfig that every family reads the same way; the arguments are its defaults."""
+def common_values(hf: HfConfig, switches: Fields, *, is_tied: bool, max_positions: int) -> Record:
+    """Return a family's switches and the fields of ModelConfig that every family reads the same way.
+
+    Defaults: `is_tied` for tied embeddings, `max_positions`, and the eps of the switches' norms.
+    """
+    norms = switches["norms"]
     return {
+        **switches,
         "vocab_size": count(hf, "vocab_size"),
         "d_model": count(hf, "hidden_size"),
         "n_layers": count(hf, "num_hidden_layers"),
         "n_heads": count(hf, "num_attention_heads"),
         "d_ff": count(hf, "intermediate_size"),
-        "norm_eps": number(hf, "rms_norm_eps", 1e-6),
+        "norms": replace(norms, eps=number(hf, "rms_norm_eps", norms.eps)),
         "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
         "max_positions": count(hf, "max_position_embeddings", max_positions),
     }
@@ -113,7 +119,7 @@ def common_fields(config: ModelConfig) -> HfConfig:
         "num_attention_heads": config.n_heads,
         "num_hidden_layers": config.n_layers,
         "num_key_value_heads": config.n_kv_heads,
-        "rms_norm_eps": config.norm_eps,
+        "rms_norm_eps": config.norms.eps,
         "tie_word_embeddings": config.tie_embeddings,
         "use_cache": True,
         "vocab_size": config.vocab_size,

@@ -20,7 +20,7 @@ from jaxrl_sql.models.families.fields import (
 )
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
-from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
+from jaxrl_sql.models.spec import ModelConfig, Norms, SlidingWindow
 from jaxrl_sql.types import InputError, Record
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -30,11 +30,10 @@ PERIOD = 6
 WINDOW = 512
 
 SWITCHES: Record = {
+    "norms": Norms(is_zero_centered=True, has_post_norms=True),
     "qk_norm": True,
     "qkv_bias": False,
     "activation": "gelu_tanh",
-    "norms_from_one": True,
-    "post_norms": True,
     "scale_embeddings": True,
 }
 
@@ -72,29 +71,27 @@ def read_config(hf: HfConfig) -> ModelConfig:
     refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
-    common, head_dim = common_values(hf, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
+    common, head_dim = common_values(hf, SWITCHES, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
     places = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
     places["rope_scaling"] = section(hf, "rope_scaling")
-    theta, scaling = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
+    rope = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
     places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
-    local_theta, _ = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA)
+    local_theta = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA).theta
     layers = _sliding_layers(hf, common["n_layers"])
     scalar = number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(
         family="gemma3_text",
         n_kv_heads=count(hf, "num_key_value_heads", 4),
         head_dim=head_dim,
-        rope_theta=theta,
-        rope_scaling=scaling,
+        rope=rope,
         sliding=SlidingWindow(count(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
         query_scalar=None if scalar == head_dim else scalar,
         attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
         final_logit_cap=optional_number(hf, "final_logit_softcapping"),
         **common,
-        **SWITCHES,
     )
 
 
@@ -103,7 +100,7 @@ def write_config(config: ModelConfig) -> HfConfig:
     sliding = config.sliding
     layers = sliding.layers if sliding else (False,) * config.n_layers
     local_theta = sliding.rope_theta if sliding else LOCAL_THETA
-    scaling = scaling_fields(config.rope_scaling)
+    scaling = scaling_fields(config.rope.scaling)
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -116,11 +113,11 @@ def write_config(config: ModelConfig) -> HfConfig:
         "query_pre_attn_scalar": config.head_dim if config.query_scalar is None else config.query_scalar,
         "rope_local_base_freq": local_theta,
         "rope_parameters": {
-            FULL: {"rope_theta": config.rope_theta, **scaling},
+            FULL: {"rope_theta": config.rope.theta, **scaling},
             SLIDING: {"rope_theta": local_theta, **scaling_fields(None)},
         },
-        "rope_scaling": scaling if config.rope_scaling else None,
-        "rope_theta": config.rope_theta,
+        "rope_scaling": scaling if config.rope.scaling else None,
+        "rope_theta": config.rope.theta,
         "sliding_window": sliding.size if sliding else WINDOW,
         "use_bidirectional_attention": False,
         **common_fields(config),

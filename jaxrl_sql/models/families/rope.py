@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_sql.models.families.fields import HfConfig, number, section
-from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.rope import Rope, RopeScaling
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Fields, InputError
 
@@ -52,8 +52,8 @@ def _agreed(readings: Fields, default: Any) -> Any:
 
 def read_rope(
     hf: HfConfig, places: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
-) -> tuple[float, RopeScaling | None]:
-    """Return the rotary base and scaling.
+) -> Rope:
+    """Read base and scaling of the rotary embeddings.
 
     places: dicts that may hold them, by name; `base` names the field of `hf` that may hold the base; `kinds` are the
     scalings that the family supports. Raises InputError for another kind, for fields that a kind does not have, and
@@ -68,11 +68,11 @@ def read_rope(
     }
     if hf.get(base) is not None:
         bases[base] = number(hf, base)
-    return float(_agreed(bases, default)), scaling
+    return Rope(float(_agreed(bases, default)), scaling)
 
 
-def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> tuple[float, RopeScaling | None]:
-    """Return the rotary base and scaling of a family whose layers all have the same."""
+def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> Rope:
+    """Read the rotary embeddings of a family whose layers all have the same."""
     places = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
     return read_rope(hf, places, "rope_theta", default, kinds)
 
@@ -87,9 +87,9 @@ def scaling_fields(scaling: RopeScaling | None) -> HfConfig:
 
 def flat_rope(config: ModelConfig) -> HfConfig:
     """Return the rotary fields of a family whose layers all have the same, in both spellings."""
-    scaling = scaling_fields(config.rope_scaling)
+    scaling = scaling_fields(config.rope.scaling)
     return {
-        "rope_parameters": {"rope_theta": config.rope_theta, **scaling},
-        "rope_scaling": scaling if config.rope_scaling else None,
-        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_theta": config.rope.theta, **scaling},
+        "rope_scaling": scaling if config.rope.scaling else None,
+        "rope_theta": config.rope.theta,
     }

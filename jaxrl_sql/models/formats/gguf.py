@@ -18,7 +18,7 @@ from jaxrl_sql.models.families import FAMILIES, gemma3
 from jaxrl_sql.models.families.fields import checked_count
 from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
-from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
+from jaxrl_sql.models.rope import Rope, RopeScaling, rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, param_specs
 from jaxrl_sql.types import InputError, Json, Record
 
@@ -181,7 +181,8 @@ def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: 
     factors = np.fromfile(about.path, np.float32, math.prod(entry.shape), offset=entry.offset)
     factor = float(factors.max(initial=1.0))
     plain, stretched = (
-        np.asarray(rope_frequencies(head_dim, theta, scaling)) for scaling in (None, RopeScaling("llama3", factor))
+        np.asarray(rope_frequencies(head_dim, Rope(theta, scaling)))
+        for scaling in (None, RopeScaling("llama3", factor))
     )
     if factors.shape != plain.shape or not np.allclose(plain / factors, stretched, rtol=1e-4, atol=0.0):
         raise InputError(f"{about.path}: {ROPE_FACTORS} are not the factors of Llama 3's stretching by {factor:g}")
@@ -190,7 +191,7 @@ def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: 
 
 def gguf_name(hf_name: str, config: ModelConfig) -> str:
     """Return the name in a GGUF file of one of the model's weights."""
-    names = NAMES | (POST_NORM_NAMES if config.post_norms else {})
+    names = NAMES | (POST_NORM_NAMES if config.norms.has_post_norms else {})
     stem, kind = hf_name.rsplit(".", 1)
     if not stem.startswith("model.layers."):
         return f"{names[stem]}.{kind}"
@@ -226,7 +227,7 @@ def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: Mod
     """Describe a tensor so that reading it undoes what the converter did."""
     encoding = _encoding(path, entry)
     order = None
-    if config.norms_from_one and hf_name.endswith("norm.weight"):
+    if config.norms.is_zero_centered and hf_name.endswith("norm.weight"):
         encoding = encoding._replace(dtype=None, decode=_minus_one(encoding))
     if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
         pairs = np.arange(entry.shape[0]).reshape(-1, config.head_dim // 2, 2)

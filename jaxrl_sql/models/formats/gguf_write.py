@@ -8,7 +8,6 @@ text otherwise.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,8 +27,8 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
     WHOLE,
     tokenizer_of,
 )
-from jaxrl_sql.models.rope import rope_frequencies
-from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.models.rope import Rope, rope_frequencies
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, param_specs
 from jaxrl_sql.runtime.tokenizer_files import cut_alike
 from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 
@@ -99,9 +98,9 @@ def _metadata(config: ModelConfig) -> Record:
         "attention.head_count_kv": config.n_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": float(config.norm_eps),
+        "attention.layer_norm_rms_epsilon": float(config.norms.eps),
         "rope.dimension_count": config.head_dim,
-        "rope.freq_base": float(config.rope_theta),
+        "rope.freq_base": float(config.rope.theta),
     }
     if config.sliding:
         found["attention.sliding_window"] = config.sliding.size
@@ -111,8 +110,9 @@ def _metadata(config: ModelConfig) -> Record:
         found["attn_logit_softcapping"] = float(config.attn_score_cap)
     if config.final_logit_cap:
         found["final_logit_softcapping"] = float(config.final_logit_cap)
-    if config.rope_scaling and config.rope_scaling.kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(config.rope_scaling.factor)}
+    scaling = config.rope.scaling
+    if scaling and scaling.kind == "linear":
+        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling.factor)}
     return found
 
 
@@ -159,7 +159,7 @@ def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.nda
 
 def _converted(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConfig) -> np.ndarray:
     """Return a tensor as llama.cpp's graph of the family wants it."""
-    if config.norms_from_one and not spec.is_matrix and name.endswith("norm.weight"):
+    if config.norms.is_zero_centered and not spec.is_matrix and name.endswith("norm.weight"):
         return tensor + np.float32(1)
     if config.family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
         halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])
@@ -169,23 +169,22 @@ def _converted(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConf
 
 def _rope_factors(config: ModelConfig) -> np.ndarray | None:
     """Return by how much each frequency is divided, [Q/2] float32, for Llama 3's stretching; None for the others."""
-    scaling = config.rope_scaling
+    scaling = config.rope.scaling
     if scaling is None or scaling.kind != "llama3":
         return None
-    plain, stretched = (np.asarray(rope_frequencies(config.head_dim, config.rope_theta, s)) for s in (None, scaling))
+    ropes = (Rope(config.rope.theta), config.rope)
+    plain, stretched = (np.asarray(rope_frequencies(config.head_dim, rope)) for rope in ropes)
     return (plain / stretched).astype(np.float32)
 
 
 def _check(part: Path, path: Path, config: ModelConfig) -> None:
     """Raise InputError that names the first field which the file's header does not give back."""
-    again = gguf_config(part, read_header(part))
-    for field in dataclasses.fields(config):
-        was, now = getattr(config, field.name), getattr(again, field.name)
-        if was != now:
-            raise InputError(
-                f"export: {path.name} cannot say {field.name} = {was} of family {config.family} (it would read {now}): "
-                "export the Hugging Face folder instead, without --gguf"
-            )
+    if difference := first_difference(config, gguf_config(part, read_header(part))):
+        name, value, readable = difference
+        raise InputError(
+            f"export: GGUF cannot express {name} = {value} of family {config.family} ({path.name} would read as "
+            f"{readable}): export the Hugging Face folder instead, without --gguf"
+        )
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequence[int] = ()) -> Record:

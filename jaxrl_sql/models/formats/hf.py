@@ -8,7 +8,6 @@ need transformers, imported when asked for.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -34,7 +33,7 @@ from jaxrl_sql.models.formats.tensor_files import (
     refuse_broken_weights,
     write_safetensors,
 )
-from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
@@ -328,11 +327,9 @@ def save_checkpoint(
     target = _checked_dtype(dtype)
     family = FAMILIES[config.family]
     written = family.write(config)
-    if (readable := family.read(written)) != config:
-        lost = next(f.name for f in dataclasses.fields(config) if getattr(readable, f.name) != getattr(config, f.name))
-        raise InputError(
-            f"model: family {config.family} has {lost} = {getattr(readable, lost)}, not {getattr(config, lost)}"
-        )
+    if difference := first_difference(config, family.read(written)):
+        name, value, readable = difference
+        raise InputError(f"model: family {config.family} has {name} = {readable}, not {value}")
     # Without a version, transformers warns of tokenizers of over 100,000 tokens and advises another way to cut text.
     fields = {**written, "dtype": dtype, "torch_dtype": dtype, "transformers_version": version("transformers")}
     special = {}

@@ -17,7 +17,7 @@ import pytest
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, for_platform, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.ops import cpu
@@ -25,7 +25,7 @@ from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
 
-CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 512)
+CONFIG = ModelConfig("qwen2", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, False, True, 512)
 SLIDING = dataclasses.replace(CONFIG, sliding=SlidingWindow(5, (True, False), 100.0))
 CAPPED = dataclasses.replace(CONFIG, attn_score_cap=3.0)
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.models.policy import make_policy
@@ -26,7 +26,7 @@ from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 from jaxrl_sql.types import InputError
 
-MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 192)
+MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 192)
 SLIDING = dataclasses.replace(MODEL, sliding=SlidingWindow(5, (True, False), 1e4))
 B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)

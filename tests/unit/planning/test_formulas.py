@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.ops.micro_batches import row_counts
 from jaxrl_sql.models.shapes import published_shape
@@ -30,7 +30,7 @@ from jaxrl_sql.types import InputError, Prompt
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
-MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
+MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, False, True, 1024)
 
 
 class Letters:

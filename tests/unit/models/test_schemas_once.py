@@ -112,7 +112,7 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
     once = with_packed_rows(once) if is_packed else once
 
     if is_packed and attention is SPLASH:
-        with pytest.raises(InputError, match="tell several questions"):
+        with pytest.raises(InputError, match="packed answers of several questions"):
             differentiated(config, attention)(params, once)
         return
     (want, scores), wanted = differentiated(config, "xla")(params, alone)
@@ -178,5 +178,5 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
 
 def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
     batch = with_schemas_once(make_batch(), Q)
-    with pytest.raises(InputError, match="2 questions with their schema and answers, 352 tokens"):
+    with pytest.raises(InputError, match="below the 352 tokens of 2 questions with their schema"):
         make_scorer(make_policy(MODEL), MicroBatches(1, 240))(init_params(MODEL, jax.random.key(3)), None, batch)

@@ -1,9 +1,9 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
-`spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `paged` what
-decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config.
-In `formats`, `hf` is the folders on disk, `tensor_files` and `load_sharded` how tensors get from files to devices, and
-`gguf` llama.cpp's files.
+`spec` has the configuration and the table of parameters, `layers` and `transformer` the forward pass, `paged` decoding
+with a paged KV cache, `lora` adapters, `attention` the attention backends, and `families` the mapping of Hugging Face
+configs. In `formats`, `hf` reads and writes checkpoint folders, `gguf` llama.cpp's files, and `tensor_files` and
+`load_sharded` move tensors from files to devices.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def first_difference(config: Any, other: Any) -> tuple[str, Any, Any] | None:
 
 
 class Init(NamedTuple):
-    """Initial values of a weight: mean + std · a standard normal cut at two."""
+    """Initializer of a parameter: mean + std · a standard normal truncated to [-2, 2]."""
 
     mean: float
     std: float
@@ -132,11 +132,13 @@ class Init(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """Everything about one leaf of the parameters.
+    """One leaf of the parameters.
 
-    path: keys of the nested dict; shape and axes: of the leaf, the stacked L first where `hf_name` has `{layer}`;
-    hf_shape: of one tensor in the file; hf_transposed: the file holds the transpose (Hugging Face's linear layers
-    are [out, in]), so a tensor becomes `tensor.T.reshape(layer_shape)`, and `tensor.reshape(layer_shape)` otherwise.
+    path: keys in the nested dict.
+    shape, axes: of the leaf, with the stacked L first if `hf_name` contains `{layer}`.
+    hf_shape: shape of one tensor in the file.
+    hf_transposed: the file holds the transpose, as Hugging Face's linear layers [out, in] do: a tensor becomes
+    `tensor.T.reshape(layer_shape)`, otherwise `tensor.reshape(layer_shape)`.
     """
 
     path: tuple[str, ...]
@@ -149,27 +151,27 @@ class ParamSpec:
 
     @property
     def name(self) -> str:
-        """Return the path as one word."""
+        """Return the path, joined by slashes."""
         return "/".join(self.path)
 
     @property
     def is_stacked(self) -> bool:
-        """Return whether the leaf holds one tensor of the file for each layer."""
+        """Return whether the leaf stacks one tensor of the file per layer."""
         return "{layer}" in self.hf_name
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
-        """Return the shape of what one tensor of the file becomes."""
+        """Return the shape of one layer's part of the leaf, or of the leaf."""
         return self.shape[1:] if self.is_stacked else self.shape
 
     @property
     def is_matrix(self) -> bool:
-        """Return whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
+        """Return whether the tensors of the file are matrices; norms and biases are vectors."""
         return len(self.hf_shape) == 2
 
     @property
     def n_in(self) -> int:
-        """Return how many leading dimensions of `layer_shape` are the inputs of a matrix that the file holds turned."""
+        """Return the number of leading input dimensions in `layer_shape` of a transposed matrix, else 0."""
         sizes = itertools.accumulate(self.layer_shape, operator.mul)
         return 1 + list(sizes).index(self.hf_shape[1]) if self.hf_transposed else 0
 
@@ -179,7 +181,7 @@ class ParamSpec:
         return self.axes[1:] if self.is_stacked else self.axes
 
     def hf_names(self) -> tuple[str, ...]:
-        """Return the names in the file: L of them for a stacked leaf, else one."""
+        """Return the names in the file, one per layer for a stacked leaf."""
         if not self.is_stacked:
             return (self.hf_name,)
         return tuple(self.hf_name.format(layer=layer) for layer in range(self.shape[0]))
@@ -189,14 +191,14 @@ EMBED_STD = 0.02
 
 
 def _norm_init(config: ModelConfig) -> Init:
-    """Return the initial weight of a norm that changes no scale."""
+    """Return the initializer of a norm with scale 1."""
     return Init(0.0 if config.norms.is_zero_centered else 1.0, 0.0)
 
 
 def _layer(
     config: ModelConfig, name: str, hf_name: str, dims: tuple[tuple[str, int], ...], n_in: int, init: Init
 ) -> ParamSpec:
-    """Describe a stacked weight of `dims` (axis name, size); the first `n_in` are a matrix's inputs, 0 for a vector."""
+    """Return the spec of a stacked weight of `dims` (axis name, size), the first `n_in` its inputs; 0 for a vector."""
     axes, sizes = zip(*dims, strict=True)
     hf_shape = (math.prod(sizes[n_in:]), math.prod(sizes[:n_in])) if n_in else (math.prod(sizes),)
     return ParamSpec(
@@ -211,12 +213,12 @@ def _layer(
 
 
 def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
-    """Yield the weights of a layer, in the order in which they are used."""
+    """Yield the weights of a layer in the order of their use."""
     width, ff = ("width", config.d_model), ("mlp", config.d_ff)
     heads, kv_heads, head = ("heads", config.n_heads), ("kv_heads", config.n_kv_heads), ("head", config.head_dim)
     unit, zeros = _norm_init(config), Init(0.0, 0.0)
-    # Fan-in keeps activations of order one at any width; what is added to the residual stream is smaller by the
-    # root of how often that happens (twice a layer), so that depth does not change the scale of the last state.
+    # The std is 1 / sqrt(fan-in). Outputs to the residual stream are divided by the root of their number, 2 per
+    # layer, so that the scale of the final state does not depend on depth.
     into_width = 1.0 / math.sqrt(config.d_model)
     added = 1.0 / math.sqrt(2 * config.n_layers)
     from_heads, from_ff = added / math.sqrt(config.n_heads * config.head_dim), added / math.sqrt(config.d_ff)
@@ -242,7 +244,7 @@ def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
 
 
 def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
-    """Return the table of a model's weights, one entry a leaf."""
+    """Return the table of a model's parameters, one entry per leaf."""
     vocab, width = config.vocab_size, config.d_model
     embed = ParamSpec(
         ("embed",),
@@ -266,15 +268,15 @@ def count_params(config: ModelConfig) -> int:
 
 
 def decayed(config: ModelConfig) -> PyTree:
-    """Return the parameters' tree with whether weight decay applies: to matrices, not to norms and biases.
+    """Return whether weight decay applies to each leaf, as a tree: to matrices, not to norms and biases.
 
-    A norm's weight is a scale around one (or its distance from one), which decay would only shrink away from.
+    The scale of a norm is near 1, and decay would pull it to 0.
     """
     return nest((spec, spec.is_matrix) for spec in param_specs(config))
 
 
 def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
-    """Put one value a spec into the nested dict of the parameters."""
+    """Build the nested dict of the parameters from pairs of spec and leaf."""
     tree: Record = {}
     for spec, leaf in leaves:
         node = tree
@@ -285,7 +287,7 @@ def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
 
 
 def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
-    """Return the leaf that `spec` describes."""
+    """Return the leaf of a spec."""
     node = params
     for key in spec.path:
         node = node[key]
@@ -294,7 +296,7 @@ def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _init(config: ModelConfig, key: jax.Array, dtype: DTypeLike) -> PyTree:
-    """Initialise all leaves in one compiled function: one by one, each shape would be compiled alone."""
+    """Initialise all leaves in one compiled function, instead of one per shape."""
 
     def init(spec: ParamSpec) -> jax.Array:
         if spec.init.std == 0.0:
@@ -307,18 +309,18 @@ def _init(config: ModelConfig, key: jax.Array, dtype: DTypeLike) -> PyTree:
 
 
 def init_params(config: ModelConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> PyTree:
-    """Initialise the parameters of a new model; a leaf's values depend on the key and its path only.
+    """Initialise parameters; the values of a leaf depend on the key and its path only.
 
-    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device makes its own piece.
+    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device computes its own shard.
     """
     return _init(config, key, jnp.dtype(dtype))
 
 
 def param_shardings(config: ModelConfig, mesh: AnyMesh) -> PyTree:
-    """Return the parameters' tree with each leaf's sharding; raises InputError for a dimension not divided."""
+    """Return the shardings of the parameters, as a tree; raises InputError for a dimension that does not divide."""
     return nest((spec, sharding_of(mesh, spec.axes, spec.shape, spec.name)) for spec in param_specs(config))
 
 
 def shard_params(params: PyTree, config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
-    """Put parameters on a mesh, by the rule table; raises InputError as `param_shardings` does."""
+    """Put parameters on a mesh; raises InputError as `param_shardings` does."""
     return place(params, param_shardings(config, mesh))

@@ -1,9 +1,9 @@
-"""Gemma 3, text only (270M and 1B): most layers see a sliding window, the others everything (arXiv 2503.19786).
+"""Gemma 3, text only (270M and 1B), with sliding windows in most layers (arXiv 2503.19786).
 
-Norms stand before and after attention and MLP and scale by 1 + weight; queries and keys are normed; sliding layers
-have a rotary base of their own; embeddings are scaled by the root of the width. Soft caps are Gemma 2's (arXiv
-2408.00118) and absent from the published Gemma 3; where a config has them they are computed. (transformers' own
-Gemma 3 computes the final one and reads the attention's without using it.)
+Attention and MLP have norms before and after them, which scale by 1 + weight. Queries and keys are normed, layers with
+sliding windows have their own rotary base, and embeddings are scaled by sqrt(d_model). Soft caps come from Gemma 2
+(arXiv 2408.00118); published Gemma 3 configs have none, but they are applied if set. (Gemma 3 in transformers applies
+the cap of the final logits only.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jaxrl_sql.types import InputError, Record
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
-# Every sixth layer sees everything; the small models' window.
+# Every sixth layer has full attention; WINDOW is that of the small models.
 PERIOD = 6
 WINDOW = 512
 
@@ -39,17 +39,17 @@ SWITCHES: Record = {
 
 
 def _every(period: int, n_layers: int) -> tuple[bool, ...]:
-    """Return which layers slide where only every `period`-th sees everything."""
+    """Return for each layer whether it has a sliding window, where every `period`-th has full attention."""
     return tuple((i + 1) % period > 0 for i in range(n_layers))
 
 
 def new_sliding(n_layers: int) -> SlidingWindow:
-    """Return the sliding layers of a new model of n_layers."""
+    """Return the sliding window of a new model of n_layers."""
     return SlidingWindow(WINDOW, _every(PERIOD, n_layers), LOCAL_THETA)
 
 
 def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
-    """Return which layers slide, from `layer_types` or the older `sliding_window_pattern`."""
+    """Return for each layer whether it has a sliding window, from `layer_types` or `sliding_window_pattern`."""
     kinds = hf.get("layer_types")
     period = number(hf, "sliding_window_pattern", PERIOD)
     if period < 1:
@@ -67,7 +67,7 @@ def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
 
 
 def read_config(hf: HfConfig) -> ModelConfig:
-    """Turn a `gemma3_text` config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+    """Convert a `gemma3_text` config.json to a ModelConfig; raises InputError with a missing or unsupported field."""
     refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
@@ -96,7 +96,7 @@ def read_config(hf: HfConfig) -> ModelConfig:
 
 
 def write_config(config: ModelConfig) -> HfConfig:
-    """Turn a ModelConfig into the fields of a `gemma3_text` config.json."""
+    """Convert a ModelConfig to the fields of a `gemma3_text` config.json."""
     sliding = config.sliding
     layers = sliding.layers if sliding else (False,) * config.n_layers
     local_theta = sliding.rope_theta if sliding else LOCAL_THETA

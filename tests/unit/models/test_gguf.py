@@ -167,7 +167,7 @@ def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files
 def test_other_factors_than_llama_3s_are_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
     other = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0, 1.0, 4.0, 64)))
     gguf_files.write_gguf(tmp_path / "m.gguf", other, random_params(other))
-    with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's stretching by 32"):
+    with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's frequency scaling by 32"):
         load_config(tmp_path / "m.gguf")
 
 
@@ -178,7 +178,7 @@ def test_factors_that_are_cut_short_are_refused_as_such(tmp_path: Path, gguf_fil
     whole = path.read_bytes()
     for missing in (1, 4, 100):
         path.write_bytes(whole[: end - missing])
-        with pytest.raises(InputError, match=r"not a readable GGUF file \(rope_freqs.weight goes on behind its end\)"):
+        with pytest.raises(InputError, match=r"not a readable GGUF file \(rope_freqs.weight extends past its end\)"):
             load_config(path)
     path.write_bytes(whole[:end])
     assert load_config(path) == LLAMA3

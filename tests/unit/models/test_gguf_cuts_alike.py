@@ -145,7 +145,7 @@ def test_another_way_of_cutting_bytes_goes_along_whole(tmp_path: Path, tokenizer
 
 
 def test_what_even_the_whole_does_not_say_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cuts text in a way that GGUF cannot say: .*without --gguf") as caught:
+    with pytest.raises(InputError, match=r"GGUF cannot express how the tokenizer splits .*without --gguf") as caught:
         written(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -100,7 +100,7 @@ def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, give
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "carries none"),
+        ({}, "has no tokenizer"),
         (byte_level(model="bert"), "of kind 'bert'; valid are gpt2, llama"),
         (byte_level(pre="tekken"), "splits text as 'tekken'; valid are llama-bpe, llama-v3, llama3, qwen2"),
     ],

@@ -275,7 +275,7 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
 def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: Any) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    with pytest.raises(InputError, match=r"index.json: weight_map must say the file of each tensor: copy or fetch it"):
+    with pytest.raises(InputError, match=r"index.json: weight_map must name the file of each tensor: copy or fetch it"):
         load_checkpoint(tmp_path)
 
 

@@ -483,7 +483,7 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
     assert (split.at_once(8), split.passes, split.again) == ((2, 4), 16, 1)
     assert split.tokens == 16 * (2 * 128 + 8 * 64)
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
-    with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: allow as many"):
+    with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: raise it"):
         update("grpo.max_tokens_per_device=191")
     with pytest.raises(InputError, match=r"leave grpo\.gradient_accumulation_steps=2 at 1"):
         config("grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=2")

@@ -103,8 +103,8 @@ def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return update(moving, frozen, batch)  # inside a larger program, which sets the shardings
         # Uncommitted arrays stay so: the compiler places them.
-        places = (leaf.sharding if leaf.committed else None for leaf in leaves)
-        return compiled(tree, tuple(places))(moving, frozen, batch)
+        shardings = (leaf.sharding if leaf.committed else None for leaf in leaves)
+        return compiled(tree, tuple(shardings))(moving, frozen, batch)
 
     return pinned
 

@@ -28,7 +28,7 @@ from jaxrl_sql.types import InputError
 EMBED_STD = 0.1
 CONSTANT = 4.0
 FAST_PAIRS = 4
-SLOW_TURN = 0.005
+SLOW_FREQUENCY = 0.005
 COPY_GAIN = 3.0
 
 
@@ -46,8 +46,8 @@ def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> PyTre
             f"model.init=copying supports no sliding windows or scaled positions: model.family is {config.family}"
         )
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
-    turns = config.rope.theta ** (-np.arange(q // 2) / (q // 2))
-    slow = np.tile(turns <= SLOW_TURN, 2)
+    frequencies = config.rope.theta ** (-np.arange(q // 2) / (q // 2))
+    slow = np.tile(frequencies <= SLOW_FREQUENCY, 2)
     weights = {name: np.zeros(params["layers"][name].shape) for name in ("q", "k", "v", "o")}
     read, write = _orthonormal(rng, d, q), _orthonormal(rng, d, q)
     for layer in range(config.n_layers):
@@ -56,7 +56,7 @@ def init_induction(params: PyTree, config: ModelConfig, key: jax.Array) -> PyTre
             value = _orthonormal(rng, d, q)
             out = value
             if (layer, head) == (0, 0):
-                weights["q"][at], weights["k"][at] = _look_back(d, turns)
+                weights["q"][at], weights["k"][at] = _look_back(d, frequencies)
                 value, out = read, write
             elif head == 0:
                 weights["q"][at], weights["k"][at] = read * slow, write * slow
@@ -80,14 +80,14 @@ def _orthonormal(rng: np.random.Generator, d: int, q: int) -> np.ndarray:
     return matrix
 
 
-def _look_back(d: int, turns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _look_back(d: int, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return query and key weights [D,Q] with the largest score at the previous position.
 
     With a rotation of t per position, the score of the key at distance 1 is the sum of cos(0), the maximum.
     """
-    half = len(turns)
+    half = len(frequencies)
     query, key = np.zeros((d, 2 * half)), np.zeros((d, 2 * half))
     for pair in range(FAST_PAIRS):
         key[0, pair] = 1.0
-        query[0, pair], query[0, pair + half] = np.cos(turns[pair]), -np.sin(turns[pair])
+        query[0, pair], query[0, pair + half] = np.cos(frequencies[pair]), -np.sin(frequencies[pair])
     return query, key

@@ -173,16 +173,16 @@ def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTr
 
     Raises InputError as `param_shardings` does.
     """
-    places = param_shardings(config, mesh)
+    base = param_shardings(config, mesh)
     pairs = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, Pair)}
     if not pairs:
-        return places
+        return base
     rank = next(iter(pairs.values())).a.shape[-1]
     shardings = {}
     for name, spec in _pair_specs(config, [name.removesuffix(SUFFIX) for name in pairs], rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
         shardings[name + SUFFIX] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
-    return {**places, "layers": {**places["layers"], **shardings}}
+    return {**base, "layers": {**base["layers"], **shardings}}
 
 
 def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:

@@ -21,7 +21,7 @@ def packed_rows(batch: GroupBatch) -> Segment:
         return Segment(batch.completion, batch.completion_len)
     group, width = batch.completion.shape[1:]
     rows = batch.packed_length.shape[1]
-    at, blank = _places(batch), jnp.full(rows * width, -1, jnp.int32)
+    at, blank = _row_index(batch), jnp.full(rows * width, -1, jnp.int32)
     owners = jnp.broadcast_to(jnp.arange(group, dtype=jnp.int32)[:, None], (group, width))
     offsets = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (group, width))
 
@@ -48,7 +48,7 @@ def of_completions(values: jax.Array, batch: GroupBatch) -> jax.Array:
     """Map values of scored tokens, [B,R,T] or [B,1,K], to tokens of completions [B,G,T]; others are 0."""
     if batch.packed_start is None or batch.packed_length is None:
         return values
-    flat, at = values.reshape(values.shape[0], -1), _places(batch)
+    flat, at = values.reshape(values.shape[0], -1), _row_index(batch)
     if batch.scored is not None:
         blank = jnp.zeros(batch.packed_length.shape[1] * batch.completion.shape[2], values.dtype)
         flat = jax.vmap(lambda x, at: blank.at[at].set(x, mode="drop"))(flat, batch.scored)
@@ -56,7 +56,7 @@ def of_completions(values: jax.Array, batch: GroupBatch) -> jax.Array:
     return unpacked
 
 
-def _places(batch: GroupBatch) -> jax.Array:
+def _row_index(batch: GroupBatch) -> jax.Array:
     """Return each token's index in the flattened rows of its prompt [B,G,T], out of range for padding."""
     assert batch.packed_start is not None
     index = jnp.arange(batch.completion.shape[2])

@@ -28,7 +28,7 @@ from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.stacked_layers import layer_of
 from jaxrl_sql.models.transformer import (
-    Kind,
+    HasWindow,
     Layer,
     angles_of,
     embed,
@@ -36,7 +36,7 @@ from jaxrl_sql.models.transformer import (
     heads,
     last_state,
     norm,
-    place,
+    rotary_positions,
     scale_of,
     window_of,
 )
@@ -139,19 +139,19 @@ def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.A
     return jax.tree.map(copy, source, target)
 
 
-def _kinds(config: ModelConfig) -> Sequence[Kind]:
+def _window_flags(config: ModelConfig) -> Sequence[HasWindow]:
     """Return for each layer whether it has a sliding window."""
     return config.sliding.layers if config.sliding else (False,) * config.n_layers
 
 
-def _window(config: ModelConfig, kind: Kind) -> int | None:
+def _window(config: ModelConfig, has_window: HasWindow) -> int | None:
     """Return the size of a layer's sliding window, or None."""
-    return config.sliding.size if config.sliding is not None and kind else None
+    return config.sliding.size if config.sliding is not None and has_window else None
 
 
-def _visible(config: ModelConfig, kind: Kind, access: BlockAccess) -> jax.Array:
+def _visible(config: ModelConfig, has_window: HasWindow, access: BlockAccess) -> jax.Array:
     """Return the visible keys of each block in a layer: all valid ones [Y,1,C], or those in a window [Y,G,C]."""
-    window = _window(config, kind)
+    window = _window(config, has_window)
     if window is None:
         return access.valid
     distance = access.query_positions[..., None] - access.key_positions[:, None]
@@ -202,8 +202,8 @@ def _current_owner(blocks: BlockMap, size: int) -> jax.Array:
     return jnp.where(at == jnp.arange(blocks.owner.shape[0]), blocks.owner, blocks.table.shape[0])
 
 
-# Attention of a decode step: (queries [N,K,M,Q], the layer's kind, keys and values of both pools) -> [N,K,M,Q] f32.
-ReadCache = Callable[[jax.Array, Kind, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
+# Attention of a decode step: (queries [N,K,M,Q], has_window, keys and values of both pools) -> [N,K,M,Q] f32.
+ReadCache = Callable[[jax.Array, HasWindow, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
 
 
 def _by_blocks(
@@ -225,9 +225,10 @@ def _by_blocks(
         completion_access(completions.blocks, length + active, prompt_length, positions, size),
     )
 
-    def read(q: jax.Array, kind: Kind, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
         paged = [
-            PagedKeys(*kv, blocks, _visible(config, kind, blocks)) for kv, blocks in zip(pools, access, strict=True)
+            PagedKeys(*kv, blocks, _visible(config, has_window, blocks))
+            for kv, blocks in zip(pools, access, strict=True)
         ]
         return paged_attention(q, paged, Score(scale_of(config), config.attn_score_cap))
 
@@ -252,10 +253,10 @@ def _by_kernel(
     )
     readers = Readers(groups.slots, groups.prompt, groups.group_index, positions)
 
-    def read(q: jax.Array, kind: Kind, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
         shared, private = (HeldKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
         score = Score(scale_of(config), config.attn_score_cap)
-        return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, kind))
+        return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, has_window))
 
     return read
 
@@ -277,8 +278,8 @@ def decode_tokens(
     """
     config, (completion_pool, blocks) = model.config, completions
     prompt_length = groups.prompt_length.at[groups.prompt].get(mode="clip")
-    where = place(config, (prompt_length + length)[:, None, None])
-    positions = where.positions[:, 0, 0]
+    rotary = rotary_positions(config, (prompt_length + length)[:, None, None])
+    positions = rotary.positions[:, 0, 0]
     size = completion_pool.block_size
     block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
     block = jnp.where(active & (length // size < blocks.table.shape[1]), block, completion_pool.num_blocks)
@@ -286,15 +287,17 @@ def decode_tokens(
     attend_to = read(model, prompts, completions, groups, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
 
-    @partial(jax.jit, static_argnames="kind")  # traced once per kind of layer
-    def step(layer: Layer, kind: Kind, x: jax.Array, completion: Pair, prompt: Pair) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
+    @partial(jax.jit, static_argnames="has_window")  # traced once per value of has_window
+    def step(
+        layer: Layer, has_window: HasWindow, x: jax.Array, completion: Pair, prompt: Pair
+    ) -> tuple[jax.Array, Pair]:
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         k, v = (
             constrain(pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
             for pool, new in zip(completion, (k, v), strict=True)
         )
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        attended = attend_to(q, kind, (prompt, (k, v)))
+        attended = attend_to(q, has_window, (prompt, (k, v)))
         attended = attended.astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
         return finish(layer, config, x, attended), (k, v)
 
@@ -303,7 +306,7 @@ def decode_tokens(
 
 
 def _run_layers(
-    step: Callable[[Layer, Kind, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
+    step: Callable[[Layer, HasWindow, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
     params: PyTree,
     config: ModelConfig,
     x: jax.Array,
@@ -312,8 +315,8 @@ def _run_layers(
 ) -> tuple[jax.Array, KVPool]:
     """Run the layers, each with its keys and values of two pools -> states, and the updated first pool."""
     written = []
-    for i, (kind, *pools) in enumerate(zip(_kinds(config), _pairs(target), _pairs(other), strict=True)):
-        x, pair = step(layer_of(params, i), kind, x, *pools)
+    for i, (has_window, *pools) in enumerate(zip(_window_flags(config), _pairs(target), _pairs(other), strict=True)):
+        x, pair = step(layer_of(params, i), has_window, x, *pools)
         written.append(pair)
     keys, values = zip(*written, strict=True)
     return x, KVPool(k=keys, v=values)
@@ -324,8 +327,8 @@ def _pairs(pool: KVPool) -> list[Pair]:
     return list(zip(pool.k, pool.v, strict=True))
 
 
-# Keys before the new tokens: (kind, a layer's updated keys and values, those of another pool) -> keys to read.
-Past = Callable[[Kind, Pair, Pair], list[MaskedKeys]]
+# Keys before the new tokens: (has_window, a layer's updated keys and values, those of another pool) -> keys to read.
+Past = Callable[[HasWindow, Pair, Pair], list[MaskedKeys]]
 # Write a layer's new keys (or values) [X,K,T,Q] into those of a pool.
 Write = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -346,15 +349,15 @@ def _run_tokens(
     """
     config, t = model.config, tokens.shape[1]
     positions = _positions(start, tokens)
-    where = place(config, positions)
+    rotary = rotary_positions(config, positions)
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
 
-    @partial(jax.jit, static_argnames="kind")
-    def step(layer: Layer, kind: Kind, x: jax.Array, pair: Pair, other: Pair) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
+    @partial(jax.jit, static_argnames="has_window")
+    def step(layer: Layer, has_window: HasWindow, x: jax.Array, pair: Pair, other: Pair) -> tuple[jax.Array, Pair]:
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         pair = constrain(write(pair[0], k[:, 0]), POOL), constrain(write(pair[1], v[:, 0]), POOL)
-        new = (k, v, narrow(window_of(config, kind), causal, positions, positions))
-        attended = attend(q, [*past(kind, pair, other), new], scale_of(config), config.attn_score_cap)
+        new = (k, v, narrow(window_of(config, has_window), causal, positions, positions))
+        attended = attend(q, [*past(has_window, pair, other), new], scale_of(config), config.attn_score_cap)
         return finish(layer, config, x, attended), pair
 
     x = embed(params, config, tokens[:, None], model.compute_dtype)
@@ -364,14 +367,14 @@ def _run_tokens(
 
 def _gather_past(
     config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, queries: jax.Array
-) -> Callable[[Kind, Pair], MaskedKeys]:
+) -> Callable[[HasWindow, Pair], MaskedKeys]:
     """Return a function that gathers the blocks of table [X,J]: length [X] tokens, the first at position first [X].
 
     Gathering keys, [X,K,J·C,Q] per layer, pays off for many queries, not for a single one.
     """
     x, j = table.shape
 
-    def read(kind: Kind, pair: Pair) -> MaskedKeys:
+    def read(has_window: HasWindow, pair: Pair) -> MaskedKeys:
         index = jnp.arange(j * pair[0].shape[2])
         valid = (index < length[:, None])[:, None, None]
         keys = (first[:, None] + index)[:, None]
@@ -379,7 +382,7 @@ def _gather_past(
             jnp.moveaxis(half.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
             for half in pair
         )
-        return k, v, narrow(window_of(config, kind), valid, keys, queries)
+        return k, v, narrow(window_of(config, has_window), valid, keys, queries)
 
     return read
 
@@ -410,8 +413,8 @@ def prefill_prompts(
 
     read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
 
-    def before(kind: Kind, prompts: Pair, _: Pair) -> list[MaskedKeys]:
-        return [read(kind, prompts)] if has_past else []
+    def before(has_window: HasWindow, prompts: Pair, _: Pair) -> list[MaskedKeys]:
+        return [read(has_window, prompts)] if has_past else []
 
     # Prompts read no second pool.
     return _run_tokens(params, model, tokens, length, start, (pool, pool), before, write)
@@ -444,7 +447,7 @@ def extend_completions(
     of_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(held), queries)
     of_own = _gather_past(model.config, table, held, prompt.length, queries)
 
-    def before(kind: Kind, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
-        return [of_prompt(kind, prompts), of_own(kind, completions)]
+    def before(has_window: HasWindow, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
+        return [of_prompt(has_window, prompts), of_own(has_window, completions)]
 
     return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), before, write)

@@ -50,13 +50,13 @@ def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Shar
 
 
 @lru_cache(maxsize=16)
-def _taker(place: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
+def _taker(sharding: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
     """Return a jitted function that indexes a stacked array: one program per shape, which compiles quickly."""
 
     def take_layer(stacked: jax.Array, i: jax.Array) -> jax.Array:
         return jax.lax.dynamic_index_in_dim(stacked, i, keepdims=False)
 
-    return jax.jit(take_layer, out_shardings=place)
+    return jax.jit(take_layer, out_shardings=sharding)
 
 
 def layer_of(params: PyTree, i: int) -> Layer:

@@ -42,7 +42,7 @@ from jaxrl_sql.types import InputError, Record
 
 Layer = Record
 # Whether a layer has a sliding window: a traced flag in the scan, a bool in unrolled layers or without windows.
-Kind = bool | jax.Array
+HasWindow = bool | jax.Array
 
 STREAM = ("batch", "none", "none", "none")
 # Between layers `tensor` splits the tokens, because these states are saved for the backward pass.
@@ -72,36 +72,36 @@ def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
-class Places(NamedTuple):
+class RotaryPositions(NamedTuple):
     """Positions [B,R,T] int32 of a segment's tokens and their rotary angles.
 
-    `local` holds the angles of layers with a sliding window, and equals `angles` in a model without such layers.
+    `local_angles` holds the angles of layers with a sliding window, and equals `angles` in a model without such layers.
     """
 
     positions: jax.Array
     angles: Angles
-    local: Angles
+    local_angles: Angles
 
 
-def place(config: ModelConfig, positions: jax.Array) -> Places:
+def rotary_positions(config: ModelConfig, positions: jax.Array) -> RotaryPositions:
     """Compute the rotary angles of positions [B,R,T]."""
     angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope))
     local = angles
     if config.sliding:
         local = rope_angles(positions, rope_frequencies(config.head_dim, Rope(config.sliding.rope_theta)))
-    return Places(positions, angles, local)
+    return RotaryPositions(positions, angles, local)
 
 
-def angles_of(kind: Kind, places: Places) -> Angles:
+def angles_of(has_window: HasWindow, rotary: RotaryPositions) -> Angles:
     """Return the rotary angles of a layer."""
-    if isinstance(kind, bool):
-        return places.local if kind else places.angles
-    return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
+    if isinstance(has_window, bool):
+        return rotary.local_angles if has_window else rotary.angles
+    return jax.tree.map(lambda a, b: jnp.where(has_window, a, b), rotary.local_angles, rotary.angles)
 
 
-def window_of(config: ModelConfig, kind: Kind) -> Window | None:
+def window_of(config: ModelConfig, has_window: HasWindow) -> Window | None:
     """Return the sliding window of a layer, or None."""
-    return None if config.sliding is None or kind is False else Window(config.sliding.size, kind)
+    return None if config.sliding is None or has_window is False else Window(config.sliding.size, has_window)
 
 
 def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
@@ -153,17 +153,17 @@ def finish(
 def _layer_step(
     layer: Layer,
     config: ModelConfig,
-    kind: Kind,
+    has_window: HasWindow,
     attention: TreeAttention,
     xs: tuple[jax.Array, ...],
-    segments: Sequence[tuple[Segment, Places]],
+    segments: Sequence[tuple[Segment, RotaryPositions]],
 ) -> tuple[jax.Array, ...]:
     """Run one layer on all segments: states ([B,Ri,Ti,D], …) -> new states."""
     levels = []
-    for x, (segment, where) in zip(xs, segments, strict=True):
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels.append(Level(q, k, v, segment.length, where.positions, segment.owner, segment.starts))
-    attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
+    for x, (segment, rotary) in zip(xs, segments, strict=True):
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+        levels.append(Level(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
+    attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, has_window))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
 
@@ -209,7 +209,7 @@ def hidden_states(
     dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
     backend = choose(attention, config, dtype)
     placed = [
-        (segment, place(config, start[..., None] + _index(segment)))
+        (segment, rotary_positions(config, start[..., None] + _index(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)
     ]
 

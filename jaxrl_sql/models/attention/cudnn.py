@@ -47,7 +47,7 @@ class Seen(NamedTuple):
     bias: jax.Array | None = None
 
 
-class Apart(NamedTuple):
+class PackedIndex(NamedTuple):
     """Index maps between answers and packed rows.
 
     places [B,G,T]: the index of an answer's token among the R·T places of the rows; back [B,R,T]: the inverse.
@@ -58,7 +58,7 @@ class Apart(NamedTuple):
     back: jax.Array
 
     @classmethod
-    def of(cls, level: Level) -> Apart | None:
+    def of(cls, level: Level) -> PackedIndex | None:
         """Return the maps for a level's rows; None if rows are not packed."""
         if level.owner is None or level.starts is None:
             return None
@@ -70,24 +70,24 @@ class Apart(NamedTuple):
         back = jnp.where(owner < 0, answers * t, owner * t + jnp.arange(rows * t) - first)
         return cls(places, back.reshape(b, rows, t))
 
-    def split(self, x: jax.Array) -> jax.Array:
+    def unpack(self, x: jax.Array) -> jax.Array:
         """Unpack [B,R,T,*] to one row per answer [B,G,T,*], filled with 0."""
-        return _taken(x, self.places, 0)
+        return _gathered(x, self.places, 0)
 
-    def join(self, x: jax.Array, other: float = 0) -> jax.Array:
+    def pack(self, x: jax.Array, other: float = 0) -> jax.Array:
         """Pack [B,G,T,*] into rows [B,R,T,*], filled with `other`."""
-        return _taken(x, self.back, other)
+        return _gathered(x, self.back, other)
 
-    def split_keys(self, x: jax.Array) -> jax.Array:
+    def unpack_keys(self, x: jax.Array) -> jax.Array:
         """Unpack keys or values [B,R,K,T,Q] to one row per answer [B,G,K,T,Q]."""
-        return jnp.swapaxes(self.split(jnp.swapaxes(x, 2, 3)), 2, 3)
+        return jnp.swapaxes(self.unpack(jnp.swapaxes(x, 2, 3)), 2, 3)
 
-    def join_keys(self, x: jax.Array) -> jax.Array:
+    def pack_keys(self, x: jax.Array) -> jax.Array:
         """Pack keys or values [B,G,K,T,Q] into rows [B,R,K,T,Q]."""
-        return jnp.swapaxes(self.join(jnp.swapaxes(x, 2, 3)), 2, 3)
+        return jnp.swapaxes(self.pack(jnp.swapaxes(x, 2, 3)), 2, 3)
 
 
-def _taken(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
+def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
     """Gather tokens of [B,R,T,*] at places [B,R',T'], with `other` for places out of range."""
     flat = x.reshape(len(x), -1, *x.shape[3:])
     return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
@@ -219,15 +219,15 @@ def attend_tree(
 
 def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
     """Attend from the last level to all levels."""
-    last, apart = levels[-1], Apart.of(levels[-1])
+    last, packing = levels[-1], PackedIndex.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
     seen = [_seen(level, last, window) for level in levels[:-1]]
-    if apart is None:
+    if packing is None:
         seen.append(_seen(last, last, window))
     else:
-        alone = _laid_out(last, apart)
-        seen.append(_seen(alone, alone, window))
-    read = _merged(kernel, scale, last.q, keys, seen, apart)
+        unpacked = _unpacked(last, packing)
+        seen.append(_seen(unpacked, unpacked, window))
+    read = _merged(kernel, scale, last.q, keys, seen, packing)
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
@@ -246,55 +246,55 @@ def _seen(keys: Level, queries: Level, window: Window | None) -> Seen:
     return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
 
 
-def _laid_out(level: Level, apart: Apart) -> Level:
+def _unpacked(level: Level, packing: PackedIndex) -> Level:
     """Unpack a level to one row per answer; causality masks the padding, which follows an answer's tokens."""
-    k, v = apart.split_keys(level.k), apart.split_keys(level.v)
+    k, v = packing.unpack_keys(level.k), packing.unpack_keys(level.v)
     b, answers, _, t, _ = k.shape
     positions = jnp.broadcast_to(jnp.arange(t), (b, answers, t))
-    return Level(apart.split(level.q), k, v, jnp.full((b, answers), t), positions)
+    return Level(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _merged(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None = None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None = None
 ) -> jax.Array:
     """Attend from q [B,R,T,H,Q] to the keys of all levels with one softmax -> [B,R,T,H,Q].
 
-    apart: the index maps of packed rows, for the last level's queries and keys.
+    packing: the index maps of packed rows, for the last level's queries and keys.
     """
-    return _merged_forward(kernel, scale, q, keys, seen, apart)[0]
+    return _merged_forward(kernel, scale, q, keys, seen, packing)[0]
 
 
 def _merged_forward(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
-    for (k, v), by, maps in _calls(keys, seen, apart):
-        here = q if maps is None else maps.split(q)
+    for (k, v), by, call_packing in _calls(keys, seen, packing):
+        here = q if call_packing is None else call_packing.unpack(q)
         read, log_sum_exp = kernel.forward(_queries(here, k), _rows(k), _rows(v), by, scale)
         read = _where_keys(by, read, 0).reshape(here.shape)
         total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(here.shape[:-1])
-        reads.append(read if maps is None else maps.join(read))
-        sums.append(total if maps is None else maps.join(total, -jnp.inf))
+        reads.append(read if call_packing is None else call_packing.pack(read))
+        sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
     total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused place sees no key
     shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
     merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
     merged, total = checkpoint_name(merged, SAVED), checkpoint_name(total, SAVED)
-    return merged, (q, keys, seen, apart, merged, total)
+    return merged, (q, keys, seen, packing, merged, total)
 
 
 def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    q, keys, seen, apart, merged, total = residuals
+    q, keys, seen, packing, merged, total = residuals
     of_q, of_keys = jnp.zeros(q.shape, jnp.float32), []
-    for (k, v), by, maps in _calls(keys, seen, apart):
+    for (k, v), by, call_packing in _calls(keys, seen, packing):
         whole = (q, merged, total, gradient)
-        mine, read, log_sum_exp, g = whole if maps is None else tuple(maps.split(x) for x in whole)
+        mine, read, log_sum_exp, g = whole if call_packing is None else tuple(call_packing.unpack(x) for x in whole)
         known = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
         gradients = kernel.backward(_queries(mine, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
         here, *below = (_where_keys(by, x, 0) for x in gradients)
         here, below = here.reshape(mine.shape), [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below]
-        of_q += here if maps is None else maps.join(here)
-        of_keys.append(tuple(x if maps is None else maps.join_keys(x) for x in below))
+        of_q += here if call_packing is None else call_packing.pack(here)
+        of_keys.append(tuple(x if call_packing is None else call_packing.pack_keys(x) for x in below))
     return of_q.astype(q.dtype), of_keys, None, None
 
 
@@ -302,12 +302,12 @@ _merged.defvjp(_merged_forward, _merged_backward)
 
 
 def _calls(
-    keys: Keys, seen: Sequence[Seen], apart: Apart | None
-) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, Apart | None]]:
+    keys: Keys, seen: Sequence[Seen], packing: PackedIndex | None
+) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, PackedIndex | None]]:
     """Yield keys and values of each call, their mask, and the maps to unpack its queries (None: as they are)."""
     *above, (k, v) = keys
     yield from ((part, by, None) for part, by in zip(above, seen, strict=False))
-    yield (k, v) if apart is None else (apart.split_keys(k), apart.split_keys(v)), seen[-1], apart
+    yield (k, v) if packing is None else (packing.unpack_keys(k), packing.unpack_keys(v)), seen[-1], packing
 
 
 def _queries(x: jax.Array, k: jax.Array) -> jax.Array:

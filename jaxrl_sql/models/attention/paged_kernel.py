@@ -356,7 +356,7 @@ def _triton(
     return PartialAttention(*(part[:, :, :count] for part in outputs))
 
 
-def _turns(length: jax.Array) -> jax.Array:
+def _held_rows(length: jax.Array) -> jax.Array:
     """Return the index of the rows that each program holds, [X] int32: its own, or a neighbour's for an empty sequence.
 
     Pallas fetches a block only when its index changes. So an empty sequence repeats the index of the last non-empty
@@ -368,15 +368,15 @@ def _turns(length: jax.Array) -> jax.Array:
 
 
 def _mosaic_kernel(
-    length: Any, table: Any, first: Any, turns: Any, *refs: Any, score: Score, window: int | None
+    length: Any, table: Any, first: Any, held_rows: Any, *refs: Any, score: Score, window: int | None
 ) -> None:
     """Read the blocks of one sequence for all key heads.
 
-    Scalars: length, first [X], table [X,J], turns [X] (`_turns`). Refs: position [1,R], q [K,R,Q], k, v [Y,K,C,Q] in
-    HBM, partial attention before, if any, and after, double buffers of keys and values for B blocks [2,B,K,C,Q], and
-    the semaphores of their copies.
+    Scalars: length, first [X], table [X,J], held_rows [X] (`_held_rows`). Refs: position [1,R], q [K,R,Q], k, v
+    [Y,K,C,Q] in HBM, partial attention before, if any, and after, double buffers of keys and values for B blocks
+    [2,B,K,C,Q], and the semaphores of their copies.
     """
-    del turns
+    del held_rows
     position, q, k, v = refs[:4]
     before, after, buffers, arrivals = refs[4:-6], refs[-6:-3], refs[-3:-1], refs[-1]
     i = pl.program_id(0)
@@ -385,10 +385,10 @@ def _mosaic_kernel(
     chunks = pl.cdiv(count, per * size)
 
     def with_copies(chunk: jax.Array, b: int, work: Callable[[Any], None]) -> None:
-        place = lax.rem(chunk, 2)
+        half = lax.rem(chunk, 2)
         for pool, buffer in zip((k, v), buffers, strict=True):
             block = pool.at[table[i, chunk * per + b]]
-            work(pltpu.make_async_copy(block, buffer.at[place, b], arrivals.at[place]))
+            work(pltpu.make_async_copy(block, buffer.at[half, b], arrivals.at[half]))
 
     def for_blocks(chunk: jax.Array, work: Callable[[Any], None]) -> None:
         """Call `work` with the copy of each block of the sequence in a chunk to the chunk's buffer."""
@@ -401,11 +401,11 @@ def _mosaic_kernel(
         for_blocks(jnp.int32(0), lambda copy: copy.start())
 
         def body(chunk: jax.Array, part: PartialAttention) -> PartialAttention:
-            place = lax.rem(chunk, 2)
+            half = lax.rem(chunk, 2)
 
             for_blocks(chunk + 1, lambda copy: copy.start())
             for_blocks(chunk, lambda copy: copy.wait())
-            keys, values = (jnp.swapaxes(buffer[place], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
+            keys, values = (jnp.swapaxes(buffer[half], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
             scores = jnp.einsum("krq,kcq->krc", q[...], keys, preferred_element_type=jnp.float32)
             index = chunk * per * size + lax.broadcasted_iota(jnp.int32, (1, 1, per * size), 2)
             values = jnp.where(jnp.swapaxes(index, 1, 2) < count, values, 0)  # memory that was not fetched may hold NaN
@@ -446,7 +446,7 @@ def _mosaic(
     buffer = pltpu.VMEM((2, per, heads, block_size, size), keys.k.dtype)
     outputs = _call(
         partial(_mosaic_kernel, score=score, window=window), rows, keys, earlier, rows.position[:, None],
-        _turns(keys.length),
+        _held_rows(keys.length),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(x,),

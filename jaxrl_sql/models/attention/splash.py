@@ -218,7 +218,7 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
             above[j, here] = row[here] // (rows // other)
     above[-1, start:], token[start:] = 0, np.arange(length - start)
 
-    place = np.arange(length)
+    index = np.arange(length)
 
     def plain(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
         """Return the value of a constant tile within one row of queries and one of keys, else None."""
@@ -230,7 +230,7 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
         return True if level[k] < level[q] or token[theirs[-1]] <= token[q] else None
 
     def cut(queries: slice, keys: slice) -> np.ndarray:
-        ours, theirs = place[queries], place[keys]
+        ours, theirs = index[queries], index[keys]
         # Most of the thousands of tiles of a long sequence are constant.
         if (known := plain(ours, theirs)) is not None:
             return np.full((len(ours), len(theirs)), known)

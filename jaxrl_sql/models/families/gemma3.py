@@ -75,11 +75,11 @@ def read_config(hf: HfConfig) -> ModelConfig:
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
-    places = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
-    places["rope_scaling"] = section(hf, "rope_scaling")
-    rope = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
-    places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
-    local_theta = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA).theta
+    sources = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
+    sources["rope_scaling"] = section(hf, "rope_scaling")
+    rope = read_rope(hf, sources, "rope_theta", THETA, SCALINGS)
+    sources = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
+    local_theta = read_rope(hf, sources, "rope_local_base_freq", LOCAL_THETA).theta
     layers = _sliding_layers(hf, common["n_layers"])
     scalar = number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(

@@ -40,7 +40,7 @@ def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling 
 
 
 def _agreed(readings: Fields, default: Any) -> Any:
-    """Return the common value of all readings; raises InputError with two places that contradict each other."""
+    """Return the common value of all readings; raises InputError with two sources that contradict each other."""
     if not readings:
         return default
     first, value = next(iter(readings.items()))
@@ -51,15 +51,15 @@ def _agreed(readings: Fields, default: Any) -> Any:
 
 
 def read_rope(
-    hf: HfConfig, places: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
+    hf: HfConfig, sources: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
 ) -> Rope:
     """Read base and scaling of the rotary embeddings.
 
-    places: nested dicts that may hold them, by name; base: the field of `hf` that may hold the base; kinds: supported
-    kinds of scaling. Raises InputError for other kinds, for unknown fields, and for places that contradict each
+    sources: nested dicts that may hold them, by name; base: the field of `hf` that may hold the base; kinds: supported
+    kinds of scaling. Raises InputError for other kinds, for unknown fields, and for sources that contradict each
     other.
     """
-    present = {where: fields for where, fields in places.items() if fields}
+    present = {where: fields for where, fields in sources.items() if fields}
     scaling = _agreed({where: _scaling(fields, where, kinds) for where, fields in present.items()}, None)
     bases = {
         f"{where}.rope_theta": number(fields, "rope_theta", where=where)
@@ -73,8 +73,8 @@ def read_rope(
 
 def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> Rope:
     """Read the rotary embeddings of a family whose layers all have the same."""
-    places = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
-    return read_rope(hf, places, "rope_theta", default, kinds)
+    sources = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
+    return read_rope(hf, sources, "rope_theta", default, kinds)
 
 
 def scaling_fields(scaling: RopeScaling | None) -> HfConfig:

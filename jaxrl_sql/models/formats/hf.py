@@ -24,7 +24,7 @@ from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.gguf import gguf_config, gguf_name, gguf_tensors, is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
-from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
+from jaxrl_sql.models.formats.load_sharded import load_layers, load_leaf, reading_threads
 from jaxrl_sql.models.formats.tensor_files import (
     StoredTensor,
     is_sound,
@@ -165,15 +165,15 @@ def load_checkpoint(
         _compare(source, config, tensors)
 
         def load(spec: ParamSpec) -> jax.Array | list[jax.Array]:
-            apart = by_layer and spec.is_stacked
-            axes, shape = (spec.layer_axes, spec.layer_shape) if apart else (spec.axes, spec.shape)
+            is_split = by_layer and spec.is_stacked
+            axes, shape = (spec.layer_axes, spec.layer_shape) if is_split else (spec.axes, spec.shape)
             if mesh is None:
                 sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             else:
                 sharding = sharding_of(mesh, axes, shape, spec.name)
-            read = place_layers if apart else place
+            load_tensors = load_layers if is_split else load_leaf
             target = matrix_dtype if spec.is_matrix else default_dtype
-            return read(spec, [tensors[name] for name in spec.hf_names()], target, sharding, threads, broken)
+            return load_tensors(spec, [tensors[name] for name in spec.hf_names()], target, sharding, threads, broken)
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
         refuse_broken_weights(source, broken)

@@ -37,7 +37,7 @@ def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS))
 
 
-def place(
+def load_leaf(
     spec: ParamSpec,
     stored: Sequence[StoredTensor],
     dtype: np.dtype,
@@ -62,7 +62,7 @@ def place(
     return jax.make_array_from_single_device_arrays(spec.shape, sharding, arrays)
 
 
-def place_layers(
+def load_layers(
     spec: ParamSpec,
     stored: Sequence[StoredTensor],
     dtype: np.dtype,
@@ -70,7 +70,7 @@ def place_layers(
     threads: ThreadPoolExecutor,
     broken: set[str] | None = None,
 ) -> list[jax.Array]:
-    """Read the tensors of a stacked leaf as `place` does, but to one array per layer; `sharding` is that of a layer."""
+    """Read the tensors of a stacked leaf as `load_leaf` does, to one array per layer with `sharding`."""
     arrays: list[list[jax.Array]] = [[] for _ in stored]
     for bounds, devices in _holders(spec.layer_shape, sharding).items():
         pieces = [_empty(bounds, dtype) for _ in stored]
@@ -126,7 +126,7 @@ def _read(
     threads: ThreadPoolExecutor,
     broken: set[str] | None,
 ) -> None:
-    """Read the bounds of named tensors into one piece each, in parallel; `broken` is as in `place`."""
+    """Read the bounds of named tensors into one piece each, in parallel; `broken` is as in `load_leaf`."""
     part = _part(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)

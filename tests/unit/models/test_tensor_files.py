@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.formats.hf import read_tensors
-from jaxrl_sql.models.formats.load_sharded import place, reading_threads
+from jaxrl_sql.models.formats.load_sharded import load_leaf, reading_threads
 from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, is_sound, read_safetensors
 from jaxrl_sql.models.spec import Init, ParamSpec
 from jaxrl_sql.types import InputError
@@ -58,7 +58,7 @@ def test_bfloat16_keeps_every_value_when_it_is_read_as_float32(tmp_path: Path) -
     spec = ParamSpec(("w",), bits.shape, ("vocab", "width"), Init(0.0, 0.0), "w", bits.shape)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with reading_threads() as threads:
-        leaf = place(spec, [stored(tmp_path / "f.safetensors", "w")], np.dtype(np.float32), here, threads)
+        leaf = load_leaf(spec, [stored(tmp_path / "f.safetensors", "w")], np.dtype(np.float32), here, threads)
     np.testing.assert_array_equal(leaf, bits.view(jnp.bfloat16).astype(np.float32))
 
 

@@ -28,9 +28,9 @@ def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str, ddof: int = 0) 
       `batch`           (r - group mean) / (std of all rewards of the batch + 1e-4), with ddof 1: scale_rewards="batch"
                         of TRL (Liu et al. 2025, arXiv:2508.08221), used by Think2SQL.
       `batch_centered`  (r - group mean) / (std of all r - group mean + 1e-6), with ddof 0, so that the spread of the
-                        group means does not count; REINFORCE++ with a baseline (Hu et al. 2025, arXiv:2501.03262)
-      `none`            r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)
-      `leave_one_out`   r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740)
+                        group means does not count; REINFORCE++ with a baseline (Hu et al. 2025, arXiv:2501.03262).
+      `none`            r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+      `leave_one_out`   r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
 
     The advantage is exactly 0 in a group of equal rewards and for an answer of weight 0.
     """
@@ -82,8 +82,8 @@ def gae(
 
 def pay_last(rewards: jax.Array, mask: jax.Array) -> jax.Array:
     """Put each answer's reward [B,G] on its last masked token: -> [B,G,T]."""
-    still = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
-    return jnp.where(mask & (still == 1), rewards[..., None], 0.0)
+    remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
+    return jnp.where(mask & (remaining == 1), rewards[..., None], 0.0)
 
 
 def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
@@ -105,7 +105,7 @@ def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: in
     valid = np.asarray(weight) > 0
     top = np.max(np.where(valid, rewards, -np.inf), axis=-1)
     bottom = np.min(np.where(valid, rewards, np.inf), axis=-1)
-    apart = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, sampled)
-    best = np.argsort(-apart, axis=1, kind="stable")[:, :together]
-    pieces = np.argsort(-np.take_along_axis(apart, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
-    return [int(piece * sampled + i) for piece in pieces for i in best[piece]]
+    ranges = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, sampled)
+    best = np.argsort(-ranges, axis=1, kind="stable")[:, :together]
+    blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
+    return [int(block * sampled + i) for block in blocks for i in best[block]]

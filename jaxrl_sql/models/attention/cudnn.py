@@ -270,10 +270,10 @@ def _merged_forward(
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
     for (k, v), by, call_packing in _calls(keys, seen, packing):
-        here = q if call_packing is None else call_packing.unpack(q)
-        read, log_sum_exp = kernel.forward(_queries(here, k), _rows(k), _rows(v), by, scale)
-        read = _where_keys(by, read, 0).reshape(here.shape)
-        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(here.shape[:-1])
+        queries = q if call_packing is None else call_packing.unpack(q)
+        read, log_sum_exp = kernel.forward(_queries(queries, k), _rows(k), _rows(v), by, scale)
+        read = _where_keys(by, read, 0).reshape(queries.shape)
+        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
         reads.append(read if call_packing is None else call_packing.pack(read))
         sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
     total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused place sees no key
@@ -285,17 +285,18 @@ def _merged_forward(
 
 def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
     q, keys, seen, packing, merged, total = residuals
-    of_q, of_keys = jnp.zeros(q.shape, jnp.float32), []
+    q_total, kv_totals = jnp.zeros(q.shape, jnp.float32), []
     for (k, v), by, call_packing in _calls(keys, seen, packing):
         whole = (q, merged, total, gradient)
-        mine, read, log_sum_exp, g = whole if call_packing is None else tuple(call_packing.unpack(x) for x in whole)
+        queries, read, log_sum_exp, g = whole if call_packing is None else tuple(call_packing.unpack(x) for x in whole)
         known = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
-        gradients = kernel.backward(_queries(mine, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
-        here, *below = (_where_keys(by, x, 0) for x in gradients)
-        here, below = here.reshape(mine.shape), [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below]
-        of_q += here if call_packing is None else call_packing.pack(here)
-        of_keys.append(tuple(x if call_packing is None else call_packing.pack_keys(x) for x in below))
-    return of_q.astype(q.dtype), of_keys, None, None
+        gradients = kernel.backward(_queries(queries, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
+        q_gradient, *kv_gradients = (_where_keys(by, x, 0) for x in gradients)
+        q_gradient = q_gradient.reshape(queries.shape)
+        kv_gradients = [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in kv_gradients]
+        q_total += q_gradient if call_packing is None else call_packing.pack(q_gradient)
+        kv_totals.append(tuple(x if call_packing is None else call_packing.pack_keys(x) for x in kv_gradients))
+    return q_total.astype(q.dtype), kv_totals, None, None
 
 
 _merged.defvjp(_merged_forward, _merged_backward)

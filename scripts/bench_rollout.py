@@ -23,7 +23,7 @@ from harness import Goal, Report, make_parser, ratios, run_turns, seconds
 
 from jaxrl_sql.batch import GroupBatch, pad_tokens
 from jaxrl_sql.datagen.synth.tokenizer import train_tokenizer
-from jaxrl_sql.models import ModelConfig, init_params, unembed
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, unembed
 from jaxrl_sql.models.ops import rng
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
@@ -37,7 +37,7 @@ from jaxrl_sql.types import Prompt, Trajectory, Turn
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from plain_decode import decode_step, init_decode_cache, prefill
 
-MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, 1e4, 1e-6, True, True, False, 4096)
+MODEL = ModelConfig("qwen3", 4096, 256, 4, 4, 2, 64, 768, Rope(1e4), Norms(), True, True, False, 4096)
 CHUNK = 16
 # Prompts, tokens of each, and how many times the speed of the fixed batch is the goal.
 LOADS = ((8, 256, Goal(1.7)), (8, 1024, Goal(3.0)))

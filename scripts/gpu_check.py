@@ -31,7 +31,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
-from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.attention import BACKENDS, choose
 from jaxrl_sql.models.attention.paged_kernel import kernel_for
 from jaxrl_sql.models.flops import decode_bytes, grouped_forward_flops, update_flops
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 
 def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 151_936) -> ModelConfig:
     """Return a shape of the Qwen2.5 family with two key heads and tied embeddings."""
-    return ModelConfig("qwen2", vocab, width, layers, heads, 2, size, ff, 1e6, 1e-6, True, False, True, 32_768)
+    return ModelConfig("qwen2", vocab, width, layers, heads, 2, size, ff, Rope(1e6), Norms(), True, False, True, 32_768)
 
 
 class Plan(NamedTuple):

@@ -36,16 +36,14 @@ def write_tiny(path: Path) -> None:
         n_kv_heads=1,
         head_dim=16,
         d_ff=64,
-        rope_theta=1e6,
-        norm_eps=1e-6,
+        rope=models.Rope(1e6),
+        norms=models.Norms(is_zero_centered=True, has_post_norms=True),
         tie_embeddings=True,
         qk_norm=True,
         qkv_bias=False,
         max_positions=2048,
         sliding=spec.SlidingWindow(64, (True, False), 1e4),
         activation="gelu_tanh",
-        norms_from_one=True,
-        post_norms=True,
         scale_embeddings=True,
     )
     tokenizer = {

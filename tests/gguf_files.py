@@ -28,8 +28,8 @@ def metadata(config: ModelConfig) -> dict[str, Any]:
         "feed_forward_length": config.d_ff,
         "attention.head_count": config.n_heads,
         "attention.head_count_kv": config.n_kv_heads,
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
-        "rope.freq_base": config.rope_theta,
+        "attention.layer_norm_rms_epsilon": config.norms.eps,
+        "rope.freq_base": config.rope.theta,
     }
     if config.family != "qwen2":
         found |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
@@ -39,8 +39,8 @@ def metadata(config: ModelConfig) -> dict[str, Any]:
         found["attention.sliding_window"] = config.sliding.size
     if config.final_logit_cap:
         found["final_logit_softcapping"] = config.final_logit_cap
-    if config.rope_scaling and config.rope_scaling.kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": config.rope_scaling.factor}
+    if config.rope.scaling and config.rope.scaling.kind == "linear":
+        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": config.rope.scaling.factor}
     return found
 
 
@@ -58,9 +58,9 @@ def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarra
         if config.family == "gemma3_text" and hf_name.endswith("norm.weight"):
             tensor = tensor + np.float32(1)
         yield names.get_name(hf_name, try_suffixes=(".weight", ".bias")), tensor
-    scaling = config.rope_scaling
+    scaling = config.rope.scaling
     if scaling and scaling.kind == "llama3":
-        frequency = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+        frequency = config.rope.theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
         wavelength, length = 2 * np.pi / frequency, scaling.original_max_positions
         bands = scaling.high_freq_factor - scaling.low_freq_factor
         smooth = np.clip((length / wavelength - scaling.low_freq_factor) / bands, 0, 1)

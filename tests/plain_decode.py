@@ -25,7 +25,7 @@ from jaxrl_sql.models.transformer import (
     heads,
     last_state,
     norm,
-    place,
+    rotary_positions,
     scale_of,
     window_of,
 )
@@ -69,13 +69,13 @@ def prefill(
     The cache is in the compute dtype.
     """
     backend = choose(attention, config, params["embed"].dtype if compute_dtype is None else compute_dtype)
-    where = place(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens[:, None].shape))
+    rotary = rotary_positions(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens[:, None].shape))
     x = embed(params, config, tokens[:, None], compute_dtype)
     keys, values = [], []
     for i, kind in enumerate(kinds_of(config)):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels = [Level(q, k, v, length[:, None], where.positions)]
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
+        levels = [Level(q, k, v, length[:, None], rotary.positions)]
         (attended,) = backend(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
         x = finish(layer, config, x, attended)
         keys.append(k[:, 0])
@@ -107,12 +107,12 @@ def decode_step(
     b, g, _, slots, _ = cache.k[0].shape
     own = cache.length + active.astype(jnp.int32)
     start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
-    where = place(config, start + cache.length[..., None])
+    rotary = rotary_positions(config, start + cache.length[..., None])
     valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = kinds_of(config)
     seen = {
-        kind: [narrow(window_of(config, kind), *keys, where.positions) for keys in zip(valid, at, strict=True)]
+        kind: [narrow(window_of(config, kind), *keys, rotary.positions) for keys in zip(valid, at, strict=True)]
         for kind in set(kinds)
     }
     # An index outside the cache is dropped by the scatter: that is how an inactive row writes nothing.
@@ -126,7 +126,7 @@ def decode_step(
     keys, values = [], []
     for i, kind in enumerate(kinds):
         layer = jax.tree.map(operator.itemgetter(i), params["layers"])
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, rotary))
         keys.append(append(cache.k[i], k))
         values.append(append(cache.v[i], v))
         stored = (prefix.k[i][:, None], prefix.v[i][:, None]), (keys[i], values[i])

@@ -1,4 +1,4 @@
-"""From rewards to advantages, before anything is cut into micro-batches: of a group, or of a value head."""
+"""Advantages from rewards, relative to the group or by a value head (GAE); computed before the batch is split."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from jax.typing import ArrayLike
 from jaxrl_sql.models.ops import masked
 
 EPSILON = 1e-6
-# TRL's.
+# As in TRL.
 BATCH_EPSILON = 1e-4
 EQUAL = 1e-8
 
 
 def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str, ddof: int = 0) -> jax.Array:
-    """Compare each answer with its group: rewards [B,G], weight [B,G] (0 leaves an answer out) -> [B,G].
+    """Compute group-relative advantages: rewards [B,G], weight [B,G] (0 excludes an answer) -> [B,G].
 
     kind:
       `group`           (r - group mean) / (std of the group + 1e-6); GRPO (Shao et al. 2024, arXiv:2402.03300, which
-                        does not say which std). `ddof` 1 divides squares by G - 1, as torch's std does and so TRL,
-                        verl, OpenRLHF and SkyRL: advantages are sqrt((G - 1) / G) times those of `ddof` 0
-      `batch`           (r - group mean) / (std of all rewards of the batch + 1e-4), with ddof 1, as TRL computes
-                        scale_rewards="batch" (Liu et al. 2025, arXiv:2508.08221), and so Think2SQL
-      `batch_centered`  (r - group mean) / (std of all r - group mean + 1e-6), with ddof 0: what groups differ by in
-                        their means is no part of it; REINFORCE++ with a baseline (Hu et al. 2025, arXiv:2501.03262)
-      `none`            r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783)
-      `leave_one_out`   r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740)
+                        leaves the kind of std open). With `ddof` 1 the variance is divided by G - 1, as in torch.std
+                        and so in TRL, verl, OpenRLHF and SkyRL; advantages are sqrt((G - 1) / G) times those of
+                        `ddof` 0.
+      `batch`           (r - group mean) / (std of all rewards of the batch + 1e-4), with ddof 1: scale_rewards="batch"
+                        of TRL (Liu et al. 2025, arXiv:2508.08221), used by Think2SQL.
+      `batch_centered`  (r - group mean) / (std of all r - group mean + 1e-6), with ddof 0, so that the spread of the
+                        group means does not count; REINFORCE++ with a baseline (Hu et al. 2025, arXiv:2501.03262).
+      `none`            r - group mean; Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+      `leave_one_out`   r - mean of the others; RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
 
-    A group whose rewards are all equal gets exactly 0, and so does an answer of weight 0.
+    The advantage is exactly 0 in a group of equal rewards and for an answer of weight 0.
     """
     valid = jnp.asarray(weight) > 0
     rewards = jnp.where(valid, rewards, 0.0)
@@ -60,11 +61,10 @@ def advantages(rewards: ArrayLike, weight: ArrayLike, kind: str, ddof: int = 0) 
 def gae(
     rewards: jax.Array, values: jax.Array, mask: jax.Array, discount: float, gae_lambda: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Estimate advantages and returns a token, [B,G,T] each (GAE, Schulman et al. 2015, arXiv:1506.02438, eq. 16).
+    """Estimate per-token advantages and returns, [B,G,T] each (GAE, Schulman et al. 2015, arXiv:1506.02438, eq. 16).
 
-    rewards, values, mask [B,G,T]. The masked tokens are the policy's actions, one after another: what the environment
-    wrote between two of them belongs to the first one's outcome, and nothing is expected after the last. Off the mask
-    both are 0.
+    rewards, values, mask [B,G,T]. The tokens of the mask are the policy's actions. Rewards of environment tokens
+    between two actions are ignored, and the value after the last action is 0. Outside the mask both results are 0.
     """
 
     def back(later: tuple[jax.Array, jax.Array], token: tuple[jax.Array, ...]) -> Any:
@@ -76,36 +76,36 @@ def gae(
 
     over_time = tuple(jnp.moveaxis(x, -1, 0) for x in (rewards, values, mask))
     nothing = jnp.zeros(rewards.shape[:-1], jnp.float32)
-    found = jnp.moveaxis(jax.lax.scan(back, (nothing, nothing), over_time, reverse=True)[1], 0, -1)
-    return found, jnp.where(mask, found + values, 0.0)
+    estimates = jnp.moveaxis(jax.lax.scan(back, (nothing, nothing), over_time, reverse=True)[1], 0, -1)
+    return estimates, jnp.where(mask, estimates + values, 0.0)
 
 
 def pay_last(rewards: jax.Array, mask: jax.Array) -> jax.Array:
     """Put each answer's reward [B,G] on its last masked token: -> [B,G,T]."""
-    still = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
-    return jnp.where(mask & (still == 1), rewards[..., None], 0.0)
+    remaining = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1]
+    return jnp.where(mask & (remaining == 1), rewards[..., None], 0.0)
 
 
 def zero_variance(rewards: ArrayLike, weight: ArrayLike) -> jax.Array:
-    """Tell which groups teach nothing because all their rewards are equal: [B,G], [B,G] -> [B] bool."""
+    """Return which groups have equal rewards and so no gradient: [B,G], [B,G] -> [B] bool."""
     valid = jnp.asarray(weight) > 0
     top = jnp.max(jnp.where(valid, rewards, -jnp.inf), axis=-1)
     bottom = jnp.min(jnp.where(valid, rewards, jnp.inf), axis=-1)
     return ~jnp.any(valid, axis=-1) | (top - bottom <= EQUAL)
 
 
-def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: int = 1, asked: int = 1) -> list[int]:
-    """Choose `keep` of the groups [B,G] to learn from: those whose rewards lie furthest apart first, ties in order.
+def choose_groups(rewards: ArrayLike, weight: ArrayLike, keep: int, together: int = 1, sampled: int = 1) -> list[int]:
+    """Choose the `keep` groups [B,G] with the largest range of rewards, ties in order; return their indices.
 
-    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476) in one round: what was sampled in excess is left out
-    where it would teach nothing, or only a small part of the reward, and the update keeps its shape.
+    This is DAPO's dynamic sampling (Yu et al. 2025, arXiv:2503.14476) in one round: more groups are sampled than an
+    update takes, and those with the least reward differences are dropped, so the update keeps its shape.
 
-    Where each `asked` groups in a row are of one database, `together` of them are chosen, or none.
+    Of each `sampled` consecutive groups, which share a database, either `together` are chosen or none.
     """
     valid = np.asarray(weight) > 0
     top = np.max(np.where(valid, rewards, -np.inf), axis=-1)
     bottom = np.min(np.where(valid, rewards, np.inf), axis=-1)
-    apart = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, asked)
-    best = np.argsort(-apart, axis=1, kind="stable")[:, :together]
-    pieces = np.argsort(-np.take_along_axis(apart, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
-    return [int(piece * asked + i) for piece in pieces for i in best[piece]]
+    ranges = np.where(valid.any(axis=-1), np.round(top - bottom, 6), 0.0).reshape(-1, sampled)
+    best = np.argsort(-ranges, axis=1, kind="stable")[:, :together]
+    blocks = np.argsort(-np.take_along_axis(ranges, best, axis=1).sum(axis=1), kind="stable")[: keep // together]
+    return [int(block * sampled + i) for block in blocks for i in best[block]]

@@ -1,7 +1,7 @@
-"""The losses, each as a sum and the weight it is to be divided by.
+"""Losses, each returned as a sum and its weight.
 
-Sums travel with their weights: a batch cut into parts, padded, or spread over devices gives the same loss, because
-the division comes last and by the global weight.
+The caller divides once, by the weight of the whole batch. So micro-batches, padding and sharding do not change the
+loss.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Metrics = dict[str, tuple[jax.Array, jax.Array]]
 
 
 POSITIONS = (0, 256, 1024, 4096)
-"""Where the bands of positions begin by which rollout and training are compared."""
+"""First positions of the bands in which the log-probabilities of rollout and trainer are compared."""
 
 
 class Loss(NamedTuple):
-    """A loss that is still a sum, its weight, and what to log beside it (name -> (sum, weight))."""
+    """The sum of a loss, its weight, and metrics to log (name -> (sum, weight))."""
 
     sum: jax.Array
     weight: jax.Array
@@ -33,26 +33,26 @@ class Loss(NamedTuple):
 
 
 def sft_loss(scored: TokenLogprobs, batch: GroupBatch) -> Loss:
-    """Negative log-likelihood of the trained tokens, a mean over tokens."""
+    """Compute the negative log-likelihood of the trained tokens, averaged over tokens."""
     mask = batch.trained()
     nll = masked.sum_and_count(-scored.logprob, mask)
     return Loss(*nll, {"sft/loss": nll, "policy/entropy": masked.sum_and_count(scored.entropy, mask)})
 
 
 def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
-    """GRPO's clipped surrogate with a KL penalty and an entropy bonus.
+    """Compute GRPO's clipped surrogate with a KL penalty and an entropy bonus.
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip.low, 1 + clip.high) A) (Schulman et al. 2017, arXiv:1707.06347;
-    separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by clip.dual A when that is above 1 (Ye et al.
-    2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `loss.tis_clip_max`, token
-    by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
+    separate bounds: DAPO, arXiv:2503.14476). With `clip.dual` above 1 it is at least clip.dual A for A < 0 (Ye et al.
+    2020, arXiv:1912.09729). Each token's term is multiplied by exp(old - behavior), detached and capped at
+    `loss.tis_clip_max`, because the engine samples from a slightly different distribution; 0 disables this weight.
 
-    A demonstration was sampled by nobody (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945): its importance
-    weight is 1 (there the policy's own probability, shaped), its ratio is not clipped, and entropy, KL and what
-    compares with the sampler are of the sampled tokens alone: they tell something of the policy that draws them.
+    Demonstrations (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945) are not samples of the policy. Their
+    importance weight is 1 (in LUFFY a shaped probability of the policy), and their ratio is not clipped. Entropy, KL
+    and the comparison with the sampler cover sampled tokens only.
 
-    `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
-    raises ValueError when `batch.old_logprobs` are not stored.
+    `on_policy`: this is the only update on the batch, so old is the policy itself, detached. Otherwise raises
+    ValueError when `batch.old_logprobs` is missing.
     """
     loss = cfg.loss
     mask = learned_tokens(batch, loss)
@@ -69,7 +69,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         surrogate = jnp.where(batch.demonstrated[..., None], ratio * advantage, surrogate)
     correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, loss.tis_clip_max)
     per_token = -correction * surrogate
-    if loss.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
+    if loss.entropy_bonus:  # the entropy's gradient costs a product with the vocabulary, which 0 avoids
         per_token -= loss.entropy_bonus * jnp.where(sampled, scored.entropy, 0.0)
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, sampled),
@@ -94,10 +94,10 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
 
 def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
-    """Add to the policy's loss `ppo.value_coef` times half the squared error of the value head, aggregated alike.
+    """Add `ppo.value_coef` times half the squared error of the value head to the policy loss, aggregated the same way.
 
-    With `ppo.value_clip` above 0 the error is the larger of the value's own and that of the value within `value_clip`
-    of what it was before the first update, so that no update takes it further than that.
+    With `ppo.value_clip` above 0 the error is the larger of two: that of the value, and that of the value clipped to
+    within `value_clip` of its value before the first update.
     """
     policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg.loss)
     value = stored(scored.value, "value: the policy has no value head")
@@ -111,22 +111,22 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
 
 
 def learned_tokens(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
-    """Return the tokens that enter the loss, [B,G,T] bool: the trained ones, without truncated answers if so asked."""
+    """Return the tokens in the loss, [B,G,T] bool; with `cfg.mask_truncated` without those of truncated answers."""
     mask = batch.trained()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
 
 
 def sampled_tokens(batch: GroupBatch, mask: jax.Array) -> jax.Array:
-    """Return those of the tokens [B,G,T] of `mask` that the policy sampled: a demonstration's are not."""
+    """Return the tokens of `mask` [B,G,T] that the policy sampled, which excludes demonstrations."""
     return mask if batch.demonstrated is None else mask & ~batch.demonstrated[..., None]
 
 
 def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str) -> jax.Array:
     """Return the ratio of policy to old policy [B,G,T], on the full temperature-scaled distribution.
 
-    `token`: exp(logprob - old) of each. `sequence`: the geometric mean of an answer's token ratios, clipped as one
-    (GSPO, arXiv:2507.18071); its gradient reaches each token through its own logprob, so that a token's importance
-    weight stays its own (GSPO-token; without such weights it is GSPO).
+    `token`: exp(logprob - old) per token. `sequence`: the geometric mean of an answer's token ratios (GSPO,
+    arXiv:2507.18071). The gradient reaches each token through its logprob alone (GSPO-token), so per-token importance
+    weights apply; without them the result equals GSPO.
     """
     log_ratio = jnp.where(mask, logprob - old, 0.0)
     if kind == "sequence":
@@ -138,12 +138,12 @@ def policy_ratio(logprob: jax.Array, old: jax.Array, mask: jax.Array, kind: str)
 
 
 def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: str) -> jax.Array:
-    """Estimate the KL divergence to the reference policy a token (Schulman 2020, "Approximating KL divergence").
+    """Estimate the per-token KL divergence to the reference policy (Schulman 2020, "Approximating KL divergence").
 
-    With d = reference - logprob: k1 = -d and k3 = exp(d) - d - 1 are unbiased values of KL(policy, reference), and
-    k2 = d²/2 a biased one of low variance: any of them may be subtracted from a reward. As losses they are other
-    things: k1 has zero expected gradient (`grpo_loss` refuses it), k2 has that of the reverse KL(policy, reference),
-    which is what is meant, and k3 that of the *forward* KL(reference, policy).
+    With d = reference - logprob: k1 = -d and k3 = exp(d) - d - 1 are unbiased estimates of KL(policy, reference), and
+    k2 = d²/2 is a biased estimate of low variance. Each may be subtracted from a reward. Their gradients as losses
+    differ: k1's is zero in expectation (`grpo_loss` rejects it), k2's is that of the intended reverse
+    KL(policy, reference), and k3's is that of the *forward* KL(reference, policy).
     """
     d = jnp.where(mask, reference - logprob, 0.0)
     if kind == "k1":
@@ -156,7 +156,7 @@ def kl_penalty(logprob: jax.Array, reference: jax.Array, mask: jax.Array, kind: 
 
 
 def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap: float) -> tuple[jax.Array, jax.Array]:
-    """Return exp(old - behavior), detached, at most `cap`, and where it was capped; 1 where the mask or `cap` is 0."""
+    """Return exp(old - behavior), detached, at most `cap`, and the capped tokens; 1 outside the mask or for `cap` 0."""
     if cap <= 0:
         return jnp.ones_like(old), jnp.zeros_like(mask)
     gap = jnp.where(mask, jax.lax.stop_gradient(old) - behavior, 0.0)
@@ -165,14 +165,14 @@ def importance_weight(old: jax.Array, behavior: jax.Array, mask: jax.Array, cap:
 
 
 def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metrics:
-    """Compare the trainer's log-probabilities [B,G,T] with those of the engine that sampled the tokens.
+    """Compare the trainer's log-probabilities [B,G,T] with those of the rollout engine.
 
-    The mean and the largest absolute difference, of all tokens and of those from some positions on, up to the next; and
-    the k3 estimate of KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
+    Metrics: mean and maximum of the absolute difference, the mean in each band of POSITIONS, and the k3 estimate of
+    KL(engine, trainer), the mean of exp(d) - d - 1 with d = trainer - engine.
     """
     d = jnp.where(mask, old - rollout, 0.0)
     delta = jnp.abs(d)
-    found = {
+    metrics = {
         "policy/sampler_delta_mean": masked.sum_and_count(delta, mask),
         "policy/sampler_delta_max": (masked.masked_max(delta, mask), jnp.ones(())),
         "policy/sampler_kl": masked.sum_and_count(jnp.expm1(d) - d, mask),
@@ -181,8 +181,8 @@ def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metr
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], length), strict=True):
         if start < length > POSITIONS[1]:
             here = mask & (start <= position) & (position < stop)
-            found[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
-    return found
+            metrics[f"policy/sampler_delta_mean/from_{start}"] = masked.sum_and_count(delta, here)
+    return metrics
 
 
 def aggregate(
@@ -190,9 +190,9 @@ def aggregate(
 ) -> tuple[jax.Array, jax.Array]:
     """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.agg_mode`.
 
-    `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean; `constant`: the
-    token sum divided by the `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), whatever their
-    lengths and however many of them are masked (Dr. GRPO, arXiv:2503.20783).
+    `token_mean`: the mean over tokens. `sequence_mean`: the mean over completions of their token means. `constant`:
+    the token sum divided by the number of `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), which
+    depends on neither lengths nor masks (Dr. GRPO, arXiv:2503.20783).
     """
     if cfg.agg_mode == "token_mean":
         return masked.sum_and_count(per_token, mask)
@@ -206,7 +206,7 @@ def aggregate(
 
 
 def merge(stacked: Metrics) -> Metrics:
-    """Merge metrics that came one after another, each leaf with an axis more: sums add up, `_max` takes the largest."""
+    """Merge metrics stacked on a leading axis: sums are added, `_max` takes the maximum."""
     return {
         name: (jnp.max(amount), weight[0]) if name.endswith("_max") else (jnp.sum(amount), jnp.sum(weight))
         for name, (amount, weight) in stacked.items()
@@ -214,7 +214,7 @@ def merge(stacked: Metrics) -> Metrics:
 
 
 def stored(values: jax.Array | None, name: str) -> jax.Array:
-    """Return what a batch must hold by now; raises ValueError naming what it does not."""
+    """Return a field of the batch; raises ValueError with its name when it is missing."""
     if values is None:
         raise ValueError(f"the batch holds no {name}")
     return values

@@ -1,8 +1,8 @@
-"""One update, as a pure function `(TrainState, GroupBatch) -> (TrainState, Metrics)` with a jitted inside.
+"""One update as a function `(TrainState, GroupBatch) -> (TrainState, Metrics)` around a jitted one.
 
-The step knows no model, only a function that scores a batch. What moves is donated, the trainable parameters and the
-optimizer's state: whoever reads them (a sampler) must do so between steps, and take the new ones after each. What does
-not move, the frozen base and the reference, is neither donated nor returned, so that others may go on reading it.
+The step does not depend on the model, only on a function that scores a batch. Trainable parameters and optimizer state
+are donated: other readers, such as the sampler, must take the new arrays after each step. The frozen base and the
+reference are neither donated nor returned, so other readers may keep them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LossFn = Callable[[TokenLogprobs, GroupBatch], losses.Loss]
 StepFn = Callable[[TrainState, GroupBatch], tuple[TrainState, losses.Metrics]]
 Scores = tuple[jax.Array, jax.Array | None]
 Scorer = Callable[[PyTree, PyTree, GroupBatch], Scores]
-# Run each of some stacked micro-batches, and make one of what they give.
+# Run stacked micro-batches and combine their results.
 All = Callable[[Run[T], GroupBatch, Rejoin], T]
 
 
@@ -50,10 +50,10 @@ def make_step(
 ) -> StepFn:
     """Return the update: score, loss, gradient of sum / weight in float32, optimizer.
 
-    With `accumulate` above 1 the batch goes through in that many parts of whole groups, one after another, and their
-    gradients add up: less is held at a time. Each part's sum is divided by the weight of the whole batch, so the
-    parts, however unequal, make the same gradient as the batch in one piece; `MicroBatches` may say it in tokens.
-    `by_rows`: of a packed batch each part runs only the rows that its prompts need; without it, to compare with, all.
+    With `accumulate` above 1 the batch runs as that many micro-batches of whole groups, one at a time to save memory,
+    and their gradients are added; `MicroBatches` can set the size in tokens. Each part's sum is divided by the weight
+    of the whole batch, so the gradient does not depend on the split.
+    `by_rows`: each part of a packed batch runs only the rows that its prompts need; False, for comparison, runs all.
     Raises as `by_micro_batches` does.
     """
     micro_batches = MicroBatches(accumulate) if isinstance(accumulate, int) else accumulate
@@ -69,7 +69,7 @@ def make_step(
             result = loss(logprobs(with_slots(trainable, slots), frozen, part), part)
             return result.sum / jnp.maximum(weight, 1.0), result.metrics
 
-        # By slots, so that gradients are float32 whatever the weights are kept in.
+        # Slots make the gradients float32 for any dtype of the weights.
         gradient = jax.grad(objective, has_aux=True)
         of_part = partial(gradient, wide_slots(trainable))
         grads, metrics = by_micro_batches(of_part, batch, micro_batches, _summed, by_rows)
@@ -88,10 +88,9 @@ def make_step(
 
 
 def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Jit an update whose `moving` part is donated and comes out where it went in.
+    """Jit an update with its `moving` argument donated and returned with the same shardings.
 
-    Left alone the compiler may split a new parameter in another way than the old one, and the next step would be
-    compiled again for it.
+    Otherwise the compiler may shard a new parameter differently, and the next step compiles again.
     """
 
     @lru_cache(maxsize=4)
@@ -102,40 +101,41 @@ def _steady(update: Callable[..., Any]) -> Callable[..., Any]:
     def pinned(moving: PyTree, frozen: PyTree, batch: GroupBatch) -> Any:
         leaves, tree = jax.tree.flatten(moving)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return update(moving, frozen, batch)  # part of a larger program, which says where its values lie
-        # What is on no mesh is left to the compiler, and stays free to move.
-        places = (leaf.sharding if leaf.committed else None for leaf in leaves)
-        return compiled(tree, tuple(places))(moving, frozen, batch)
+            return update(moving, frozen, batch)  # inside a larger program, which sets the shardings
+        # Uncommitted arrays stay so: the compiler places them.
+        shardings = (leaf.sharding if leaf.committed else None for leaf in leaves)
+        return compiled(tree, tuple(shardings))(moving, frozen, batch)
 
     return pinned
 
 
 def _weight(loss: LossFn, batch: GroupBatch) -> jax.Array:
-    """Return the weight of a batch's loss, which comes from masks and lengths alone: no score is needed for it."""
+    """Return the weight of a batch's loss, which depends on masks and lengths only, not on scores."""
     blank = jnp.zeros(batch.completion.shape, jnp.float32)
     return loss(TokenLogprobs(blank, blank, blank), batch).weight
 
 
 def by_micro_batches(run: Run[T], batch: GroupBatch, micro_batches: MicroBatches, all_of: All[T], by_rows: bool) -> T:
-    """Run a batch by micro-batches: parts of whole groups, those of a packed batch with the rows that they need.
+    """Run a batch as micro-batches of whole groups.
 
-    By a budget of tokens a part is taken in passes: some of its prompts at a time or, where one group is too much, some
-    of its answers, for which their prompt runs again. `all_of` runs the micro-batches of one cut.
+    With a token budget each part runs in several passes over some of its prompts or, when one group exceeds the
+    budget, over some of its answers, which runs their prompt once per pass. `all_of` runs the micro-batches of one
+    split.
 
-    `by_rows`: each part of a packed batch runs only the rows that its prompts need. Raises ValueError when B is not
-    divided by the parts, InputError where a budget has no room for one answer.
+    `by_rows`: each part of a packed batch runs only the rows that its prompts need. Raises ValueError when B is not a
+    multiple of the parts, InputError when the budget is too small for one answer.
     """
     counts = _counts(batch, by_rows)
     parts = micro_batches.parts_of(units_of(batch), *_sizes(batch, counts[0]))
-    one: Run[T] = partial(_in_passes, run, micro_batches, all_of) if micro_batches.tokens else run
+    run_part: Run[T] = partial(_in_passes, run, micro_batches, all_of) if micro_batches.tokens else run
     if parts == 1 and not micro_batches.tokens:
         return run(batch)
-    one = partial(_on_rows_needed, one, counts) if len(counts) > 1 else one
-    return one(batch) if parts == 1 else all_of(one, *cut_prompts(batch, parts))
+    run_part = partial(_on_rows_needed, run_part, counts) if len(counts) > 1 else run_part
+    return run_part(batch) if parts == 1 else all_of(run_part, *cut_prompts(batch, parts))
 
 
 def _counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
-    """Return how many rows of answers a part may run, in order."""
+    """Return the numbers of rows of answers that a part may run, in increasing order."""
     if batch.packed_length is None:
         return (batch.completion.shape[1],)
     most = batch.packed_length.shape[1]
@@ -143,32 +143,32 @@ def _counts(batch: GroupBatch, by_rows: bool) -> tuple[int, ...]:
 
 
 def _sizes(batch: GroupBatch, rows: int) -> tuple[int, int, int]:
-    """Return the tokens that lead to a unit's answers, its rows, and the tokens of a row."""
+    """Return per unit the shared tokens before its answers, the rows of answers, and the tokens per row."""
     first, *rest = (segment.tokens.shape[1] for segment in batch.shared)
     return first + batch.together * sum(rest), batch.together * rows, batch.completion.shape[2]
 
 
 def _on_rows_needed(run: Run[T], counts: tuple[int, ...], part: GroupBatch) -> T:
-    """Run a packed part with no more rows than some prompt of it needs, of these numbers of them.
+    """Run a packed part with the smallest of `counts` rows that holds the answers of all its prompts.
 
-    The program holds `run` for each of them and takes one.
+    The compiled program has one branch per count.
     """
     length = part.packed_length
     assert length is not None
-    need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled from the first on
+    need = jnp.max(jnp.sum(length > 0, axis=1))  # rows are filled in order
 
     def with_rows(rows: int, part: GroupBatch) -> T:
         assert part.packed_length is not None
         return run(dataclasses.replace(part, packed_length=part.packed_length[:, :rows]))
 
-    found: T = jax.lax.switch(
+    result: T = jax.lax.switch(
         jnp.sum(need > jnp.array(counts[:-1])), [partial(with_rows, rows) for rows in counts], part
     )
-    return found
+    return result
 
 
 def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: GroupBatch) -> T:
-    """Run a part within a budget of tokens."""
+    """Run a part within the token budget."""
     rows = _counts(part, by_rows=False)[0]
     here = units_of(part) // micro_batches.ways
     prompts, fit = micro_batches.at_once(here, *_sizes(part, rows))
@@ -176,13 +176,13 @@ def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: G
         if part.together > 1:
             first, answers, length = _sizes(part, rows)
             raise InputError(
-                f"grpo.max_tokens_per_device={micro_batches.tokens} has no room for {part.together} questions with "
-                f"their schema and answers, {first + answers * length} tokens: allow as many, or fewer grpo.questions"
+                f"grpo.max_tokens_per_device={micro_batches.tokens} is below the {first + answers * length} tokens of "
+                f"{part.together} questions with their schema and answers: raise it, or lower grpo.questions"
             )
         cut = cut_answers if part.packed_length is None else cut_rows
 
-        def by_answers(one: GroupBatch) -> T:
-            return all_of(run, *cut(one, -(-rows // fit), fit))
+        def by_answers(group: GroupBatch) -> T:
+            return all_of(run, *cut(group, -(-rows // fit), fit))
 
         return by_answers(part) if here == 1 else all_of(by_answers, *cut_prompts(part, here))
     return run(part) if prompts == here else all_of(run, *cut_prompts(part, here // prompts))
@@ -191,7 +191,7 @@ def _in_passes(run: Run[T], micro_batches: MicroBatches, all_of: All[T], part: G
 def _summed(
     gradient: Callable[[GroupBatch], tuple[PyTree, losses.Metrics]], cut: GroupBatch, _: Rejoin
 ) -> tuple[PyTree, losses.Metrics]:
-    """Add up the gradients and merge the metrics of a batch's micro-batches, one at a time."""
+    """Sum the gradients and merge the metrics of micro-batches, one at a time."""
 
     def add(total: PyTree, part: GroupBatch) -> tuple[PyTree, losses.Metrics]:
         grads, metrics = gradient(part)
@@ -208,9 +208,8 @@ def _summed(
 def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
     """Return a jitted function (trainable, frozen, batch) -> log-probabilities, and values or None; [B,G,T] each.
 
-    It takes no gradient. Like an update, it computes each prompt once, and the batch in `parts`, one after another,
-    each with the packed rows that it needs. For one `logprobs` there is one such function, so that it is compiled once,
-    whoever scores what.
+    No gradient is computed. As in an update, each prompt runs once and the batch in `parts`, one at a time, each with
+    the packed rows that it needs. Callers with the same `logprobs` share the function and its compiled program.
     """
     micro_batches = MicroBatches(parts) if isinstance(parts, int) else parts
 
@@ -225,5 +224,5 @@ def make_scorer(logprobs: LogprobFn, parts: int | MicroBatches = 1) -> Scorer:
 
 
 def slice_prompts(batch: GroupBatch, start: int, stop: int) -> GroupBatch:
-    """Take prompts [start, stop) of a batch with their whole groups (a group is never split)."""
+    """Return prompts [start, stop) of a batch with their whole groups."""
     return jax.tree.map(lambda x: x[start:stop], batch)

@@ -1,4 +1,4 @@
-"""All updates of one step on its batch: what they compare with is found first, then the batch is learned in pieces."""
+"""The updates of one step: fill in old and reference log-probabilities and advantages, then update by minibatch."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ OldLogprobFn = Callable[[TrainState, GroupBatch], GroupBatch]
 
 
 def needs_old_logprobs(cfg: GrpoConfig) -> bool:
-    """Return whether the old policy's log-probabilities are found before the updates, apart from them."""
+    """Return whether the old policy's log-probabilities are computed in a pass before the updates."""
     in_reward = cfg.kl.coef > 0 and cfg.kl.placement == "reward"
     has_moved = cfg.num_iterations * cfg.minibatches > 1 or cfg.steps_per_generation > 1
     return cfg.algorithm == "ppo" or in_reward or has_moved
 
 
 def micro_batches_of(cfg: GrpoConfig, ways: int = 1, minibatches: int = 1) -> MicroBatches:
-    """Return how so many minibatches are taken together, on a mesh that cuts a batch's prompts into `ways`."""
+    """Return the micro-batches of `minibatches` together, on a mesh that splits prompts over `ways` shards."""
     return MicroBatches(cfg.gradient_accumulation_steps * minibatches, cfg.max_tokens_per_device, ways)
 
 
 def make_advantage_fn(
     policy: LogprobFn, cfg: GrpoConfig, advantage: Advantage | None = None, ways: int = 1
 ) -> AdvantageFn:
-    """Return the function that fills in what a batch's answers are compared with, and their advantages.
+    """Return the function that computes a batch's advantages and the log-probabilities that they and the loss need.
 
-    Each where it is needed: old log-probabilities (and values) under the state's policy, reference log-probabilities,
-    the KL taken off the rewards, advantages over the whole batch.
+    Depending on `cfg` it adds old log-probabilities (and values) under the state's policy and reference
+    log-probabilities, and subtracts the KL from rewards. Advantages are computed over the whole batch.
 
-    A batch that arrives with `old_logprobs` keeps them: batch RL, where answers of one fixed policy are generated in
-    bulk, given their log-probabilities by `make_old_logprob_fn`, and learned by many calls, the policy moving on.
+    Existing `old_logprobs` are kept, for batch RL: answers of one fixed policy are generated in bulk, scored by
+    `make_old_logprob_fn`, and used in many calls while the policy changes.
 
-    A recipe may bring its own `advantage(rewards [B,G], weight [B,G]) -> [B,G]` in place of a group's comparison.
-    `ways`: into how many shards a mesh cuts the batch's prompts, here and below.
+    `advantage`: a recipe's own function (rewards [B,G], weight [B,G]) -> [B,G]; None: `cfg.advantage`.
+    `ways`: number of shards over which a mesh splits the prompts, here and below.
     """
     is_ppo, needs_old = cfg.algorithm == "ppo", needs_old_logprobs(cfg)
     score = make_scorer(policy, micro_batches_of(cfg, ways, cfg.minibatches))
@@ -63,8 +63,8 @@ def make_advantage_fn(
         if cfg.kl.coef > 0 and batch.reference_logprobs is None:
             reference = score(state.reference, state.frozen, _as_sampled(batch))[0]
             batch = dataclasses.replace(batch, reference_logprobs=reference)
-        found, metrics = compare(batch)
-        return dataclasses.replace(batch, **found), metrics
+        fields, metrics = compare(batch)
+        return dataclasses.replace(batch, **fields), metrics
 
     return fill_in
 
@@ -76,11 +76,11 @@ def make_updates(
     loss: Callable[..., losses.Loss] | None = None,
     ways: int = 1,
 ) -> Updates:
-    """Return the function that makes a step's `num_iterations` x `minibatches` updates on a batch with advantages.
+    """Return the function that runs `num_iterations` x `minibatches` updates on a batch with advantages.
 
-    Every iteration takes the same pieces in the same order. A recipe may bring its own
-    `loss(scored, batch, cfg=, on_policy=) -> Loss`. Groups are not split, but by `cfg.max_tokens_per_device` where one
-    is too much. Raises ValueError when B is not divided by the minibatches.
+    Every iteration takes the same minibatches in the same order. `loss`: a recipe's own function
+    (scored, batch, cfg=, on_policy=) -> Loss. A group is split only when it exceeds `cfg.max_tokens_per_device`.
+    Raises ValueError when B is not a multiple of the minibatches.
     """
     objective = loss or (losses.ppo_loss if cfg.algorithm == "ppo" else losses.grpo_loss)
     steps = {
@@ -107,7 +107,7 @@ def make_updates(
 
 
 def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
-    """Return the prompts of a minibatch; raise ValueError when B is not divided by the minibatches."""
+    """Return the number of prompts per minibatch; raises ValueError when B is not a multiple of the minibatches."""
     size, rest = divmod(batch.completion.shape[0], cfg.minibatches)
     if rest:
         raise ValueError(f"{batch.completion.shape[0]} prompts are not divided by {cfg.minibatches} minibatches")
@@ -115,9 +115,9 @@ def _minibatch_size(batch: GroupBatch, cfg: GrpoConfig) -> int:
 
 
 def make_old_logprob_fn(policy: LogprobFn, parts: int | MicroBatches = 1) -> OldLogprobFn:
-    """Return the function that fills in a batch's old log-probabilities, and values where the policy has a value head.
+    """Return the function that adds old log-probabilities, and the values of a value head, to a batch.
 
-    Log-probabilities that the batch holds already are kept. The batch is scored in `parts`, one after another.
+    Existing log-probabilities are kept. The batch is scored in `parts`, one at a time.
     """
     return partial(_with_old, make_scorer(policy, parts))
 
@@ -129,15 +129,15 @@ def _with_old(score: Scorer, state: TrainState, batch: GroupBatch) -> GroupBatch
 
 
 def _as_sampled(batch: GroupBatch) -> GroupBatch:
-    """Return a batch without what was found since: what it knows already makes no scorer's program of its own."""
+    """Remove computed fields from a batch, so that all scorers see one structure and share a compiled program."""
     return dataclasses.replace(batch, old_logprobs=None, old_values=None, reference_logprobs=None)
 
 
 def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[Record, losses.Metrics]:
-    """Compare answers: -> the batch's new fields (advantage, and returns with a value head), and metrics.
+    """Compute the new fields of a batch, advantage and with a value head returns, and metrics.
 
-    With the KL in the reward each trained token costs `kl` times its estimate of old policy against reference: GRPO
-    takes an answer's sum off its reward before answers are compared, PPO takes each off its own token's reward.
+    With the KL in the reward, each trained token costs `cfg.kl.coef` times its KL estimate of old policy against
+    reference. GRPO subtracts the sum over an answer from its reward, PPO subtracts per token.
     """
     mask = batch.trained()
     metrics: losses.Metrics = {}

@@ -1,17 +1,19 @@
 """The policy: a decoder as pure functions over a nested dict of arrays.
 
-`spec` is what a model is and the table of its weights, `layers` and `transformer` what it computes, `paged` what
-decoding keeps, `lora` what is trained beside frozen weights, `families` how Hugging Face spells each family's config.
-In `formats`, `hf` is the folders on disk, `tensor_files` and `load_sharded` how tensors get from files to devices, and
-`gguf` llama.cpp's files.
+`spec` has the configuration and the table of parameters, `layers` and `transformer` the forward pass, `paged` decoding
+with a paged KV cache, `lora` adapters, `attention` the attention backends, and `families` the mapping of Hugging Face
+configs. In `formats`, `hf` reads and writes checkpoint folders, `gguf` llama.cpp's files, and `tensor_files` and
+`load_sharded` move tensors from files to devices.
 """
 
 from __future__ import annotations
 
 from jaxrl_sql.models.formats.hf import load_checkpoint, load_config, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, init_adapters, merge, policy_params, save_adapters
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.models.spec import (
     ModelConfig,
+    Norms,
     ParamSpec,
     count_params,
     init_params,
@@ -30,7 +32,9 @@ from jaxrl_sql.models.transformer import (
 __all__ = [
     "Adapters",
     "ModelConfig",
+    "Norms",
     "ParamSpec",
+    "Rope",
     "count_params",
     "forward",
     "hidden_states",

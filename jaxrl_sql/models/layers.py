@@ -1,4 +1,4 @@
-"""The pieces of a decoder beside attention: the look-up of tokens, norm and activations."""
+"""Parts of the decoder other than attention: token embedding, RMSNorm and activations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-# The width of the table is gathered before the look-up: for one split both ways the partitioner would copy all.
+# The table's width is gathered before the lookup. With both axes sharded, the partitioner replicates the table.
 TABLE = ("vocab", "none")
 
 
 @jax.custom_vjp
 def lookup(table: AnyWeight, tokens: jax.Array) -> jax.Array:
-    """Take the rows of a table [V,D] that tokens [...] name -> [...,D].
+    """Return the rows of a table [V,D] at tokens [...] -> [...,D].
 
-    Their gradients are added up in float32: in bfloat16 a token's sum stands still after some hundred places.
+    Gradients are summed in float32, because a bfloat16 sum stops growing after some hundred occurrences of a token.
     """
     return constrain(value_of(table), TABLE)[tokens]
 
@@ -36,8 +36,8 @@ def _lookup_forward(table: AnyWeight, tokens: jax.Array) -> tuple[jax.Array, tup
     return lookup(table, tokens), (without_slot(table), tokens)
 
 
-def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[PyTree, None]:
-    table, tokens = kept
+def _lookup_backward(residuals: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[PyTree, None]:
+    table, tokens = residuals
     total = jnp.zeros(table.shape, jnp.float32).at[tokens].add(g.astype(jnp.float32))
     return gradient_of(table, constrain(total, TABLE)), None
 
@@ -45,13 +45,13 @@ def _lookup_backward(kept: tuple[AnyWeight, jax.Array], g: jax.Array) -> tuple[P
 lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
-def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, from_one: bool = False) -> jax.Array:
-    """Normalise [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype.
+def rms_norm(x: jax.Array, weight: AnyWeight, eps: float, is_zero_centered: bool = False) -> jax.Array:
+    """Normalize [...,D] to root mean square 1 and scale by `weight` [D]; in float32, returned in x's dtype.
 
-    `from_one`: the weight is stored as its distance from 1, and the scaling is in float32 too (Gemma's way).
+    `is_zero_centered`: scale by 1 + weight, in float32 too, as Gemma does.
     """
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    if from_one:
+    if is_zero_centered:
         return (normed * (1.0 + widened(weight))).astype(x.dtype)
     return scale(normed.astype(x.dtype), weight)

@@ -1,12 +1,12 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685): small matrices that are trained beside frozen weights.
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685): small trainable matrices added to frozen weights.
 
-A weight W [*I,*O] gets a pair A [*I,r], B [r,*O], and the layer computes x·W + (alpha / r)·x·A·B. The pairs follow from
-the table of weights: which there may be, their shapes, their logical axes (and so their sharding) and their names in a
-file. B begins at zero, so that the policy begins as the base exactly.
+A weight W [*I,*O] gets a pair A [*I,r], B [r,*O], and the layer computes x·W + (alpha / r)·x·A·B. Shapes, logical axes
+(and so shardings) and file names of the pairs follow from the table of parameters. B starts at zero, so that the
+initial policy equals the base.
 
-The base is never copied. It goes into the decoder as it is, each pair beside its weight, when answers are sampled too;
-and the reference policy is the base called without adapters. Only an export adds the pairs to the weights, one leaf at
-a time, on the host. Files are those of Hugging Face's PEFT.
+The base is never copied: training and sampling pass it to the decoder with the pairs as additional entries of its
+layers, and the reference policy is the base without adapters. Only an export adds the pairs to the weights, one leaf
+at a time on the host. Files have the format of Hugging Face's PEFT.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from jaxrl_sql.models.value import policy_part
 from jaxrl_sql.parallel.rules import AnyMesh, sharding_of
 from jaxrl_sql.types import InputError
 
-# What a pair's name has beside that of its weight (`transformer`).
-BESIDE = "_lora"
+# Suffix of a pair's name in a layer, after the name of its weight (`transformer`).
+SUFFIX = "_lora"
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-# Switches of PEFT that change what a pair computes, as they are here; every other value is refused.
+# The supported values of PEFT's options that change the result; others are rejected.
 PLAIN = {
     "bias": "none",
     "fan_in_fan_out": False,
@@ -62,21 +62,21 @@ class Pair:
 
 @flax.struct.dataclass
 class Adapters:
-    """What is trained beside a frozen base: a pair for each weight by name, and the factor alpha / r of all."""
+    """Trainable additions to a frozen base: a pair per weight name, and their common factor alpha / r."""
 
     pairs: dict[str, Pair]
     scale: float = flax.struct.field(pytree_node=False)
 
 
 class _PairSpec(NamedTuple):
-    """A pair of the table: the weight that it is added to, and shapes and logical axes of its two leaves."""
+    """A pair for one weight, with shapes and logical axes of its two leaves."""
 
     weight: ParamSpec
     rank: int
 
     @property
     def leaves(self) -> tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]:
-        """Return (shape, axes) of a and of b."""
+        """Return (shape, axes) of a and b."""
         layers, *sizes = self.weight.shape
         stacked, *axes = self.weight.axes
         n = self.weight.n_in
@@ -87,11 +87,11 @@ class _PairSpec(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Return the last word of the module's name in a file, such as `q_proj`."""
+        """Return the last part of the module's name in a file, such as `q_proj`."""
         return self.weight.hf_name.split(".")[-2]
 
     def file_names(self, layer: int) -> tuple[str, str]:
-        """Return PEFT's names of a layer's two tensors."""
+        """Return PEFT's names of the two tensors of a layer."""
         module = self.weight.hf_name.format(layer=layer).removesuffix(".weight")
         return f"base_model.model.{module}.lora_A.weight", f"base_model.model.{module}.lora_B.weight"
 
@@ -102,9 +102,9 @@ def adaptable(config: ModelConfig) -> tuple[str, ...]:
 
 
 def chosen(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
-    """Return the weights that `targets` name, in the table's order; a target is a name or a pattern such as `*`.
+    """Return the weights that match `targets`, names or patterns such as `*`, in the table's order.
 
-    Raises InputError, with the valid names, where a target fits none or there is no target.
+    Raises InputError with the valid names for a target without a match and for no targets.
     """
     names = adaptable(config)
     for target in targets:
@@ -116,14 +116,14 @@ def chosen(config: ModelConfig, targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _pair_specs(config: ModelConfig, names: Iterable[str], rank: int) -> dict[str, _PairSpec]:
-    """Return the table of pairs of the named weights."""
+    """Return the pairs of the named weights, by name."""
     wanted = set(names)
     specs = {spec.path[-1]: spec for spec in param_specs(config) if spec.is_stacked}
     return {name: _PairSpec(spec, rank) for name, spec in specs.items() if name in wanted}
 
 
 def _placed(leaf: Any, axes: tuple[str, ...], what: str, mesh: jax.sharding.Mesh | None) -> jax.Array:
-    """Put a leaf on the device, or on the mesh by the rule table."""
+    """Put a leaf on the device, or on the mesh with the sharding of its axes."""
     return jnp.asarray(leaf) if mesh is None else jax.device_put(leaf, sharding_of(mesh, axes, leaf.shape, what))
 
 
@@ -135,10 +135,10 @@ def init_adapters(
     key: jax.Array,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Adapters:
-    """Initialise new adapters, in float32 whatever the base is kept in: they are what is trained.
+    """Initialise adapters in float32, for any dtype of the base.
 
-    A is sampled from a normal distribution of variance 1 / (3 fan-in), PEFT's variance, so that its learning rates can
-    be used; B is zero. A pair's values depend on the key and its name only. Raises InputError for unknown targets.
+    A is normal with variance 1 / (3 fan-in), as in PEFT, so that the same learning rates apply; B is zero. The values
+    of a pair depend on the key and its name only. Raises InputError for unknown targets.
     """
     pairs = {}
     for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
@@ -153,7 +153,7 @@ def init_adapters(
 
 
 def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Sequence[str], mesh: AnyMesh) -> Adapters:
-    """Return the adapters' tree with each leaf's sharding; raises InputError as `init_adapters` does."""
+    """Return the shardings of adapters, as a tree; raises InputError as `init_adapters` does."""
     pairs = {}
     for name, spec in _pair_specs(config, chosen(config, targets), rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
@@ -162,35 +162,35 @@ def adapter_shardings(config: ModelConfig, rank: int, alpha: float, targets: Seq
 
 
 def count_adapters(config: ModelConfig, rank: int, targets: Sequence[str], mesh: AnyMesh) -> int:
-    """Return how many parameters of adapters a device of a mesh holds; raises InputError as `init_adapters` does."""
+    """Return the number of adapter parameters per device of a mesh; raises InputError as `init_adapters` does."""
     specs = _pair_specs(config, chosen(config, targets), rank)
     leaves = [(name, shape, axes) for name, spec in specs.items() for shape, axes in spec.leaves]
     return sum(math.prod(sharding_of(mesh, axes, shape, name).shard_shape(shape)) for name, shape, axes in leaves)
 
 
 def policy_shardings(config: ModelConfig, policy: PyTree, mesh: AnyMesh) -> PyTree:
-    """Return where each leaf of a policy (`policy_params`) lies on a mesh.
+    """Return the shardings of the parameters of a policy (`policy_params`), as a tree.
 
     Raises InputError as `param_shardings` does.
     """
-    places = param_shardings(config, mesh)
-    beside = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, Pair)}
-    if not beside:
-        return places
-    rank = next(iter(beside.values())).a.shape[-1]
-    found = {}
-    for name, spec in _pair_specs(config, [name.removesuffix(BESIDE) for name in beside], rank).items():
+    base = param_shardings(config, mesh)
+    pairs = {name: pair for name, pair in policy["layers"].items() if isinstance(pair, Pair)}
+    if not pairs:
+        return base
+    rank = next(iter(pairs.values())).a.shape[-1]
+    shardings = {}
+    for name, spec in _pair_specs(config, [name.removesuffix(SUFFIX) for name in pairs], rank).items():
         a, b = (sharding_of(mesh, axes, shape, name) for shape, axes in spec.leaves)
-        found[name + BESIDE] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
-    return {**places, "layers": {**places["layers"], **found}}
+        shardings[name + SUFFIX] = Pair(a, b)  # type: ignore[arg-type] # a tree of shardings
+    return {**base, "layers": {**base["layers"], **shardings}}
 
 
 def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
-    """Return the parameters that the decoder runs: `trainable`, or `frozen` with `trainable` beside it.
+    """Return the parameters for the decoder: `trainable`, or `frozen` combined with `trainable`.
 
-    That is adapters, or the weights that move where the others are kept as they are. `trainable` None stands for no
-    adapters. Leaves of the base are passed on, not copied, and its layers may be apart; alpha / r goes into the
-    small B, so that the decoder needs not know of it.
+    `trainable` are adapters, None for no adapters, or the weights that `model.frozen` leaves trainable. Leaves of the
+    base are not copied, and its layers may be split (`stacked_layers`). B is multiplied by alpha / r, so that the
+    decoder needs no scale.
     """
     trainable = policy_part(trainable)
     if frozen is None:
@@ -199,16 +199,16 @@ def policy_params(trainable: PyTree, frozen: PyTree) -> PyTree:
         return frozen
     if not isinstance(trainable, Adapters):
         return joined(trainable, frozen)
-    beside = {name + BESIDE: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
+    pairs = {name + SUFFIX: Pair(pair.a, trainable.scale * pair.b) for name, pair in trainable.pairs.items()}
     layers = frozen["layers"]
     if isinstance(layers, tuple):
-        apart = (jax.tree.map(operator.itemgetter(i), beside) for i in range(len(layers)))
-        return {**frozen, "layers": tuple({**layer, **own} for layer, own in zip(layers, apart, strict=True))}
-    return {**frozen, "layers": {**layers, **beside}}
+        by_layer = (jax.tree.map(operator.itemgetter(i), pairs) for i in range(len(layers)))
+        return {**frozen, "layers": tuple({**layer, **added} for layer, added in zip(layers, by_layer, strict=True))}
+    return {**frozen, "layers": {**layers, **pairs}}
 
 
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
-    """Return plain parameters that compute the same: W + (alpha / r)·A·B in float32, on the host, leaf by leaf."""
+    """Return equivalent parameters without adapters: W + (alpha / r)·A·B in float32, on the host, leaf by leaf."""
     trainable = policy_part(trainable)
     if not isinstance(trainable, Adapters):
         return policy_params(trainable, frozen)
@@ -226,9 +226,9 @@ def _added(weight: jax.Array, pair: Pair, scale: jax.Array) -> jax.Array:
 
 
 def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, base: str = "") -> None:
-    """Write adapters in PEFT's form, `adapter_config.json` and `adapter_model.safetensors`; `base` names their model.
+    """Write adapters in PEFT's format, `adapter_config.json` and `adapter_model.safetensors`; `base` names their model.
 
-    An earlier save in the folder is replaced.
+    Existing files are replaced.
     """
     rank = next(iter(adapters.pairs.values())).a.shape[-1]
     specs = _pair_specs(config, adapters.pairs, rank)
@@ -258,10 +258,10 @@ def save_adapters(folder: str | Path, config: ModelConfig, adapters: Adapters, b
 
 
 def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Mesh | None = None) -> Adapters:
-    """Read adapters in PEFT's form for a model of this config, on one device or sharded over `mesh`.
+    """Read adapters in PEFT's format for a model of this config, on one device or sharded over `mesh`.
 
-    Raises InputError when the folder holds none, when they use what is not computed here (DoRA, rank-stabilised
-    scaling, trained biases, …), and when their tensors are not those of this model or not sound.
+    Raises InputError when the folder has none, for unsupported options (DoRA, rank-stabilised scaling, trained biases,
+    …), and when tensors do not fit the model or are not finite.
     """
     folder = Path(folder)
     try:
@@ -270,7 +270,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
         rank, alpha = int(fields["r"]), float(fields["lora_alpha"])
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise InputError(
-            f"{folder}: no adapters in PEFT's form: {error}; name a folder with {CONFIG_FILE}, as a run's adapters/"
+            f"{folder}: no adapters in PEFT's format: {error}; name a folder with {CONFIG_FILE}, as a run's adapters/"
         ) from error
     for key, plain in PLAIN.items():
         if fields.get(key) and fields[key] != plain:
@@ -295,7 +295,7 @@ def load_adapters(folder: str | Path, config: ModelConfig, mesh: jax.sharding.Me
 
 
 def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.ndarray]) -> None:
-    """Raise InputError with the first tensor that is missing, misshapen or of another model."""
+    """Raise InputError with the first tensor that is missing, has another shape, or is unknown."""
     expected: dict[str, tuple[int, int]] = {}
     for spec in specs:
         n_out, n_in = spec.weight.hf_shape
@@ -310,4 +310,4 @@ def _compare(folder: Path, specs: Iterable[_PairSpec], tensors: dict[str, np.nda
     if unknown := sorted(tensors.keys() - expected.keys()):
         raise InputError(f"{where}: {unknown[0]} is unknown")
     if not expected:
-        raise InputError(f"{where}: there are none")
+        raise InputError(f"{where}: no tensor has a known name")

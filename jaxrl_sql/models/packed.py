@@ -1,7 +1,7 @@
-"""Completions that share rows: from a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
+"""Packed completions: convert a batch's [B,G,T] to the rows [B,R,T] that the model runs, and back.
 
-`training.batching.pack` finds the place of each completion on the host. Everything is by prompt, so that a mesh that
-splits B has nothing to exchange.
+`training.batching.pack` assigns places in rows on the host. Only completions of one prompt share rows, so a mesh that
+splits B needs no communication.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from jaxrl_sql.batch import GroupBatch, Segment
 
 
 def packed_rows(batch: GroupBatch) -> Segment:
-    """Return the completions of a batch as the rows that hold them, tokens [B,R,T]; one a row where it is not packed.
+    """Return the rows of a batch's completions, tokens [B,R,T]; one completion per row if the batch is not packed.
 
-    A place that no completion has belongs to -1.
+    The owner of an unused place is -1.
     """
     if batch.packed_start is None or batch.packed_length is None:
         return Segment(batch.completion, batch.completion_len)
     group, width = batch.completion.shape[1:]
     rows = batch.packed_length.shape[1]
-    at, blank = _places(batch), jnp.full(rows * width, -1, jnp.int32)
+    at, blank = _row_index(batch), jnp.full(rows * width, -1, jnp.int32)
     owners = jnp.broadcast_to(jnp.arange(group, dtype=jnp.int32)[:, None], (group, width))
     offsets = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (group, width))
 
@@ -34,7 +34,7 @@ def packed_rows(batch: GroupBatch) -> Segment:
 
 
 def scored_tokens(hidden: jax.Array, tokens: jax.Array, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:
-    """Return the states [B,R,T,D] and tokens [B,R,T] that are to be scored: all, or the batch's K as [B,1,K,…]."""
+    """Return the states [B,R,T,D] and tokens [B,R,T] to score: all, or the K of `batch.scored` as [B,1,K,…]."""
     if batch.scored is None:
         return hidden, tokens
 
@@ -45,19 +45,19 @@ def scored_tokens(hidden: jax.Array, tokens: jax.Array, batch: GroupBatch) -> tu
 
 
 def of_completions(values: jax.Array, batch: GroupBatch) -> jax.Array:
-    """Return numbers of the scored tokens, [B,R,T] or [B,1,K], as those of the completions' [B,G,T], else 0."""
+    """Map values of scored tokens, [B,R,T] or [B,1,K], to tokens of completions [B,G,T]; others are 0."""
     if batch.packed_start is None or batch.packed_length is None:
         return values
-    flat, at = values.reshape(values.shape[0], -1), _places(batch)
+    flat, at = values.reshape(values.shape[0], -1), _row_index(batch)
     if batch.scored is not None:
         blank = jnp.zeros(batch.packed_length.shape[1] * batch.completion.shape[2], values.dtype)
         flat = jax.vmap(lambda x, at: blank.at[at].set(x, mode="drop"))(flat, batch.scored)
-    found: jax.Array = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(flat, at)
-    return found
+    unpacked: jax.Array = jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=0))(flat, at)
+    return unpacked
 
 
-def _places(batch: GroupBatch) -> jax.Array:
-    """Return where in its prompt's rows each token of a completion stands [B,G,T], far beyond them where it is none."""
+def _row_index(batch: GroupBatch) -> jax.Array:
+    """Return each token's index in the flattened rows of its prompt [B,G,T], out of range for padding."""
     assert batch.packed_start is not None
     index = jnp.arange(batch.completion.shape[2])
     at = batch.packed_start[..., None] + index

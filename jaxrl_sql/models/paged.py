@@ -1,12 +1,12 @@
-"""Decoding from a paged KV cache: keys and values stay where they are, and queries go to them.
+"""Decoding from a paged KV cache, in which completions share the keys and values of their prompt.
 
-Keys and values are kept in pools of KV blocks, C tokens each. A *prompt* block belongs to a prompt and is read by the
-up to G slots that decode its completions; a *completion* block belongs to one slot. A step sends each slot's query to
-the blocks that it reads: every block is multiplied with the queries of its readers, and each slot merges the parts of
-its blocks under one softmax. So a prompt's keys are neither copied for its completions nor gathered in a step, and the
-memory that is reserved follows the actual lengths, a block at a time.
+Keys and values are in pools of KV blocks of C tokens. A *prompt* block belongs to a prompt and is read by up to G
+slots that decode its completions; a *completion* block belongs to one slot. In a step every block is multiplied with
+the queries of the slots that read it, and each slot merges the partial results of its blocks into one softmax. So a
+prompt's keys are neither copied per completion nor gathered per step, and memory is reserved block by block as
+sequences grow.
 
-None of this is differentiated: the trainer scores completions with `transformer.prediction_states`.
+These functions are not differentiated: the trainer scores completions with `transformer.prediction_states`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxrl_sql.models.attention.xla import MaskedKeys, attend
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.models.stacked_layers import layer_of
 from jaxrl_sql.models.transformer import (
-    Kind,
+    HasWindow,
     Layer,
     angles_of,
     embed,
@@ -36,7 +36,7 @@ from jaxrl_sql.models.transformer import (
     heads,
     last_state,
     norm,
-    place,
+    rotary_positions,
     scale_of,
     window_of,
 )
@@ -44,9 +44,9 @@ from jaxrl_sql.parallel.rules import constrain
 
 
 class PagedModel(NamedTuple):
-    """A model as decoding needs it, static: its configuration and the dtype of activations (None: the parameters').
+    """Static arguments of decoding: the configuration and the dtype of activations (None: the parameters').
 
-    `kernel` reads the KV blocks in a decode step (None: XLA does).
+    `kernel` computes the attention of a decode step (None: XLA).
     """
 
     config: ModelConfig
@@ -56,7 +56,7 @@ class PagedModel(NamedTuple):
 
 @flax.struct.dataclass
 class KVPool:
-    """KV blocks: k, v L times [Y,K,C,Q]."""
+    """KV blocks of all layers: k and v are tuples of L arrays [Y,K,C,Q]."""
 
     k: tuple[jax.Array, ...]
     v: tuple[jax.Array, ...]
@@ -78,10 +78,10 @@ Pair = tuple[jax.Array, jax.Array]
 
 @flax.struct.dataclass
 class BlockMap:
-    """Which blocks each of X sequences holds, and the inverse; a number beyond the last one means none.
+    """Map between X sequences and their blocks; an index out of range means no block or no sequence.
 
-    table [X,J] int32: the blocks of a sequence, in order; owner [Y] int32: the sequence that holds each block; start
-    [Y] int32: the index of a block's first token in its sequence.
+    table [X,J] int32: the blocks of a sequence, in order; owner [Y] int32: the sequence of each block; start [Y]
+    int32: the index of a block's first token in its sequence.
     """
 
     table: jax.Array
@@ -90,14 +90,14 @@ class BlockMap:
 
 
 class PagedCache(NamedTuple):
-    """A pool, and which sequence holds which of its blocks."""
+    """A pool and the map of its blocks."""
 
     pool: KVPool
     blocks: BlockMap
 
 
 class PagedPrefix(NamedTuple):
-    """The tokens that X sequences hold already: the first `length` [X] in the blocks of table [X,J]."""
+    """The cached tokens of X sequences: the first `length` [X] in the blocks of table [X,J]."""
 
     pool: KVPool
     table: jax.Array
@@ -106,10 +106,10 @@ class PagedPrefix(NamedTuple):
 
 @flax.struct.dataclass
 class Groups:
-    """Which of N decode slots read which of E prompts.
+    """Map between N decode slots and E prompts.
 
-    slots [E,G] int32: the slot that reads a prompt as the g-th of its group (N: none); prompt, group_index [N] int32:
-    the same by slot; prompt_length [E] int32: the tokens of each prompt.
+    slots [E,G] int32: the slot of the g-th completion of a prompt (N: no slot); prompt, group_index [N] int32: the
+    prompt of a slot and its g; prompt_length [E] int32: the tokens of each prompt.
     """
 
     slots: jax.Array
@@ -119,19 +119,19 @@ class Groups:
 
 
 def init_pool(config: ModelConfig, num_blocks: int, block_size: int, dtype: DTypeLike) -> KVPool:
-    """Make a pool of empty blocks; on a mesh, blocks are split over the batch's axes and heads over `tensor`."""
+    """Return a pool of empty blocks; a mesh splits blocks over the batch axes and heads over `tensor`."""
     shape = (num_blocks, config.n_kv_heads, block_size, config.head_dim)
     halves = [tuple(constrain(jnp.zeros(shape, dtype), POOL) for _ in range(config.n_layers)) for _ in range(2)]
     return KVPool(*halves)
 
 
 def grow_keys(keys: jax.Array, num_blocks: int) -> jax.Array:
-    """Return the keys (or values) of a layer [Y,K,C,Q] with room for `num_blocks` blocks."""
+    """Pad the keys (or values) of a layer [Y,K,C,Q] to `num_blocks` blocks."""
     return constrain(jnp.pad(keys, ((0, num_blocks - keys.shape[0]), (0, 0), (0, 0), (0, 0))), POOL)
 
 
 def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.Array) -> KVPool:
-    """Copy blocks [X] int32 of a pool to places [X] of another; a place beyond its last block takes nothing."""
+    """Copy blocks [X] int32 of a pool to places [X] of another; a place out of range is skipped."""
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
         return constrain(new.at[places].set(old.at[blocks].get(mode="clip"), mode="drop"), POOL)
@@ -139,19 +139,19 @@ def copy_blocks(source: KVPool, blocks: jax.Array, target: KVPool, places: jax.A
     return jax.tree.map(copy, source, target)
 
 
-def _kinds(config: ModelConfig) -> Sequence[Kind]:
-    """Return for each layer whether it sees a sliding window."""
+def _window_flags(config: ModelConfig) -> Sequence[HasWindow]:
+    """Return for each layer whether it has a sliding window."""
     return config.sliding.layers if config.sliding else (False,) * config.n_layers
 
 
-def _window(config: ModelConfig, kind: Kind) -> int | None:
-    """Return how many tokens a layer sees, where that is a window."""
-    return config.sliding.size if config.sliding is not None and kind else None
+def _window(config: ModelConfig, has_window: HasWindow) -> int | None:
+    """Return the size of a layer's sliding window, or None."""
+    return config.sliding.size if config.sliding is not None and has_window else None
 
 
-def _visible(config: ModelConfig, kind: Kind, access: BlockAccess) -> jax.Array:
-    """Return which keys of its blocks a slot sees in a layer: all that are there [Y,1,C], or a window [Y,G,C]."""
-    window = _window(config, kind)
+def _visible(config: ModelConfig, has_window: HasWindow, access: BlockAccess) -> jax.Array:
+    """Return the visible keys of each block in a layer: all valid ones [Y,1,C], or those in a window [Y,G,C]."""
+    window = _window(config, has_window)
     if window is None:
         return access.valid
     distance = access.query_positions[..., None] - access.key_positions[:, None]
@@ -159,7 +159,7 @@ def _visible(config: ModelConfig, kind: Kind, access: BlockAccess) -> jax.Array:
 
 
 def prompt_access(blocks: BlockMap, groups: Groups, positions: jax.Array, size: int) -> BlockAccess:
-    """Return which slots read which blocks of prompts, `size` tokens each, for slots at positions [N]."""
+    """Return the access of slots at positions [N] to prompt blocks of `size` tokens."""
     keys = blocks.start[:, None] + jnp.arange(size)
     length = groups.prompt_length.at[blocks.owner].get(mode="fill", fill_value=0)
     slots = groups.slots.at[blocks.owner].get(mode="clip")
@@ -179,7 +179,7 @@ def prompt_access(blocks: BlockMap, groups: Groups, positions: jax.Array, size: 
 def completion_access(
     blocks: BlockMap, length: jax.Array, prompt_length: jax.Array, positions: jax.Array, size: int
 ) -> BlockAccess:
-    """Return which slots read which blocks of completions of length [N] after prompts of prompt_length [N]."""
+    """Return the access of slots to completion blocks; length, prompt_length [N] are tokens per slot."""
     index = blocks.start[:, None] + jnp.arange(size)
     held = length.at[blocks.owner].get(mode="fill", fill_value=0)
     slots = blocks.owner[:, None]
@@ -197,13 +197,13 @@ def completion_access(
 
 
 def _current_owner(blocks: BlockMap, size: int) -> jax.Array:
-    """Return the owners of blocks [Y]; X, none, where the owner's table has no such block (any more)."""
+    """Return the owners of blocks [Y]; X (no owner) for a block that is not in its owner's table."""
     at = blocks.table.at[blocks.owner, blocks.start // size].get(mode="fill", fill_value=-1)
     return jnp.where(at == jnp.arange(blocks.owner.shape[0]), blocks.owner, blocks.table.shape[0])
 
 
-# What a decode step reads: (queries [N,K,M,Q], the layer's kind, keys and values of both pools) -> [N,K,M,Q] f32.
-ReadCache = Callable[[jax.Array, Kind, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
+# Attention of a decode step: (queries [N,K,M,Q], has_window, keys and values of both pools) -> [N,K,M,Q] f32.
+ReadCache = Callable[[jax.Array, HasWindow, Sequence[tuple[jax.Array, jax.Array]]], jax.Array]
 
 
 def _by_blocks(
@@ -215,7 +215,7 @@ def _by_blocks(
     active: jax.Array,
     positions: jax.Array,
 ) -> ReadCache:
-    """Return how XLA reads the cache: each block gives its readers a part, and each slot merges its parts.
+    """Return the attention by XLA: partial results per block, merged per slot.
 
     `lengths` [N] are the tokens of the slots' prompts, and of their completions before this step.
     """
@@ -225,8 +225,11 @@ def _by_blocks(
         completion_access(completions.blocks, length + active, prompt_length, positions, size),
     )
 
-    def read(q: jax.Array, kind: Kind, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        paged = [PagedKeys(*kv, one, _visible(config, kind, one)) for kv, one in zip(pools, access, strict=True)]
+    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+        paged = [
+            PagedKeys(*kv, blocks, _visible(config, has_window, blocks))
+            for kv, blocks in zip(pools, access, strict=True)
+        ]
         return paged_attention(q, paged, Score(scale_of(config), config.attn_score_cap))
 
     return read
@@ -241,7 +244,7 @@ def _by_kernel(
     active: jax.Array,
     positions: jax.Array,
 ) -> ReadCache:
-    """Return how the model's kernel reads the cache: the blocks that are held, once each."""
+    """Return the attention by the model's kernel, which reads each used block once."""
     config, kernel, length = model.config, model.kernel, lengths[1]
     assert kernel is not None
     held = (
@@ -250,10 +253,10 @@ def _by_kernel(
     )
     readers = Readers(groups.slots, groups.prompt, groups.group_index, positions)
 
-    def read(q: jax.Array, kind: Kind, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-        shared, own = (HeldKeys(*kv, *one) for kv, one in zip(pools, held, strict=True))
+    def read(q: jax.Array, has_window: HasWindow, pools: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+        shared, private = (HeldKeys(*kv, *blocks) for kv, blocks in zip(pools, held, strict=True))
         score = Score(scale_of(config), config.attn_score_cap)
-        return attend_on_mesh(kernel, q, shared, own, readers, score, _window(config, kind))
+        return attend_on_mesh(kernel, q, shared, private, readers, score, _window(config, has_window))
 
     return read
 
@@ -270,48 +273,50 @@ def decode_tokens(
 ) -> tuple[jax.Array, KVPool]:
     """Append one token [N] to each active slot -> the states [N,D] that predict the next, and the completions' pool.
 
-    length [N] int32 are the tokens of a slot's completion before this one, which is written at that index; the host has
-    reserved a block there. An inactive slot, and one without a block, writes nothing, and its state means nothing.
+    length [N] int32: the completion tokens of a slot before this one, which is written at that index; the host has
+    reserved its block. Slots that are inactive or have no block write nothing, and their states have no meaning.
     """
-    config, (own, blocks) = model.config, completions
+    config, (completion_pool, blocks) = model.config, completions
     prompt_length = groups.prompt_length.at[groups.prompt].get(mode="clip")
-    where = place(config, (prompt_length + length)[:, None, None])
-    positions = where.positions[:, 0, 0]
-    size = own.block_size
+    rotary = rotary_positions(config, (prompt_length + length)[:, None, None])
+    positions = rotary.positions[:, 0, 0]
+    size = completion_pool.block_size
     block = jnp.take_along_axis(blocks.table, (length // size)[:, None], axis=1, mode="clip")[:, 0]
-    block = jnp.where(active & (length // size < blocks.table.shape[1]), block, own.num_blocks)
+    block = jnp.where(active & (length // size < blocks.table.shape[1]), block, completion_pool.num_blocks)
     read = _by_kernel if model.kernel is not None else _by_blocks
     attend_to = read(model, prompts, completions, groups, (prompt_length, length), active, positions)
     x = embed(params, config, token[:, None, None], model.compute_dtype)
 
-    @partial(jax.jit, static_argnames="kind")  # traced for a kind of layers and not for each of them
-    def step(layer: Layer, kind: Kind, x: jax.Array, own: Pair, prompt: Pair) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
+    @partial(jax.jit, static_argnames="has_window")  # traced once per value of has_window
+    def step(
+        layer: Layer, has_window: HasWindow, x: jax.Array, completion: Pair, prompt: Pair
+    ) -> tuple[jax.Array, Pair]:
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
         k, v = (
             constrain(pool.at[block, :, length % size].set(new[:, 0, :, 0].astype(pool.dtype), mode="drop"), POOL)
-            for pool, new in zip(own, (k, v), strict=True)
+            for pool, new in zip(completion, (k, v), strict=True)
         )
         q = q.reshape(q.shape[0], config.n_kv_heads, -1, config.head_dim)
-        attended = attend_to(q, kind, (prompt, (k, v)))
+        attended = attend_to(q, has_window, (prompt, (k, v)))
         attended = attended.astype(x.dtype).reshape(x.shape[0], 1, 1, config.n_heads, config.head_dim)
         return finish(layer, config, x, attended), (k, v)
 
-    x, pool = _run_layers(step, params, config, x, own, prompts.pool)
+    x, pool = _run_layers(step, params, config, x, completion_pool, prompts.pool)
     return norm(config, x[:, 0, 0], params["final_norm"]), pool
 
 
 def _run_layers(
-    step: Callable[[Layer, Kind, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
+    step: Callable[[Layer, HasWindow, jax.Array, Pair, Pair], tuple[jax.Array, Pair]],
     params: PyTree,
     config: ModelConfig,
     x: jax.Array,
-    own: KVPool,
+    target: KVPool,
     other: KVPool,
 ) -> tuple[jax.Array, KVPool]:
-    """Run layer after layer, each with its keys and values of two pools -> states, and the first pool as written."""
+    """Run the layers, each with its keys and values of two pools -> states, and the updated first pool."""
     written = []
-    for i, (kind, *pools) in enumerate(zip(_kinds(config), _pairs(own), _pairs(other), strict=True)):
-        x, pair = step(layer_of(params, i), kind, x, *pools)
+    for i, (has_window, *pools) in enumerate(zip(_window_flags(config), _pairs(target), _pairs(other), strict=True)):
+        x, pair = step(layer_of(params, i), has_window, x, *pools)
         written.append(pair)
     keys, values = zip(*written, strict=True)
     return x, KVPool(k=keys, v=values)
@@ -322,9 +327,9 @@ def _pairs(pool: KVPool) -> list[Pair]:
     return list(zip(pool.k, pool.v, strict=True))
 
 
-# What stands before new tokens: (kind, a layer's keys and values, the new ones written, those of another pool).
-Past = Callable[[Kind, Pair, Pair], list[MaskedKeys]]
-# Puts a layer's new keys (or values) [X,K,T,Q] into those of a pool.
+# Keys before the new tokens: (has_window, a layer's updated keys and values, those of another pool) -> keys to read.
+Past = Callable[[HasWindow, Pair, Pair], list[MaskedKeys]]
+# Write a layer's new keys (or values) [X,K,T,Q] into those of a pool.
 Write = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -338,22 +343,22 @@ def _run_tokens(
     past: Past,
     write: Write,
 ) -> tuple[jax.Array, KVPool]:
-    """Run tokens [X,T] with lengths [X] from positions start [X] on -> last states [X,D], and the pool written to.
+    """Run tokens [X,T] with lengths [X] from positions start [X] -> last states [X,D], and the updated pool.
 
-    `pools` are that and another, which `past` may read.
+    `pools`: the pool to update, and another that `past` may read.
     """
     config, t = model.config, tokens.shape[1]
     positions = _positions(start, tokens)
-    where = place(config, positions)
+    rotary = rotary_positions(config, positions)
     causal = (jnp.arange(t) < length[:, None])[:, None, None] & jnp.tril(jnp.ones((t, t), bool))
 
-    @partial(jax.jit, static_argnames="kind")
-    def step(layer: Layer, kind: Kind, x: jax.Array, own: Pair, other: Pair) -> tuple[jax.Array, Pair]:
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        own = constrain(write(own[0], k[:, 0]), POOL), constrain(write(own[1], v[:, 0]), POOL)
-        new = (k, v, narrow(window_of(config, kind), causal, positions, positions))
-        attended = attend(q, [*past(kind, own, other), new], scale_of(config), config.attn_score_cap)
-        return finish(layer, config, x, attended), own
+    @partial(jax.jit, static_argnames="has_window")
+    def step(layer: Layer, has_window: HasWindow, x: jax.Array, pair: Pair, other: Pair) -> tuple[jax.Array, Pair]:
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+        pair = constrain(write(pair[0], k[:, 0]), POOL), constrain(write(pair[1], v[:, 0]), POOL)
+        new = (k, v, narrow(window_of(config, has_window), causal, positions, positions))
+        attended = attend(q, [*past(has_window, pair, other), new], scale_of(config), config.attn_score_cap)
+        return finish(layer, config, x, attended), pair
 
     x = embed(params, config, tokens[:, None], model.compute_dtype)
     x, pool = _run_layers(step, params, config, x, *pools)
@@ -362,14 +367,14 @@ def _run_tokens(
 
 def _gather_past(
     config: ModelConfig, table: jax.Array, length: jax.Array, first: jax.Array, queries: jax.Array
-) -> Callable[[Kind, Pair], MaskedKeys]:
-    """Return what reads the blocks of table [X,J]: length [X] tokens of them, the first at position first [X].
+) -> Callable[[HasWindow, Pair], MaskedKeys]:
+    """Return a function that gathers the blocks of table [X,J]: length [X] tokens, the first at position first [X].
 
-    Here keys are gathered, [X,K,J·C,Q] a layer: that is worth its cost for many queries, not for a single one.
+    Gathering keys, [X,K,J·C,Q] per layer, pays off for many queries, not for a single one.
     """
     x, j = table.shape
 
-    def read(kind: Kind, pair: Pair) -> MaskedKeys:
+    def read(has_window: HasWindow, pair: Pair) -> MaskedKeys:
         index = jnp.arange(j * pair[0].shape[2])
         valid = (index < length[:, None])[:, None, None]
         keys = (first[:, None] + index)[:, None]
@@ -377,7 +382,7 @@ def _gather_past(
             jnp.moveaxis(half.at[table].get(mode="clip"), 2, 1).reshape(x, 1, config.n_kv_heads, -1, config.head_dim)
             for half in pair
         )
-        return k, v, narrow(window_of(config, kind), valid, keys, queries)
+        return k, v, narrow(window_of(config, has_window), valid, keys, queries)
 
     return read
 
@@ -389,10 +394,10 @@ def _positions(start: jax.Array, tokens: jax.Array) -> jax.Array:
 def prefill_prompts(
     params: PyTree, model: PagedModel, past: PagedPrefix, tokens: jax.Array, length: jax.Array, has_past: bool
 ) -> tuple[jax.Array, KVPool]:
-    """Prefill a chunk of X prompts, tokens [X,T] of which length [X] count -> last states [X,D], and the prompts' pool.
+    """Prefill a chunk of X prompts, tokens [X,T] with lengths [X] -> last states [X,D], and the prompts' pool.
 
-    `past` is what stands before the chunk and has blocks for it too; T and the past's lengths are multiples of a block.
-    `has_past` (static) is False where every chunk is its prompt's first, so that no past is read.
+    `past`: the cached tokens before the chunk, in a table that includes the chunk's blocks; T and the past's lengths
+    are multiples of the block size. `has_past` (static): False if every chunk is the first of its prompt.
     """
     pool, table, start = past
     size = pool.block_size
@@ -408,10 +413,10 @@ def prefill_prompts(
 
     read = _gather_past(model.config, table, start, jnp.zeros_like(start), _positions(start, tokens))
 
-    def before(kind: Kind, own: Pair, _: Pair) -> list[MaskedKeys]:
-        return [read(kind, own)] if has_past else []
+    def before(has_window: HasWindow, prompts: Pair, _: Pair) -> list[MaskedKeys]:
+        return [read(has_window, prompts)] if has_past else []
 
-    # A prompt has no pool before its own, which is read as it is after the chunk's keys were written.
+    # Prompts read no second pool.
     return _run_tokens(params, model, tokens, length, start, (pool, pool), before, write)
 
 
@@ -423,15 +428,15 @@ def extend_completions(
     tokens: jax.Array,
     length: jax.Array,
 ) -> tuple[jax.Array, KVPool]:
-    """Append tokens [X,T], of which length [X] count, to X completions -> last states [X,D], and their pool.
+    """Append tokens [X,T] with lengths [X] to X completions -> last states [X,D], and their pool.
 
-    The completions' tables reach far enough for the new tokens.
+    The completions' tables include blocks for the new tokens.
     """
-    own, table, held = completion
-    size = own.block_size
+    pool, table, held = completion
+    size = pool.block_size
     index = held[:, None] + jnp.arange(tokens.shape[1])
-    block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=own.num_blocks)
-    block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, own.num_blocks)
+    block = jnp.take_along_axis(table, index // size, axis=1, mode="fill", fill_value=pool.num_blocks)
+    block = jnp.where(jnp.arange(tokens.shape[1]) < length[:, None], block, pool.num_blocks)
 
     def write(half: jax.Array, new: jax.Array) -> jax.Array:
         by_token = jnp.moveaxis(new, 2, 1).astype(half.dtype)
@@ -442,7 +447,7 @@ def extend_completions(
     of_prompt = _gather_past(model.config, prompt.table, prompt.length, jnp.zeros_like(held), queries)
     of_own = _gather_past(model.config, table, held, prompt.length, queries)
 
-    def before(kind: Kind, own: Pair, prompts: Pair) -> list[MaskedKeys]:
-        return [of_prompt(kind, prompts), of_own(kind, own)]
+    def before(has_window: HasWindow, completions: Pair, prompts: Pair) -> list[MaskedKeys]:
+        return [of_prompt(has_window, prompts), of_own(has_window, completions)]
 
-    return _run_tokens(params, model, tokens, length, start, (own, prompt.pool), before, write)
+    return _run_tokens(params, model, tokens, length, start, (pool, prompt.pool), before, write)

@@ -1,4 +1,4 @@
-"""The policy as the objective sees it: a function of (trainable, frozen, batch) that scores completions."""
+"""The policy as a function (trainable, frozen, batch) that scores completions, for the objective."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def make_policy(
     kept_bytes: int = KEPT_BYTES,
     missing: IdRanges = (),
 ) -> Callable[[PyTree, PyTree, GroupBatch], TokenLogprobs]:
-    """Return the function that scores a batch's completions, each prompt run once for its whole group.
+    """Return the function that scores a batch's completions and runs each prompt once per group.
 
-    Completions that are packed run in the rows that hold them (`models.packed`).
-    The sampling `temperature` divides the trainer's logits too, or the first update's ratio would not be 1. Where
-    `trainable` are adapters they are added to the `frozen` base; where it is None the base alone is the policy. Of an
-    `ActorCritic` the states are valued too. A device holds at most `kept_bytes` of logits at a time. Ids that are
-    `missing` a token have the probability 0, as in the sampler.
+    temperature: divides the logits, as in sampling; otherwise the first update's ratio would not be 1.
+    kept_bytes: limit of the logits that a device holds at a time.
+    missing: ids without a token, which have probability 0, as in the sampler.
+
+    `trainable` are all parameters, adapters or unfrozen weights of the `frozen` base, or None for the base alone. An
+    `ActorCritic` also returns values. Packed completions run in their rows (`models.packed`).
     """
 
     def logprobs(trainable: PyTree, frozen: PyTree, batch: GroupBatch) -> TokenLogprobs:
@@ -46,21 +47,21 @@ def make_policy(
             unembedding(params, config),
             tokens,
             temperature,
-            kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together: each holds its part
+            kept_bytes=kept_bytes * logit_ways(config.vocab_size),  # of all devices together
             logit_cap=config.final_logit_cap,
             is_frozen=_has_frozen_table(trainable, frozen, config),
             missing=missing,
         )
         if isinstance(trainable, ActorCritic):
             scored = scored._replace(value=state_values(trainable.value, states))
-        found: TokenLogprobs = jax.tree.map(lambda x: of_completions(x, batch), scored)
-        return found
+        by_completion: TokenLogprobs = jax.tree.map(lambda x: of_completions(x, batch), scored)
+        return by_completion
 
     return logprobs
 
 
 def _has_frozen_table(trainable: PyTree, frozen: PyTree, config: ModelConfig) -> bool:
-    """Return whether the matrix from states to logits is among the weights that are kept as they are."""
+    """Return whether the matrix from states to logits is frozen."""
     name = "embed" if config.tie_embeddings else "unembed"
     moving = policy_part(trainable)
     return frozen is not None and name in frozen and not (isinstance(moving, dict) and name in moving)

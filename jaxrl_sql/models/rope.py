@@ -1,6 +1,6 @@
-"""Rotary positions: pairs of a head's coordinates turned by an angle that grows with the position (arXiv 2104.09864).
+"""Rotary position embeddings: rotations of pairs of coordinates by angles linear in the position (arXiv 2104.09864).
 
-The frequencies may be stretched for sequences longer than those of pretraining, in one of the ways of `RopeScaling`.
+`RopeScaling` lowers frequencies for sequences longer than in pretraining.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SCALINGS = ("linear", "llama3")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How frequencies are stretched; `kind` is one of `SCALINGS`, and `factor` divides a frequency that is.
+    """Scaling of the frequencies: `kind` is one of `SCALINGS`, and scaled frequencies are divided by `factor`.
 
-    linear: all of them are, which squeezes positions into the range of pretraining (arXiv 2306.15595).
-    llama3: only those that turn fewer than `low_freq_factor` times within `original_max_positions`; those that turn
-    more than `high_freq_factor` times stay, and between the two the change is gradual (Llama 3.1, arXiv 2407.21783).
+    linear: all frequencies, which interpolates positions into the range of pretraining (arXiv 2306.15595).
+    llama3: frequencies with fewer than `low_freq_factor` turns in `original_max_positions`. Those with more than
+    `high_freq_factor` turns are unchanged, and between the two the change is gradual (Llama 3.1, arXiv 2407.21783).
     """
 
     kind: str
@@ -48,29 +48,38 @@ class RopeScaling:
             )
 
 
-def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> jax.Array:
-    """Return the angle per position of each pair, [Q/2] float32: powers of the base `theta`, stretched by `scaling`."""
-    frequency = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Options of the rotary embeddings: the base (config.json: rope_theta) and the scaling of the frequencies."""
+
+    theta: float
+    scaling: RopeScaling | None = None
+
+
+def rope_frequencies(head_dim: int, rope: Rope) -> jax.Array:
+    """Return the angle per position of each pair of coordinates, [Q/2] float32."""
+    frequency = rope.theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    scaling = rope.scaling
     if scaling is None:
         return frequency
     stretched = frequency / scaling.factor
     if scaling.kind == "linear":
         return stretched
     turns = scaling.original_max_positions * frequency / (2 * math.pi)
-    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    kept = jnp.clip(kept, 0.0, 1.0)
-    return kept * frequency + (1.0 - kept) * stretched
+    unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    unscaled = jnp.clip(unscaled, 0.0, 1.0)
+    return unscaled * frequency + (1.0 - unscaled) * stretched
 
 
 def rope_angles(positions: jax.Array, frequencies: jax.Array) -> Angles:
-    """Return cosine and sine [...,Q/2] float32 of positions [...] int32 under frequencies [Q/2]."""
+    """Return cosine and sine [...,Q/2] float32 of the angles of positions [...] int32 at frequencies [Q/2]."""
     angle = positions[..., None].astype(jnp.float32) * frequencies
     return jnp.cos(angle), jnp.sin(angle)
 
 
 def rotate(x: jax.Array, angles: Angles) -> jax.Array:
-    """Turn heads x [B,R,T,H,Q] by angles [B,R,T,Q/2]; pairs are (i, i + Q/2), as Hugging Face stores weights."""
+    """Rotate heads x [B,R,T,H,Q] by angles [B,R,T,Q/2]; pairs are (i, i + Q/2), Hugging Face's order."""
     cos, sin = (part[..., None, :] for part in angles)
     low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
-    return turned.astype(x.dtype)
+    rotated = jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    return rotated.astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Shapes of models without their files: of published ones, as their `config.json` states them, and of new ones."""
+"""ModelConfigs without checkpoint files: of published models, from their `config.json`, and of new models."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxrl_sql.config import ModelConfigSection
 from jaxrl_sql.models.families import FAMILIES
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
@@ -22,7 +23,7 @@ GEMMA3: Mapping[str, Any] = {
     "rope_local_base_freq": 1e4, "sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256,
 }  # fmt: skip
 
-# Name, what its family's models share, whether embeddings are tied, and the columns above.
+# Name -> common fields of its family, whether embeddings are tied, and the values of COLUMNS.
 PUBLISHED: Mapping[str, tuple[Mapping[str, Any], bool, tuple[int, ...]]] = {
     "qwen2.5-coder-0.5b": (QWEN2, True, (896, 24, 14, 2, 64, 4864, 151_936, 32_768)),
     "qwen2.5-coder-1.5b": (QWEN2, True, (1536, 28, 12, 2, 128, 8960, 151_936, 32_768)),
@@ -42,16 +43,16 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], bool, tuple[int, ...]]] = {
 
 
 def published_shape(name: str) -> ModelConfig:
-    """Return the ModelConfig of a published model; raises InputError, with the names there are, for another."""
+    """Return the ModelConfig of a published model; raises InputError with the valid names for an unknown one."""
     if name not in PUBLISHED:
-        raise InputError(f"model.shape={name!r} is none of {', '.join(PUBLISHED)}")
+        raise InputError(f"model.shape={name!r} is unknown; valid are {', '.join(PUBLISHED)}")
     shared, is_tied, numbers = PUBLISHED[name]
     fields = dict(zip(COLUMNS, numbers, strict=True))
     return FAMILIES[shared["model_type"]].read({**shared, "tie_word_embeddings": is_tied, **fields})
 
 
 def new_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
-    """Return the shape of a model that the configuration describes number by number."""
+    """Return the ModelConfig of a new model from the settings `model.*`."""
     family = FAMILIES[model.family]
     return ModelConfig(
         family=model.family,
@@ -62,8 +63,7 @@ def new_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
         n_kv_heads=model.n_kv_heads,
         head_dim=model.head_dim,
         d_ff=model.d_ff,
-        rope_theta=model.rope_theta,
-        norm_eps=1e-6,
+        rope=Rope(model.rope_theta),
         tie_embeddings=model.tie_embeddings,
         max_positions=model.max_positions,
         sliding=family.new_sliding(model.n_layers) if family.new_sliding else None,

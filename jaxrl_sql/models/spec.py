@@ -1,10 +1,9 @@
-"""The shape of a model, and the one table of its weights.
+"""Configuration of a decoder and the table of its parameters.
 
-`ModelConfig` says what a decoder is (sizes and switches, nothing of Hugging Face's own spelling: that is in
-`families/`). `param_specs` turns it into the table from which everything else about a weight follows: its
-initial values, its logical axes (and by `parallel.rules` its sharding), its name and layout in a Hugging Face
-file, the count of parameters. Weights of the L layers stand stacked on a leading axis, so that the layers are
-scanned.
+`ModelConfig` holds sizes and options under this package's names; `families/` maps them to Hugging Face's config.json.
+`param_specs` returns one `ParamSpec` per parameter: shape, logical axes, initializer, and the name and layout in a
+Hugging Face checkpoint. Initialization, sharding (logical axes through `parallel.rules`), loading, saving and
+parameter counts read this table. Parameters of the L layers are stacked on a leading axis, which `transformer` scans.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import math
 import operator
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,16 +23,18 @@ from jax.typing import DTypeLike
 
 from jaxrl_sql.batch import PyTree
 from jaxrl_sql.models.layers import ACTIVATIONS
-from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.rope import Rope
 from jaxrl_sql.parallel.rules import AnyMesh, place, sharding_of
 from jaxrl_sql.types import InputError, Record
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Which layers see only the last `size` tokens, the token itself among them, and their rotary base `rope_theta`.
+    """Local attention in some layers (Longformer, arXiv 2004.05150).
 
-    `layers` says of each layer whether it is one (Longformer's window, arXiv 2004.05150, in some layers only).
+    size: tokens that a position attends to, itself included.
+    layers: per layer, whether its attention is local.
+    rope_theta: base of the rotary embeddings in local layers.
     """
 
     size: int
@@ -48,37 +49,46 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """What a decoder is: a family's name, sizes and switches; hashable, so it can be static under jit.
+class Norms:
+    """Options of the RMSNorms (arXiv 1910.07467).
 
-    The switches of a plain decoder are the defaults: `norms_from_one`: norms scale by 1 + weight; `post_norms`: what a
-    layer adds to the residual stream is normed too; `scale_embeddings`: by the root of d_model; `query_scalar`:
-    scores are divided by its root (None: head_dim); the caps squeeze attention scores and logits softly.
+    eps: added to the mean square (config.json: rms_norm_eps).
+    is_zero_centered: norms scale by 1 + weight, as in Gemma, instead of by weight.
+    has_post_norms: the outputs of attention and MLP are normed before they are added to the residual stream.
     """
 
-    family: str
+    eps: float = 1e-6
+    is_zero_centered: bool = False
+    has_post_norms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes and options of a decoder; hashable, so that it can be a static argument of jitted functions.
+
+    The defaults are those of Llama. In parentheses: the field of config.json, where its name differs.
+    """
+
+    family: str  # a key of `families.FAMILIES` (model_type)
     vocab_size: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    d_ff: int
-    rope_theta: float
-    norm_eps: float
-    tie_embeddings: bool
-    qk_norm: bool
-    qkv_bias: bool
-    max_positions: int
-    rope_scaling: RopeScaling | None = None
+    d_model: int  # width of the residual stream (hidden_size)
+    n_layers: int  # (num_hidden_layers)
+    n_heads: int  # query heads (num_attention_heads)
+    n_kv_heads: int  # key and value heads, a divisor of n_heads (num_key_value_heads)
+    head_dim: int  # even
+    d_ff: int  # inner width of the MLP (intermediate_size)
+    rope: Rope  # in layers without a sliding window
+    norms: Norms
+    tie_embeddings: bool  # the unembedding is the transposed embedding table (tie_word_embeddings)
+    qk_norm: bool  # RMSNorm of each head's queries and keys, before the rotation
+    qkv_bias: bool  # biases in the query, key and value projections
+    max_positions: int  # maximum length of prompt and completion together (max_position_embeddings)
     sliding: SlidingWindow | None = None
-    activation: str = "silu"
-    norms_from_one: bool = False
-    post_norms: bool = False
-    scale_embeddings: bool = False
-    query_scalar: float | None = None
-    attn_score_cap: float | None = None
-    final_logit_cap: float | None = None
+    activation: str = "silu"  # a key of ACTIVATIONS (hidden_act, hidden_activation)
+    scale_embeddings: bool = False  # multiply embeddings by sqrt(d_model)
+    query_scalar: float | None = None  # divide scores by its root; None: head_dim (query_pre_attn_scalar)
+    attn_score_cap: float | None = None  # soft cap c: c * tanh(score / c) (attn_logit_softcapping)
+    final_logit_cap: float | None = None  # the same for logits (final_logit_softcapping)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "max_positions"):
@@ -97,8 +107,24 @@ class ModelConfig:
             raise InputError(f"model: sliding names {len(self.sliding.layers)} layers, n_layers is {self.n_layers}")
 
 
+def first_difference(config: Any, other: Any) -> tuple[str, Any, Any] | None:
+    """Return the first field in which two dataclasses of one type differ, and its two values; None for equal ones.
+
+    The field of a nested dataclass is named by its path, as in "rope.theta".
+    """
+    for field in fields(config):
+        values = getattr(config, field.name), getattr(other, field.name)
+        if values[0] == values[1]:
+            continue
+        if is_dataclass(values[0]) and type(values[0]) is type(values[1]):
+            nested = first_difference(*values)
+            return nested and (f"{field.name}.{nested[0]}", *nested[1:])
+        return field.name, *values
+    return None
+
+
 class Init(NamedTuple):
-    """Initial values of a weight: mean + std · a standard normal cut at two."""
+    """Initializer of a parameter: mean + std · a standard normal truncated to [-2, 2]."""
 
     mean: float
     std: float
@@ -106,11 +132,13 @@ class Init(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """Everything about one leaf of the parameters.
+    """One leaf of the parameters.
 
-    path: keys of the nested dict; shape and axes: of the leaf, the stacked L first where `hf_name` has `{layer}`;
-    hf_shape: of one tensor in the file; hf_transposed: the file holds the transpose (Hugging Face's linear layers
-    are [out, in]), so a tensor becomes `tensor.T.reshape(layer_shape)`, and `tensor.reshape(layer_shape)` otherwise.
+    path: keys in the nested dict.
+    shape, axes: of the leaf, with the stacked L first if `hf_name` contains `{layer}`.
+    hf_shape: shape of one tensor in the file.
+    hf_transposed: the file holds the transpose, as Hugging Face's linear layers [out, in] do: a tensor becomes
+    `tensor.T.reshape(layer_shape)`, otherwise `tensor.reshape(layer_shape)`.
     """
 
     path: tuple[str, ...]
@@ -123,27 +151,27 @@ class ParamSpec:
 
     @property
     def name(self) -> str:
-        """Return the path as one word."""
+        """Return the path, joined by slashes."""
         return "/".join(self.path)
 
     @property
     def is_stacked(self) -> bool:
-        """Return whether the leaf holds one tensor of the file for each layer."""
+        """Return whether the leaf stacks one tensor of the file per layer."""
         return "{layer}" in self.hf_name
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
-        """Return the shape of what one tensor of the file becomes."""
+        """Return the shape of one layer's part of the leaf, or of the leaf."""
         return self.shape[1:] if self.is_stacked else self.shape
 
     @property
     def is_matrix(self) -> bool:
-        """Return whether the tensors of the file are matrices; the others, norms and biases, are vectors."""
+        """Return whether the tensors of the file are matrices; norms and biases are vectors."""
         return len(self.hf_shape) == 2
 
     @property
     def n_in(self) -> int:
-        """Return how many leading dimensions of `layer_shape` are the inputs of a matrix that the file holds turned."""
+        """Return the number of leading input dimensions in `layer_shape` of a transposed matrix, else 0."""
         sizes = itertools.accumulate(self.layer_shape, operator.mul)
         return 1 + list(sizes).index(self.hf_shape[1]) if self.hf_transposed else 0
 
@@ -153,7 +181,7 @@ class ParamSpec:
         return self.axes[1:] if self.is_stacked else self.axes
 
     def hf_names(self) -> tuple[str, ...]:
-        """Return the names in the file: L of them for a stacked leaf, else one."""
+        """Return the names in the file, one per layer for a stacked leaf."""
         if not self.is_stacked:
             return (self.hf_name,)
         return tuple(self.hf_name.format(layer=layer) for layer in range(self.shape[0]))
@@ -163,14 +191,14 @@ EMBED_STD = 0.02
 
 
 def _norm_init(config: ModelConfig) -> Init:
-    """Return the initial weight of a norm that changes no scale."""
-    return Init(0.0 if config.norms_from_one else 1.0, 0.0)
+    """Return the initializer of a norm with scale 1."""
+    return Init(0.0 if config.norms.is_zero_centered else 1.0, 0.0)
 
 
 def _layer(
     config: ModelConfig, name: str, hf_name: str, dims: tuple[tuple[str, int], ...], n_in: int, init: Init
 ) -> ParamSpec:
-    """Describe a stacked weight of `dims` (axis name, size); the first `n_in` are a matrix's inputs, 0 for a vector."""
+    """Return the spec of a stacked weight of `dims` (axis name, size), the first `n_in` its inputs; 0 for a vector."""
     axes, sizes = zip(*dims, strict=True)
     hf_shape = (math.prod(sizes[n_in:]), math.prod(sizes[:n_in])) if n_in else (math.prod(sizes),)
     return ParamSpec(
@@ -185,12 +213,12 @@ def _layer(
 
 
 def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
-    """Yield the weights of a layer, in the order in which they are used."""
+    """Yield the weights of a layer in the order of their use."""
     width, ff = ("width", config.d_model), ("mlp", config.d_ff)
     heads, kv_heads, head = ("heads", config.n_heads), ("kv_heads", config.n_kv_heads), ("head", config.head_dim)
     unit, zeros = _norm_init(config), Init(0.0, 0.0)
-    # Fan-in keeps activations of order one at any width; what is added to the residual stream is smaller by the
-    # root of how often that happens (twice a layer), so that depth does not change the scale of the last state.
+    # The std is 1 / sqrt(fan-in). Outputs to the residual stream are divided by the root of their number, 2 per
+    # layer, so that the scale of the final state does not depend on depth.
     into_width = 1.0 / math.sqrt(config.d_model)
     added = 1.0 / math.sqrt(2 * config.n_layers)
     from_heads, from_ff = added / math.sqrt(config.n_heads * config.head_dim), added / math.sqrt(config.d_ff)
@@ -204,19 +232,19 @@ def _layer_specs(config: ModelConfig) -> Iterable[ParamSpec]:
         yield _layer(config, "q_norm", "self_attn.q_norm.weight", (head,), 0, unit)
         yield _layer(config, "k_norm", "self_attn.k_norm.weight", (head,), 0, unit)
     yield _layer(config, "o", "self_attn.o_proj.weight", (heads, head, width), 2, Init(0.0, from_heads))
-    if config.post_norms:
+    if config.norms.has_post_norms:
         yield _layer(config, "post_attn_norm", "post_attention_layernorm.weight", (width,), 0, unit)
-    before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+    before_mlp = "pre_feedforward_layernorm" if config.norms.has_post_norms else "post_attention_layernorm"
     yield _layer(config, "mlp_norm", f"{before_mlp}.weight", (width,), 0, unit)
     yield _layer(config, "gate", "mlp.gate_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "up", "mlp.up_proj.weight", (width, ff), 1, Init(0.0, into_width))
     yield _layer(config, "down", "mlp.down_proj.weight", (ff, width), 1, Init(0.0, from_ff))
-    if config.post_norms:
+    if config.norms.has_post_norms:
         yield _layer(config, "post_mlp_norm", "post_feedforward_layernorm.weight", (width,), 0, unit)
 
 
 def param_specs(config: ModelConfig) -> tuple[ParamSpec, ...]:
-    """Return the table of a model's weights, one entry a leaf."""
+    """Return the table of a model's parameters, one entry per leaf."""
     vocab, width = config.vocab_size, config.d_model
     embed = ParamSpec(
         ("embed",),
@@ -240,15 +268,15 @@ def count_params(config: ModelConfig) -> int:
 
 
 def decayed(config: ModelConfig) -> PyTree:
-    """Return the parameters' tree with whether weight decay applies: to matrices, not to norms and biases.
+    """Return whether weight decay applies to each leaf, as a tree: to matrices, not to norms and biases.
 
-    A norm's weight is a scale around one (or its distance from one), which decay would only shrink away from.
+    The scale of a norm is near 1, and decay would pull it to 0.
     """
     return nest((spec, spec.is_matrix) for spec in param_specs(config))
 
 
 def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
-    """Put one value a spec into the nested dict of the parameters."""
+    """Build the nested dict of the parameters from pairs of spec and leaf."""
     tree: Record = {}
     for spec, leaf in leaves:
         node = tree
@@ -259,7 +287,7 @@ def nest(leaves: Iterable[tuple[ParamSpec, Any]]) -> PyTree:
 
 
 def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
-    """Return the leaf that `spec` describes."""
+    """Return the leaf of a spec."""
     node = params
     for key in spec.path:
         node = node[key]
@@ -268,7 +296,7 @@ def leaf_of(params: PyTree, spec: ParamSpec) -> jax.Array:
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _init(config: ModelConfig, key: jax.Array, dtype: DTypeLike) -> PyTree:
-    """Initialise all leaves in one compiled function: one by one, each shape would be compiled alone."""
+    """Initialise all leaves in one compiled function, instead of one per shape."""
 
     def init(spec: ParamSpec) -> jax.Array:
         if spec.init.std == 0.0:
@@ -281,18 +309,18 @@ def _init(config: ModelConfig, key: jax.Array, dtype: DTypeLike) -> PyTree:
 
 
 def init_params(config: ModelConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> PyTree:
-    """Initialise the parameters of a new model; a leaf's values depend on the key and its path only.
+    """Initialise parameters; the values of a leaf depend on the key and its path only.
 
-    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device makes its own piece.
+    Under `jax.jit` with `out_shardings=param_shardings(config, mesh)` each device computes its own shard.
     """
     return _init(config, key, jnp.dtype(dtype))
 
 
 def param_shardings(config: ModelConfig, mesh: AnyMesh) -> PyTree:
-    """Return the parameters' tree with each leaf's sharding; raises InputError for a dimension not divided."""
+    """Return the shardings of the parameters, as a tree; raises InputError for a dimension that does not divide."""
     return nest((spec, sharding_of(mesh, spec.axes, spec.shape, spec.name)) for spec in param_specs(config))
 
 
 def shard_params(params: PyTree, config: ModelConfig, mesh: jax.sharding.Mesh) -> PyTree:
-    """Put parameters on a mesh, by the rule table; raises InputError as `param_shardings` does."""
+    """Put parameters on a mesh; raises InputError as `param_shardings` does."""
     return place(params, param_shardings(config, mesh))

@@ -1,4 +1,4 @@
-"""The layers of parameters: one tree of stacked arrays [L,...], or L trees, a layer each."""
+"""Parameters of the layers, as one tree of stacked arrays [L,...] or as a tuple of L trees."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxrl_sql.models.transformer import Layer
 
 
 def split_layers(params: PyTree) -> PyTree:
-    """Return parameters whose layers are L trees, [...] each, in place of one tree of stacked arrays [L,...].
+    """Return parameters with one tree of stacked layers [L,...] split into L trees [...].
 
-    A loop of decode steps that slices stacked arrays copies every layer's weights in every step (XLA on GPUs does).
-    Parameters that are split already are returned as they are.
+    In a loop of decode steps XLA on GPUs copies every layer's weights in each step when it slices stacked arrays.
+    Split parameters are returned unchanged.
     """
     if isinstance(params["layers"], tuple):
         return params
@@ -27,13 +27,13 @@ def split_layers(params: PyTree) -> PyTree:
 
 
 def take_layers(stacked: jax.Array) -> list[jax.Array]:
-    """Return the layers [...] of a stacked array [L,...], each where the array lies."""
+    """Return the layers [...] of a stacked array [L,...], with the same sharding."""
     take = _taker(_without_layers(getattr(stacked, "sharding", None)))
     return [take(stacked, np.int32(i)) for i in range(stacked.shape[0])]
 
 
 def abstract_layers(params: PyTree) -> PyTree:
-    """Return what `split_layers` makes of abstract parameters with shardings."""
+    """Apply `split_layers` to abstract parameters with shardings."""
 
     def one(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=_without_layers(leaf.sharding))
@@ -43,20 +43,20 @@ def abstract_layers(params: PyTree) -> PyTree:
 
 
 def _without_layers(sharding: jax.sharding.Sharding | None) -> jax.sharding.Sharding | None:
-    """Return where a layer of a stacked array lies; None, where the compiler puts it, for one that is on no mesh."""
+    """Return the sharding of a layer of a stacked array; None, which the compiler decides, for an array on no mesh."""
     if isinstance(sharding, jax.NamedSharding):
         return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[1:]))
     return None
 
 
 @lru_cache(maxsize=16)
-def _taker(place: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
-    """Return what takes a layer of a stacked array; one program a shape, where one of all layers compiles for long."""
+def _taker(sharding: jax.sharding.Sharding | None) -> Callable[[jax.Array, np.int32], jax.Array]:
+    """Return a jitted function that indexes a stacked array: one program per shape, which compiles quickly."""
 
     def take_layer(stacked: jax.Array, i: jax.Array) -> jax.Array:
         return jax.lax.dynamic_index_in_dim(stacked, i, keepdims=False)
 
-    return jax.jit(take_layer, out_shardings=place)
+    return jax.jit(take_layer, out_shardings=sharding)
 
 
 def layer_of(params: PyTree, i: int) -> Layer:

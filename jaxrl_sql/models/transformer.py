@@ -1,20 +1,18 @@
-"""The decoder: one function of a layer, run over a tree of segments.
+"""The decoder: one layer function, scanned over the layers and applied to a tree of segments.
 
-A `Segment` holds R rows of T tokens for each of B prompts, tokens [B,R,T] and lengths [B,R]. Segments come in a list,
-each later one a finer level of a tree: a prompt is a segment of R = 1, its completions one of R = G; a schema, its
-questions and their answers would be three. A row sees all valid tokens of its ancestor rows and its own tokens
-causally, and its positions go on where its ancestors end. So a prompt runs once, forward and backward, however many
-completions hang below it.
+A `Segment` holds R rows of T tokens for each of B prompts, tokens [B,R,T] and lengths [B,R]. A list of segments is a
+tree, one level per segment: a prompt is a segment with R = 1, its completions are one with R = G. Schema, questions
+and answers are three levels. A row attends to all valid tokens of its ancestor rows and causally to its own, and its
+positions continue those of its ancestors. So each prompt runs once, forward and backward, for all its completions.
 
-Layers differ in one thing only, whether they see a sliding window (which has a rotary base of its own): the scan
-carries that as a flag a layer, and where a config has no such layers nothing of it is computed.
+Layers differ only in whether they have a sliding window, which has its own rotary base. The scan passes this as one
+flag per layer; a config without such layers compiles no code for it.
 
-Masks and positions come from lengths, never from token values. Everything here is a pure function of its
-arguments; `compute_dtype` (default: the parameters' own) is the dtype of activations and matrix products, while
-norms, scores and softmax are in float32 always. Weights are brought to it where they are used, and their gradients
-are summed in float32 (`linear.py`).
+Masks and positions come from lengths, never from token values. All functions are pure. `compute_dtype` (default: the
+dtype of the parameters) applies to activations and matrix products; norms, scores and softmax are in float32. Weights
+are cast to it at their use, and their gradients are accumulated in float32 (`ops.linear`).
 
-Beside a layer's weight `q` may stand `q_lora`, the low-rank pair that is added to it (`lora.py`).
+A layer may hold `q_lora` in addition to its weight `q`, the low-rank pair that is added to it (`lora`).
 """
 
 from __future__ import annotations
@@ -35,24 +33,24 @@ from jaxrl_sql.config.model import REMAT_NAMES
 from jaxrl_sql.models.attention import TreeAttention, choose
 from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.layers import ACTIVATIONS, lookup, rms_norm
-from jaxrl_sql.models.ops.linear import AnyWeight, Turned, linear, shift
+from jaxrl_sql.models.ops.linear import AnyWeight, Transposed, linear, shift
 from jaxrl_sql.models.ops.token_distribution import soft_cap
-from jaxrl_sql.models.rope import Angles, rope_angles, rope_frequencies, rotate
+from jaxrl_sql.models.rope import Angles, Rope, rope_angles, rope_frequencies, rotate
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import constrain
 from jaxrl_sql.types import InputError, Record
 
 Layer = Record
-# Whether a layer sees a sliding window: a flag of the scan, or known where layers are unrolled or none of them does.
-Kind = bool | jax.Array
+# Whether a layer has a sliding window: a traced flag in the scan, a bool in unrolled layers or without windows.
+HasWindow = bool | jax.Array
 
 STREAM = ("batch", "none", "none", "none")
-# Between the layers of a whole sequence `tensor` splits its tokens, which are all that is kept of most of them.
+# Between layers `tensor` splits the tokens, because these states are saved for the backward pass.
 CARRIED = ("batch", "none", "sequence", "none")
 
 
 def _starts(segments: Sequence[Segment]) -> list[jax.Array]:
-    """Return the position of each row's first token, [B,Ri] int32: the lengths of its ancestors added up."""
+    """Return the position of each row's first token, [B,Ri] int32: the sum of its ancestors' lengths."""
     starts = [jnp.zeros_like(segments[0].length)]
     for parent, child in itertools.pairwise(segments):
         ends = starts[-1] + parent.length
@@ -61,65 +59,65 @@ def _starts(segments: Sequence[Segment]) -> list[jax.Array]:
 
 
 def _index(segment: Segment) -> jax.Array:
-    """Return the index of each token in its sequence: [T], or [B,R,T] where a row has several."""
+    """Return the index of each token in its sequence: [T], or [B,R,T] for packed rows."""
     return jnp.arange(segment.tokens.shape[-1]) if segment.offset is None else segment.offset
 
 
 def _check(config: ModelConfig, rows: Sequence[int], total: int) -> None:
-    """Refuse a list of segments that is no tree, and more tokens than the model has positions, before compilation."""
+    """Raise for segments that form no tree and for more tokens than the model has positions, before compilation."""
     for parent, child in itertools.pairwise(rows):
         if child % parent:
-            raise ValueError(f"a segment of {child} rows cannot hang below one of {parent}: no multiple")
+            raise ValueError(f"a segment of {child} rows below one of {parent}: the rows must be a multiple")
     if total > config.max_positions:
         raise InputError(f"model: a sequence of {total} tokens is longer than max_positions ({config.max_positions})")
 
 
-class Places(NamedTuple):
-    """Where a segment's tokens stand: positions [B,R,T] int32, and the layers' angles there.
+class RotaryPositions(NamedTuple):
+    """Positions [B,R,T] int32 of a segment's tokens and their rotary angles.
 
-    `local` holds the angles of sliding layers and is `angles` itself where a model has none.
+    `local_angles` holds the angles of layers with a sliding window, and equals `angles` in a model without such layers.
     """
 
     positions: jax.Array
     angles: Angles
-    local: Angles
+    local_angles: Angles
 
 
-def place(config: ModelConfig, positions: jax.Array) -> Places:
+def rotary_positions(config: ModelConfig, positions: jax.Array) -> RotaryPositions:
     """Compute the rotary angles of positions [B,R,T]."""
-    angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
+    angles = rope_angles(positions, rope_frequencies(config.head_dim, config.rope))
     local = angles
     if config.sliding:
-        local = rope_angles(positions, rope_frequencies(config.head_dim, config.sliding.rope_theta))
-    return Places(positions, angles, local)
+        local = rope_angles(positions, rope_frequencies(config.head_dim, Rope(config.sliding.rope_theta)))
+    return RotaryPositions(positions, angles, local)
 
 
-def angles_of(kind: Kind, places: Places) -> Angles:
-    """Return the angles that a layer turns by."""
-    if isinstance(kind, bool):
-        return places.local if kind else places.angles
-    return jax.tree.map(lambda a, b: jnp.where(kind, a, b), places.local, places.angles)
+def angles_of(has_window: HasWindow, rotary: RotaryPositions) -> Angles:
+    """Return the rotary angles of a layer."""
+    if isinstance(has_window, bool):
+        return rotary.local_angles if has_window else rotary.angles
+    return jax.tree.map(lambda a, b: jnp.where(has_window, a, b), rotary.local_angles, rotary.angles)
 
 
-def window_of(config: ModelConfig, kind: Kind) -> Window | None:
-    """Return the window of a layer, None where it has none."""
-    return None if config.sliding is None or kind is False else Window(config.sliding.size, kind)
+def window_of(config: ModelConfig, has_window: HasWindow) -> Window | None:
+    """Return the sliding window of a layer, or None."""
+    return None if config.sliding is None or has_window is False else Window(config.sliding.size, has_window)
 
 
 def norm(config: ModelConfig, x: jax.Array, weight: AnyWeight) -> jax.Array:
-    """Norm states or heads [...,D] in the model's way."""
-    return rms_norm(x, weight, config.norm_eps, config.norms_from_one)
+    """Normalize states or heads [...,D] with the model's RMSNorm."""
+    return rms_norm(x, weight, config.norms.eps, config.norms.is_zero_centered)
 
 
 def scale_of(config: ModelConfig) -> float:
-    """Return the factor of attention's scores."""
+    """Return the scale of attention scores."""
     return (config.head_dim if config.query_scalar is None else config.query_scalar) ** -0.5
 
 
 def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
-    """Multiply states [...,*I] by the weight of that name [*I,*O] and, where it has one, by its low-rank addition.
+    """Multiply states [...,*I] by the named weight [*I,*O], and add the product with its low-rank pair if present.
 
-    The addition stays apart from the weight, x·A·B and not x·(W + A·B): the sum would be a second copy of W.
+    The pair is applied as x·A·B and not as x·(W + A·B): the sum would be a second copy of W.
     """
     out = linear(x, layer[name], n_in)
     low = layer.get(f"{name}_lora")
@@ -127,7 +125,7 @@ def _project(layer: Layer, name: str, x: jax.Array, n_in: int = 1) -> jax.Array:
 
 
 def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Project normed states x [B,R,T,D] to queries [B,R,T,H,Q], keys and values [B,R,K,T,Q], positions applied."""
+    """Project normed states x [B,R,T,D] to rotated queries [B,R,T,H,Q] and keys [B,R,K,T,Q], and values [B,R,K,T,Q]."""
     q, k, v = (_project(layer, name, x) for name in ("q", "k", "v"))
     if config.qkv_bias:
         q, k, v = (shift(y, layer[f"{name}_bias"]) for name, y in (("q", q), ("k", k), ("v", v)))
@@ -140,35 +138,37 @@ def heads(layer: Layer, config: ModelConfig, x: jax.Array, angles: Angles) -> tu
 def finish(
     layer: Layer, config: ModelConfig, x: jax.Array, attended: jax.Array, stream: tuple[str, ...] = STREAM
 ) -> jax.Array:
-    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], pinned to `stream`."""
+    """Add attention's output [B,R,T,H,Q] and then the MLP's to the residual stream x [B,R,T,D], sharded by `stream`."""
     added = _project(layer, "o", attended, 2)
-    x = x + (norm(config, added, layer["post_attn_norm"]) if config.post_norms else added)
+    x = x + (norm(config, added, layer["post_attn_norm"]) if config.norms.has_post_norms else added)
     y = norm(config, x, layer["mlp_norm"])
     gate = checkpoint_name(_project(layer, "gate", y), "gate")
     up = checkpoint_name(_project(layer, "up", y), "up")
     added = _project(layer, "down", ACTIVATIONS[config.activation](gate) * up)
-    return constrain(x + (norm(config, added, layer["post_mlp_norm"]) if config.post_norms else added), stream)
+    return constrain(
+        x + (norm(config, added, layer["post_mlp_norm"]) if config.norms.has_post_norms else added), stream
+    )
 
 
 def _layer_step(
     layer: Layer,
     config: ModelConfig,
-    kind: Kind,
+    has_window: HasWindow,
     attention: TreeAttention,
     xs: tuple[jax.Array, ...],
-    segments: Sequence[tuple[Segment, Places]],
+    segments: Sequence[tuple[Segment, RotaryPositions]],
 ) -> tuple[jax.Array, ...]:
     """Run one layer on all segments: states ([B,Ri,Ti,D], …) -> new states."""
     levels = []
-    for x, (segment, where) in zip(xs, segments, strict=True):
-        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(kind, where))
-        levels.append(Level(q, k, v, segment.length, where.positions, segment.owner, segment.starts))
-    attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, kind))
+    for x, (segment, rotary) in zip(xs, segments, strict=True):
+        q, k, v = heads(layer, config, norm(config, x, layer["attn_norm"]), angles_of(has_window, rotary))
+        levels.append(Level(q, k, v, segment.length, rotary.positions, segment.owner, segment.starts))
+    attended = attention(levels, scale_of(config), config.attn_score_cap, window_of(config, has_window))
     return tuple(finish(layer, config, x, read, CARRIED) for x, read in zip(xs, attended, strict=True))
 
 
 def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
-    """Wrap a layer so that its backward pass recomputes everything (`full`) or all but the named (`query,key`)."""
+    """Wrap a layer to recompute in its backward pass everything (`full`) or all but the named values (`query,key`)."""
     if remat == "none":
         return step
     if remat == "full":
@@ -177,17 +177,17 @@ def _remat(step: Callable[..., Any], remat: str) -> Callable[..., Any]:
     unknown = [name for name in names if name not in REMAT_NAMES]
     if unknown:
         choices = ", ".join(REMAT_NAMES)
-        raise InputError(f"remat: unknown {unknown[0]!r}; valid are none, full, or names among {choices}")
+        raise InputError(f"remat: unknown {unknown[0]!r}; valid: none, full, or names among {choices}")
     policy = jax.checkpoint_policies.save_only_these_names(*names)
     return jax.checkpoint(step, prevent_cse=False, policy=policy)
 
 
 def embed(params: PyTree, config: ModelConfig, tokens: jax.Array, dtype: DTypeLike | None) -> jax.Array:
-    """Look up tokens [B,R,T] -> [B,R,T,D], scaled by the root of D where the model does that."""
+    """Look up tokens [B,R,T] -> [B,R,T,D], scaled by sqrt(D) if the config says so."""
     x = lookup(params["embed"], tokens)
     x = x if dtype is None else x.astype(dtype)
     if config.scale_embeddings:
-        # The factor is rounded to the dtype of activations before it multiplies, as Gemma's weights were trained.
+        # The factor is rounded to the dtype of activations first, as in Gemma's training.
         x = x * jnp.asarray(math.sqrt(config.d_model), x.dtype)
     return constrain(x, STREAM)
 
@@ -200,16 +200,16 @@ def hidden_states(
     compute_dtype: DTypeLike | None = None,
     attention: str | TreeAttention = "xla",
 ) -> tuple[jax.Array, ...]:
-    """Return the final states (after the last norm) of a tree of segments, one [B,Ri,Ti,D] a segment.
+    """Return the final states (after the last norm) of a tree of segments, one [B,Ri,Ti,D] per segment.
 
-    Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that cannot
-    serve the model here (`models.attention.choose`).
+    Raises InputError for an unknown `remat`, more tokens than the model has positions, or an `attention` that does not
+    support the model on this machine (`models.attention.choose`).
     """
     _check(config, [s.length.shape[1] for s in segments], sum(s.tokens.shape[-1] for s in segments))
     dtype = params["embed"].dtype if compute_dtype is None else compute_dtype
     backend = choose(attention, config, dtype)
     placed = [
-        (segment, place(config, start[..., None] + _index(segment)))
+        (segment, rotary_positions(config, start[..., None] + _index(segment)))
         for start, segment in zip(_starts(segments), segments, strict=True)
     ]
 
@@ -223,13 +223,13 @@ def hidden_states(
     return tuple(norm(config, x, params["final_norm"]) for x in xs)
 
 
-def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight | Turned:
+def unembedding(params: PyTree, config: ModelConfig) -> AnyWeight | Transposed:
     """Return the matrix from states to logits, [D,V]."""
-    return Turned(params["embed"]) if config.tie_embeddings else params["unembed"]
+    return Transposed(params["embed"]) if config.tie_embeddings else params["unembed"]
 
 
 def unembed(params: PyTree, config: ModelConfig, hidden: jax.Array) -> jax.Array:
-    """Turn states [...,D] into logits [...,V] float32, capped where the model caps them."""
+    """Return the logits [...,V] float32 of states [...,D], with the model's soft cap."""
     return soft_cap(linear(hidden, unembedding(params, config), 1, jnp.float32), config.final_logit_cap)
 
 
@@ -238,7 +238,7 @@ def forward(
 ) -> jax.Array:
     """Return the logits [N,T,V] float32 of right-padded tokens [N,T] with lengths [N].
 
-    What stands at and beyond a row's length is finite and means nothing.
+    Logits at and after a row's length are finite and have no meaning.
     """
     segment = Segment(tokens=tokens[:, None], length=lengths[:, None])
     (hidden,) = hidden_states(params, config, (segment,), compute_dtype=compute_dtype)
@@ -247,7 +247,7 @@ def forward(
 
 def last_state(hidden: jax.Array, length: jax.Array) -> jax.Array:
     """Pick the state of the last valid position: [B,P,D], [B] -> [B,D] (position 0 of an empty row)."""
-    # Selected and not looked up: the gradient of a look-up is a scatter, which adds in the type of the states.
+    # A masked sum, because the gradient of indexing is a scatter, which adds in the dtype of the states.
     is_last = jnp.arange(hidden.shape[1]) == jnp.maximum(length - 1, 0)[:, None]
     return jnp.sum(jnp.where(is_last[..., None], hidden, 0), axis=1)
 
@@ -264,7 +264,7 @@ def prediction_states(
 ) -> jax.Array:
     """Return the final states that predict each completion token, [B,G,T,D].
 
-    shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each is run once, forward and backward.
+    shared: segments [B,P] before the completions [B,G,T] with lengths [B,G]; each runs once, forward and backward.
     Token 0 is predicted by the last valid position of the last segment, token t by the completion's position t-1.
     """
     return states_before(params, config, shared, Segment(completion, completion_len), remat, compute_dtype, attention)
@@ -282,36 +282,36 @@ def states_before(
 ) -> jax.Array:
     """Return the final states that predict each token of rows [B,R,T] after shared segments, [B,R,T,D].
 
-    A row is a completion, or holds several (`models.packed`), each of which sees itself alone. Of each `together`
-    prompts in a row the first segment is the same, and run once.
+    A row holds one completion or several (`models.packed`), which do not see each other. Each `together` consecutive
+    prompts share their first segment, which runs once.
     """
     segments = [Segment(tokens=s.tokens[:, None], length=s.length[:, None]) for s in shared]
     tree = [*segments, rows]
     if together > 1:
         common = Segment(segments[0].tokens[::together], segments[0].length[::together])
         tree = [common, *(_side_by_side(segment, together) for segment in tree[1:])]
-    *above, own = hidden_states(params, config, tree, remat, compute_dtype, attention)
-    last, own = (x.reshape(*s.tokens.shape, -1) for x, s in ((above[-1], segments[-1]), (own, rows)))
+    *above, states = hidden_states(params, config, tree, remat, compute_dtype, attention)
+    last, states = (x.reshape(*s.tokens.shape, -1) for x, s in ((above[-1], segments[-1]), (states, rows)))
     first = last_state(last[:, 0], shared[-1].length)[:, None, None]
-    begin = jnp.broadcast_to(first, (*own.shape[:2], 1, own.shape[3]))
-    before = jnp.concatenate([begin, own[:, :, :-1]], axis=2)
+    begin = jnp.broadcast_to(first, (*states.shape[:2], 1, states.shape[3]))
+    before = jnp.concatenate([begin, states[:, :, :-1]], axis=2)
     return before if rows.offset is None else jnp.where((rows.offset == 0)[..., None], first, before)
 
 
 def _side_by_side(segment: Segment, together: int) -> Segment:
-    """Bring rows [B,R,T] of so many prompts under one, [B/Q,Q·R,T]; sequences that share rows keep numbers apart."""
+    """Merge rows [B,R,T] of each Q = `together` prompts, [B/Q,Q·R,T]; packed sequences get distinct owners."""
     tokens, length = segment.tokens, segment.length
     prompts, rows, width = tokens.shape
-    found = Segment(tokens.reshape(-1, together * rows, width), length.reshape(-1, together * rows))
+    merged = Segment(tokens.reshape(-1, together * rows, width), length.reshape(-1, together * rows))
     if segment.owner is None or segment.starts is None or segment.offset is None:
-        return found
+        return merged
     sequences, number = segment.starts.shape[1], jnp.arange(prompts, dtype=jnp.int32) % together
     owner = jnp.where(segment.owner < 0, -1, segment.owner + (number * sequences)[:, None, None])
     starts = segment.starts + (number * rows * width)[:, None]
     return Segment(
-        found.tokens,
-        found.length,
-        owner.reshape(found.tokens.shape),
-        segment.offset.reshape(found.tokens.shape),
+        merged.tokens,
+        merged.length,
+        owner.reshape(merged.tokens.shape),
+        segment.offset.reshape(merged.tokens.shape),
         starts.reshape(-1, together * sequences),
     )

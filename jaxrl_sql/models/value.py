@@ -1,8 +1,8 @@
-"""A value head beside the policy, for PPO: the reward that an answer is expected to get, from the policy's own states.
+"""A value head for PPO, which predicts an answer's expected reward from the policy's states.
 
-The head is one linear map on the final states that predict each completion token, so a prompt is computed once here
-too. Its loss moves the decoder below it as well, through the policy's weights or adapters. Whatever takes trainable
-parameters (`policy_params`, `merge`, `make_policy`) takes an `ActorCritic` too and reads its policy.
+The head is a linear map of the final states that predict each completion token, so that each prompt still runs once.
+Its loss also trains the policy's weights or adapters. Functions of trainable parameters (`policy_params`, `merge`,
+`make_policy`) accept an `ActorCritic` and use its policy.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from jaxrl_sql.parallel.rules import sharding_of
 
 @flax.struct.dataclass
 class ActorCritic:
-    """What PPO trains: the policy's parameters (or adapters), and the head's: weight [D], bias scalar, in float32."""
+    """Trainable parameters of PPO: the policy's (or adapters), and the head's weight [D] and scalar bias in float32."""
 
     policy: PyTree
     value: PyTree
 
 
 def policy_part(trainable: PyTree) -> PyTree:
-    """Return the policy's own trainable parameters, with or without a value head beside them."""
+    """Return the policy's trainable parameters, without those of a value head."""
     return trainable.policy if isinstance(trainable, ActorCritic) else trainable
 
 
 def add_value_head(trainable: PyTree, config: ModelConfig, mesh: jax.sharding.Mesh | None = None) -> ActorCritic:
-    """Put a new value head beside the policy; it is zero, and so is every value at first."""
+    """Add a value head of zeros to the policy's parameters."""
     head = {"weight": jnp.zeros((config.d_model,), jnp.float32), "bias": jnp.zeros((), jnp.float32)}
     if mesh is not None:
         axes: dict[str, tuple[str, ...]] = {"weight": ("width",), "bias": ()}
@@ -42,14 +42,14 @@ def add_value_head(trainable: PyTree, config: ModelConfig, mesh: jax.sharding.Me
 
 
 def state_values(head: PyTree, hidden: jax.Array) -> jax.Array:
-    """Value states: hidden [...,D] -> [...] float32."""
+    """Return the values of states hidden [...,D] -> [...] float32."""
     return hidden.astype(jnp.float32) @ head["weight"] + head["bias"]
 
 
 def decay_mask(config: ModelConfig, frozen: Sequence[str] = ()) -> Callable[[PyTree], PyTree]:
-    """Return the function that tells where in trainable parameters weight decay applies, a value head's too.
+    """Return the function from trainable parameters, of a value head too, to a tree of whether weight decay applies.
 
-    `frozen` weights are not among them.
+    The tree has no `frozen` weights.
     """
 
     def mask(trainable: PyTree) -> PyTree:

@@ -16,7 +16,7 @@ from jaxrl_sql.commands.evaluate import main as evaluate_main
 from jaxrl_sql.commands.sft import main as sft_main
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -43,7 +43,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     data = folder / "data"
     generate(data, SynthSpec(train_dbs=6, dev_dbs=2, unseen_dbs=2, train_questions=24, dev_questions=8))
     tokenizer = load_tokenizer(data / "tokenizer")
-    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
+    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, Rope(1e4), Norms(), True, True, False, 1024)
     save_checkpoint(folder / "start", model, init_params(model, jax.random.key(0)), tokenizer)
     return [
         f"data.dir={data}",

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from jaxrl_sql.__main__ import main
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "own_database.md"
@@ -40,7 +40,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "runs/spider").mkdir(parents=True)
     tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
-    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
+    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, Rope(1e4), Norms(), True, True, False, 1024)
     save_checkpoint(tmp_path / "runs/spider/model", model, init_params(model, jax.random.key(0)), tokenizer)
     (tmp_path / "runs/spider/config.yaml").write_text("data: {prompt: compact, max_prompt_tokens: 320}\n")
     monkeypatch.chdir(tmp_path)

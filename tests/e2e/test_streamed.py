@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_sql.commands.train import main
 from jaxrl_sql.datagen.synth import SynthSpec, generate
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 
 
 @pytest.mark.nightly
@@ -18,7 +18,7 @@ def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: py
     data = tmp_path / "data"
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=2))
     tokenizer = load_tokenizer(data / "tokenizer")
-    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, True, False, 1024)
+    model = ModelConfig("qwen3", len(tokenizer), 24, 1, 2, 1, 12, 40, Rope(1e4), Norms(), True, True, False, 1024)
     save_checkpoint(tmp_path / "start", model, init_params(model, jax.random.key(0)), tokenizer)
     arguments = [
         "data.prompt=compact", "model.compute_dtype=same", "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",

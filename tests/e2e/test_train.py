@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from jaxrl_sql.__main__ import main as jaxrl_sql
 from jaxrl_sql.commands.train import main
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_specs, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, param_specs, save_checkpoint
 from jaxrl_sql.models.lora import Adapters, Pair, merge
 from jaxrl_sql.report.groups import add_advantages, chunks, open_result_folder, read_chunk, read_tokens
 from jaxrl_sql.runtime.folder import saved_steps
@@ -280,7 +280,7 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
         return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
     if kind == "too few positions":
-        config = ModelConfig("llama", 2000, 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, False, False, 160)
+        config = ModelConfig("llama", 2000, 24, 1, 2, 1, 12, 40, Rope(1e4), Norms(), True, False, False, 160)
         save_checkpoint(folder, config, init_params(config, jax.random.key(0)))
         return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
     if kind == "no chat template":

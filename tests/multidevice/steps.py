@@ -18,7 +18,7 @@ from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
 from jaxrl_sql.config import GrpoConfig, KlConfig, LossConfig, OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, param_shardings, shard_params
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
@@ -29,7 +29,7 @@ from jaxrl_sql.training.batching.pack import pack_groups, pack_rows
 from jaxrl_sql.training.batching.sft_batches import Answer, Row
 from jaxrl_sql.types import Prompt, Trajectory, Turn
 
-CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, 1e4, 1e-6, False, True, False, 96)
+CONFIG = ModelConfig("qwen3", 64, 32, 2, 8, 4, 8, 48, Rope(1e4), Norms(), False, True, False, 96)
 B, G, T = 8, 2, 6
 END = "<end>"
 # A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.

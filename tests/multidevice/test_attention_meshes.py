@@ -46,12 +46,12 @@ def _measure(names: list[str]) -> dict[str, list[float]]:
     import numpy as np
 
     from jaxrl_sql.batch import Segment
-    from jaxrl_sql.models import ModelConfig, init_params, prediction_states, shard_params
+    from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, prediction_states, shard_params
     from jaxrl_sql.models.attention import cudnn, splash
     from jaxrl_sql.models.spec import SlidingWindow
     from jaxrl_sql.parallel import make_mesh
 
-    full = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
+    full = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 64)
     kernels = {
         "splash": (full, partial(splash.attend_tree, interpret=True)),
         "cudnn": (full, partial(cudnn.attend_tree, kernel=_strict())),

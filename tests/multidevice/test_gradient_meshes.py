@@ -36,7 +36,7 @@ def _measure(name: str) -> dict[str, Any]:
     from jaxrl_sql.algo.loss import sft_loss
     from jaxrl_sql.algo.step import init_state, make_step
     from jaxrl_sql.batch import GroupBatch, Segment
-    from jaxrl_sql.models import ModelConfig, init_params, shard_params
+    from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, shard_params
     from jaxrl_sql.models.policy import make_policy
     from jaxrl_sql.parallel import make_mesh, shard_batch
 
@@ -56,7 +56,7 @@ def _measure(name: str) -> dict[str, Any]:
         lambda params: jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params),
         lambda grads, _, params: (jax.tree.map(jnp.zeros_like, params), grads),
     )
-    config = ModelConfig("qwen3", vocab, 16, 1, 2, 2, 8, 32, 1e4, 1e-6, name == "tied", True, False, 512)
+    config = ModelConfig("qwen3", vocab, 16, 1, 2, 2, 8, 32, Rope(1e4), Norms(), name == "tied", True, False, 512)
     mesh = make_mesh(*MESHES[name])
     narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
     found = []

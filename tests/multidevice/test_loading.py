@@ -29,7 +29,7 @@ def _check() -> None:
     import jax
     import numpy as np
 
-    from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, param_shardings, save_checkpoint
+    from jaxrl_sql.models import ModelConfig, Rope, init_params, load_checkpoint, param_shardings, save_checkpoint
     from jaxrl_sql.models.families import FAMILIES
     from jaxrl_sql.models.stacked_layers import split_layers
     from jaxrl_sql.parallel.mesh import make_mesh
@@ -39,7 +39,7 @@ def _check() -> None:
     assert spec.loader is not None
     gguf_files = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(gguf_files)
-    sizes = (40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6)
+    sizes = (40, 32, 2, 4, 2, 16, 64, Rope(1e6))
     for name in ("qwen3", "qwen2", "llama", "gemma3_text"):
         family = FAMILIES[name]
         config = ModelConfig(name, *sizes, tie_embeddings=name != "llama", max_positions=64, **family.switches)

@@ -69,14 +69,14 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
     from jaxrl_sql.algo.loss import grpo_loss
     from jaxrl_sql.algo.step import init_state, make_scorer, make_step
     from jaxrl_sql.config import GrpoConfig, LossConfig
-    from jaxrl_sql.models import ModelConfig, init_params, shard_params
+    from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, shard_params
     from jaxrl_sql.models.attention import cudnn, splash
     from jaxrl_sql.models.ops.micro_batches import MicroBatches
     from jaxrl_sql.models.policy import make_policy
     from jaxrl_sql.parallel import make_mesh, shard_batch
     from jaxrl_sql.training.batching.pack import with_packed_rows
 
-    config = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 64)
+    config = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 64)
     # Steps so large that the weights after them are the gradients: rounding beside weights of 1 made an error of 5e-5.
     params, rate, batch = init_params(config, jax.random.key(0)), optax.sgd(2.0**20), _batch()
     packed, inside = with_packed_rows(batch), np.arange(T) < batch.completion_len[..., None]

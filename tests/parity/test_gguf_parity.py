@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params, load_checkpoint, load_tokenizer
+from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params, load_checkpoint, load_tokenizer
 from jaxrl_sql.models.spec import SlidingWindow
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
@@ -24,16 +24,15 @@ pytestmark = [
 
 # Head size 256 for Gemma: transformers takes its published scale for whatever size a GGUF file has.
 CONFIGS = {
-    "qwen2": ModelConfig("qwen2", 300, 64, 2, 4, 2, 16, 96, 1e6, 1e-6, False, False, True, 64),
+    "qwen2": ModelConfig("qwen2", 300, 64, 2, 4, 2, 16, 96, Rope(1e6), Norms(), False, False, True, 64),
     # transformers leaves the head size of a Qwen3 file at its default.
-    "qwen3": ModelConfig("qwen3", 300, 64, 2, 2, 1, 128, 96, 1e6, 1e-6, True, True, False, 64),
-    "llama": ModelConfig("llama", 300, 64, 2, 4, 2, 16, 96, 5e5, 1e-5, False, False, False, 64),
+    "qwen3": ModelConfig("qwen3", 300, 64, 2, 2, 1, 128, 96, Rope(1e6), Norms(), True, True, False, 64),
+    "llama": ModelConfig("llama", 300, 64, 2, 4, 2, 16, 96, Rope(5e5), Norms(1e-5), False, False, False, 64),
     "gemma3": dataclasses.replace(
-        ModelConfig("gemma3_text", 300, 64, 7, 2, 1, 256, 96, 1e6, 1e-6, True, True, False, 64),
+        ModelConfig("gemma3_text", 300, 64, 7, 2, 1, 256, 96, Rope(1e6), Norms(), True, True, False, 64),
         sliding=SlidingWindow(6, (True,) * 5 + (False, True), 1e4),
         activation="gelu_tanh",
-        norms_from_one=True,
-        post_norms=True,
+        norms=Norms(is_zero_centered=True, has_post_norms=True),
         scale_embeddings=True,
     ),
 }

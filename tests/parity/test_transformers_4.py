@@ -18,7 +18,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from jaxrl_sql.commands.export import main as export
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
@@ -51,12 +51,13 @@ for folder in folders:
 """
 LLAMA3 = RopeScaling("llama3", 8.0, 1.0, 4.0, 32)
 SHAPES = {
-    "qwen3": ModelConfig("qwen3", 1038, 32, 2, 4, 2, 16, 64, 1e6, 1e-6, True, True, False, 64),
-    "qwen2": ModelConfig("qwen2", 1038, 32, 2, 2, 2, 16, 64, 1e6, 1e-6, True, False, True, 64),
-    "llama": ModelConfig("llama", 1038, 32, 2, 4, 2, 8, 64, 5e5, 1e-6, True, False, False, 64, rope_scaling=LLAMA3),
+    "qwen3": ModelConfig("qwen3", 1038, 32, 2, 4, 2, 16, 64, Rope(1e6), Norms(), True, True, False, 64),
+    "qwen2": ModelConfig("qwen2", 1038, 32, 2, 2, 2, 16, 64, Rope(1e6), Norms(), True, False, True, 64),
+    "llama": ModelConfig("llama", 1038, 32, 2, 4, 2, 8, 64, Rope(5e5, LLAMA3), Norms(), True, False, False, 64),
     "gemma3_text": ModelConfig(
-        "gemma3_text", 1038, 32, 2, 2, 1, 16, 64, 1e6, 1e-6, True, True, False, 64, activation="gelu_tanh",
-        norms_from_one=True, post_norms=True, scale_embeddings=True, sliding=SlidingWindow(8, (True, False), 1e4),
+        "gemma3_text", 1038, 32, 2, 2, 1, 16, 64, Rope(1e6), Norms(is_zero_centered=True, has_post_norms=True),
+        True, True, False, 64, sliding=SlidingWindow(8, (True, False), 1e4), activation="gelu_tanh",
+        scale_embeddings=True,
     ),
 }  # fmt: skip
 

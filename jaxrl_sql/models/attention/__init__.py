@@ -1,10 +1,10 @@
-"""Attention over a tree of segments: one function of a layer's levels, and four backends that compute it.
+"""Attention over a tree of segments: four backends for one function of a layer's levels.
 
-`xla` runs anywhere and does everything; `amx` is the same on CPUs with a unit for products of bfloat16. `cudnn` (NVIDIA
-GPUs) and `splash` (TPUs) are fused kernels that never write the scores to memory; each takes the grouped form in the
-simplest way that is exact in values and gradients, and its module says which and why. What a backend cannot do it
-refuses before anything is compiled; `auto` then falls back to `xla`. Decoding, one token a row, is bound by reading its
-caches: `paged` reads a prompt's once by XLA, and `paged_kernel` by kernels of its own (`rollout.attention`).
+`xla` runs on all platforms and supports all models; `amx` is the same for CPUs with a bfloat16 matrix unit. `cudnn`
+(NVIDIA GPUs) and `splash` (TPUs) are fused kernels that do not write scores to memory; both are exact in values and
+gradients, and their modules explain how they handle shared prompts. A backend rejects unsupported models before
+compilation; `auto` then falls back to `xla`. Decoding is bound by memory reads of the KV cache: `paged` (XLA) and
+`paged_kernel` (Pallas kernels) read the keys of a prompt once per group (`rollout.attention`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from jaxrl_sql.models.attention.tree import Level, Window
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
-# Queries of levels attend with (levels, scale, cap of scores, window) -> what each level's queries read [B,R,T,H,Q].
+# (levels, scale, cap of scores, window) -> attention output [B,R,T,H,Q] per level.
 TreeAttention = Callable[[Sequence[Level], float, float | None, Window | None], tuple[jax.Array, ...]]
 
 
 class Backend(NamedTuple):
-    """A way to compute attention, and what it says to a model it cannot serve: (config, dtype) -> the reason, or None.
+    """An implementation of attention.
 
-    `platform` is JAX's name of the devices it runs on; None: any.
+    refusal: (config, dtype) -> why the model is not supported, or None.
+    platform: JAX's name of the platform that it needs; None: any.
     """
 
     attend: TreeAttention
@@ -45,30 +46,31 @@ BACKENDS: Mapping[str, Backend] = {
 
 
 def choose(name: str | TreeAttention, config: ModelConfig, dtype: DTypeLike) -> TreeAttention:
-    """Return the backend that `name` asks for, for activations of `dtype`; a function is taken as it is.
+    """Return the backend called `name` for activations of `dtype`; a function is returned as it is.
 
-    `auto` takes the fused backend of this platform if it serves the model, else `xla`. Raises InputError for an
-    unknown name, and for a backend that this platform, dtype or model rules out, with the reason and what would do.
+    `auto` selects the fused backend of this platform if it supports the model, else `xla`. Raises InputError for an
+    unknown name, and for a backend that does not support the platform, dtype or model, with the reason and the
+    alternatives.
     """
     return name if callable(name) else for_platform(name, config, dtype, jax.default_backend())
 
 
 def for_platform(name: str, config: ModelConfig, dtype: DTypeLike, platform: str) -> TreeAttention:
-    """Return the backend that `name` asks for on a platform (JAX's name of it), as `choose` does on this one."""
+    """Return the backend called `name` for a platform (JAX's name), as `choose` does for this machine."""
     reasons = {other: _refusal(backend, config, jnp.dtype(dtype), platform) for other, backend in BACKENDS.items()}
     possible = [other for other, reason in reasons.items() if reason is None]
     if name == "auto":
-        # What follows `xla` is quicker where it is possible, and no platform has two of them.
+        # The other backends are faster than `xla`, and each platform has at most one.
         return BACKENDS[possible[-1]].attend
     if name not in BACKENDS:
-        raise InputError(f"model.attention={name!r} is none of auto, {', '.join(BACKENDS)}")
+        raise InputError(f"model.attention={name!r} is unknown; valid are auto, {', '.join(BACKENDS)}")
     if reasons[name]:
         raise InputError(f"model.attention={name}: {reasons[name]}; possible here: auto, {', '.join(possible)}")
     return BACKENDS[name].attend
 
 
 def _refusal(backend: Backend, config: ModelConfig, dtype: jnp.dtype, platform: str) -> str | None:
-    """Return why a backend cannot be used, the platform first."""
+    """Return why a backend cannot be used, or None; the platform is checked first."""
     if backend.platform not in {None, platform}:
         return f"it runs on {backend.platform}, and JAX's platform here is {platform}"
     return backend.refusal(config, dtype)

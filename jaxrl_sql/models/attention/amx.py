@@ -1,7 +1,7 @@
-"""Attention as `xla` computes it, with bfloat16 products by a unit of the CPU (`models.ops.cpu`), also in the gradient.
+"""Attention as in `xla`, with products by the CPU's bfloat16 matrix unit (`models.ops.cpu`), also in the gradient.
 
-What is multiplied is rounded to bfloat16, in the gradient too (there `xla`, whose products are widened on a CPU, rounds
-the result alone); scores, softmax and sums are in float32.
+Operands are rounded to bfloat16, in the gradient too, where `xla` on a CPU rounds the result only. Scores, softmax and
+sums are in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxrl_sql.models.spec import ModelConfig
 
 
 def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
-    """Return why attention of `dtype` is not computed here, or None."""
+    """Return why attention of `dtype` is not supported on this CPU, or None."""
     del config
     if dtype != jnp.bfloat16:
         return f"it multiplies bfloat16, and activations are {jnp.dtype(dtype).name}"
@@ -29,7 +29,7 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
 def attend_tree(
     levels: Sequence[Level], scale: float, cap: float | None, window: Window | None
 ) -> tuple[jax.Array, ...]:
-    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     return xla.attend_tree(levels, scale, cap, window, xla.Products(_score, _mix))
 
 
@@ -37,7 +37,7 @@ def _score(q: jax.Array, k: jax.Array) -> jax.Array:
     """Multiply queries [B,R,X,K,M,Q] with keys [B,R,K,S,Q] -> [B,R,K,M,X,S] float32."""
     b, r, x, kv_heads, m, size = q.shape
     rows = jnp.transpose(q, (0, 1, 3, 4, 2, 5)).reshape(b, r, kv_heads, m * x, size)
-    return _times_turned(rows, k).reshape(b, r, kv_heads, m, x, k.shape[3])
+    return _times_transposed(rows, k).reshape(b, r, kv_heads, m, x, k.shape[3])
 
 
 def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
@@ -48,18 +48,18 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
-def _times_turned(a: jax.Array, b: jax.Array) -> jax.Array:
+def _times_transposed(a: jax.Array, b: jax.Array) -> jax.Array:
     """Multiply a [*N,M,K] with b [*N,S,K] -> [*N,M,S] float32."""
-    return cpu.product(a, b, is_turned=True)
+    return cpu.product(a, b, is_transposed=True)
 
 
-def _times_turned_backward(kept: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    a, b = kept
+def _times_transposed_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = residuals
     g = g.astype(a.dtype)
-    return cpu.product(g, b).astype(a.dtype), cpu.product(cpu.turned(g), a).astype(b.dtype)
+    return cpu.product(g, b).astype(a.dtype), cpu.product(cpu.transposed(g), a).astype(b.dtype)
 
 
-_times_turned.defvjp(lambda a, b: (_times_turned(a, b), (a, b)), _times_turned_backward)
+_times_transposed.defvjp(lambda a, b: (_times_transposed(a, b), (a, b)), _times_transposed_backward)
 
 
 @jax.custom_vjp
@@ -68,10 +68,10 @@ def _times(a: jax.Array, b: jax.Array) -> jax.Array:
     return cpu.product(a, b)
 
 
-def _times_backward(kept: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    a, b = kept
+def _times_backward(residuals: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = residuals
     g = g.astype(a.dtype)
-    return cpu.product(g, b, is_turned=True).astype(a.dtype), cpu.product(cpu.turned(a), g).astype(b.dtype)
+    return cpu.product(g, b, is_transposed=True).astype(a.dtype), cpu.product(cpu.transposed(a), g).astype(b.dtype)
 
 
 _times.defvjp(lambda a, b: (_times(a, b), (a, b)), _times_backward)

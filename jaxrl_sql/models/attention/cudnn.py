@@ -1,20 +1,20 @@
-"""Attention by cuDNN's fused kernels (NVIDIA GPUs, bfloat16 or float16), with the grouped form's own gradient.
+"""Attention by cuDNN's fused kernels (NVIDIA GPUs, bfloat16 or float16), with a gradient for shared prompts.
 
-A level's queries attend to each ancestor level in one call and to their own rows in another, and the calls are merged
-by their log-sum-exp into one softmax. The queries of all rows below an ancestor's row are one sequence of queries to
-it, so a prompt's keys are read where they stand, and no part needs more of a mask than cuDNN has itself: an ancestor's
-keys have a length, the own ones are causal. Only sliding windows, whose flag the scan traces, carry a mask as a bias.
+A level's queries attend to each ancestor level in one call and to their own rows in another. The calls are merged by
+their log-sum-exp into one softmax. The queries of all rows below an ancestor's row form one sequence, so that a
+prompt's keys are not repeated and cuDNN's own masks suffice: a length for an ancestor's keys, causal for the level's
+own. Only sliding windows need a mask as a bias, because the scan traces their flag.
 
-JAX's own gradient of a call drops the gradient of its log-sum-exp, so the gradient is written here, as ring attention
-does it (Liu et al., 2023, https://arxiv.org/abs/2310.01889): each call's backward kernel is given the merged output and
-the merged log-sum-exp, whose probabilities are then those of the whole softmax. It takes no gradient of the bias.
-Both are kept under the name `attended`, so that a layer recomputed in the backward pass need not attend again.
+JAX's gradient of a call ignores the gradient of its log-sum-exp. So this module defines the gradient as in ring
+attention (Liu et al., 2023, https://arxiv.org/abs/2310.01889). Each call's backward kernel gets the merged output and
+log-sum-exp, and so computes with the probabilities of the whole softmax. It computes no gradient of the bias. Both
+arrays are saved under the name `attended`, so that rematerialization does not repeat attention.
 
-Where rows hold several answers, all of a row see the prompt in one call, as it is, and each itself in a row of its own:
-for that call alone queries and keys are laid out answer by answer, and what is read comes back to where it belongs.
+In packed rows the answers of a row attend to the prompt together in one call. For the other call, in which each
+answer attends to itself, queries and keys are unpacked to one row per answer, and the outputs are packed again.
 
-On a mesh each device gets its prompts and heads (`tree.on_mesh`): the kernel refuses tokens that are split, as they are
-between layers.
+On a mesh each device gets whole tokens of its prompts and heads (`tree.on_mesh`), because the kernel rejects the
+sharded tokens between layers.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Record
 
 DTYPES = ("bfloat16", "float16")
-KEPT = "attended"
+SAVED = "attended"
 HIDDEN = -(2.0**41)
-"""The score of a key that is not seen; cuDNN subtracts two of them, so that it must be far from the largest number."""
+"""Score of a masked key; cuDNN subtracts two of them, so their difference must not overflow."""
 Keys = Sequence[tuple[jax.Array, jax.Array]]
-"""Keys and values [B,Rj,K,S,Q] of each part."""
+"""Keys and values [B,Rj,K,S,Q] of each level."""
 
 
 class Seen(NamedTuple):
-    """Which keys queries see: up to `length` [N] of them, or where `bias` [N,1,X,S] is 0; neither: causally."""
+    """Mask of a call: the first `length` [N] keys, or those with `bias` [N,1,X,S] 0; without both: causal."""
 
     length: jax.Array | None = None
     bias: jax.Array | None = None
 
 
-class Apart(NamedTuple):
-    """Where answers' tokens stand among the R·T places of rows that they share, [B,G,T], and back, [B,R,T].
+class PackedIndex(NamedTuple):
+    """Index maps between answers and packed rows.
 
-    What no token stands at is beyond the last place.
+    places [B,G,T]: the index of an answer's token among the R·T places of the rows; back [B,R,T]: the inverse.
+    Indices out of range mean no token.
     """
 
     places: jax.Array
     back: jax.Array
 
     @classmethod
-    def of(cls, level: Level) -> Apart | None:
-        """Return it for a level's rows; None where a row is one answer."""
+    def of(cls, level: Level) -> PackedIndex | None:
+        """Return the maps for a level's rows; None if rows are not packed."""
         if level.owner is None or level.starts is None:
             return None
         b, rows, t = level.owner.shape
@@ -69,25 +70,25 @@ class Apart(NamedTuple):
         back = jnp.where(owner < 0, answers * t, owner * t + jnp.arange(rows * t) - first)
         return cls(places, back.reshape(b, rows, t))
 
-    def split(self, x: jax.Array) -> jax.Array:
-        """Lay [B,R,T,*] out answer by answer, [B,G,T,*], 0 where there is none."""
-        return _taken(x, self.places, 0)
+    def unpack(self, x: jax.Array) -> jax.Array:
+        """Unpack [B,R,T,*] to one row per answer [B,G,T,*], filled with 0."""
+        return _gathered(x, self.places, 0)
 
-    def join(self, x: jax.Array, other: float = 0) -> jax.Array:
-        """Lay [B,G,T,*] out in rows again, [B,R,T,*], with `other` where there is none."""
-        return _taken(x, self.back, other)
+    def pack(self, x: jax.Array, other: float = 0) -> jax.Array:
+        """Pack [B,G,T,*] into rows [B,R,T,*], filled with `other`."""
+        return _gathered(x, self.back, other)
 
-    def split_keys(self, x: jax.Array) -> jax.Array:
-        """Lay keys or values [B,R,K,T,Q] out answer by answer, [B,G,K,T,Q]."""
-        return jnp.swapaxes(self.split(jnp.swapaxes(x, 2, 3)), 2, 3)
+    def unpack_keys(self, x: jax.Array) -> jax.Array:
+        """Unpack keys or values [B,R,K,T,Q] to one row per answer [B,G,K,T,Q]."""
+        return jnp.swapaxes(self.unpack(jnp.swapaxes(x, 2, 3)), 2, 3)
 
-    def join_keys(self, x: jax.Array) -> jax.Array:
-        """Lay [B,G,K,T,Q] out in rows again, [B,R,K,T,Q]."""
-        return jnp.swapaxes(self.join(jnp.swapaxes(x, 2, 3)), 2, 3)
+    def pack_keys(self, x: jax.Array) -> jax.Array:
+        """Pack keys or values [B,G,K,T,Q] into rows [B,R,K,T,Q]."""
+        return jnp.swapaxes(self.pack(jnp.swapaxes(x, 2, 3)), 2, 3)
 
 
-def _taken(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
-    """Take the tokens of [B,R,T,*] that stand at places [B,R',T'], with `other` where the place is beyond them."""
+def _gathered(x: jax.Array, at: jax.Array, other: float) -> jax.Array:
+    """Gather tokens of [B,R,T,*] at places [B,R',T'], with `other` for places out of range."""
     flat = x.reshape(len(x), -1, *x.shape[3:])
     return jax.vmap(lambda x, at: x.at[at].get(mode="fill", fill_value=other))(flat, at)
 
@@ -96,8 +97,8 @@ class Kernel(NamedTuple):
     """Attention of queries [N,X,H,Q] to keys and values [N,S,K,Q], and its gradient.
 
     forward(q, k, v, seen, scale) -> (read [N,X,H,Q], log-sum-exp of scores [N,H,X] float32);
-    backward(q, k, v, seen, scale, (read, log-sum-exp), gradient of read) -> gradients of q, k and v, where what was
-    read and the log-sum-exp may be those of a softmax over more keys than these.
+    backward(q, k, v, seen, scale, (read, log-sum-exp), gradient of read) -> gradients of q, k and v. The given read
+    and log-sum-exp may belong to a softmax over more keys.
     """
 
     forward: Callable[..., tuple[jax.Array, jax.Array]]
@@ -105,8 +106,8 @@ class Kernel(NamedTuple):
 
 
 def _operands(q: jax.Array, seen: Seen, scale: float) -> tuple[list[jax.Array], Record]:
-    """Return what JAX's calls of cuDNN take beside queries, keys and values."""
-    from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public door to the gradient
+    """Return the further operands and the parameters of JAX's cuDNN calls."""
+    from jax._src.cudnn import fused_attention_stablehlo as fused  # noqa: PLC0415 - JAX has no public API for the gradient
 
     absent = jnp.zeros(0, q.dtype)
     mask, queries, keys = fused.MaskType.CAUSAL, absent, absent
@@ -154,12 +155,12 @@ def _backward(
     others, settings = _operands(q, seen, scale)
     read, log_sum_exp = _pad(known[0], {1: odd}), _pad(known[1], {2: odd})
     bind = fused._dot_product_attention_bwd_p_wrapper.bind  # noqa: SLF001
-    found = bind(q, k, v, *others, log_sum_exp, read, _pad(gradient, {1: odd}), **settings)
-    return tuple(x[:, :size] for x, size in zip(found, sizes, strict=True))
+    gradients = bind(q, k, v, *others, log_sum_exp, read, _pad(gradient, {1: odd}), **settings)
+    return tuple(x[:, :size] for x, size in zip(gradients, sizes, strict=True))
 
 
 def _even(q: jax.Array, k: jax.Array, v: jax.Array, seen: Seen) -> tuple[jax.Array, jax.Array, jax.Array, Seen]:
-    """Pad odd lengths by a position that sees nothing and that no query sees: cuDNN takes even ones beside a bias."""
+    """Pad odd lengths by a masked position, because cuDNN needs even lengths with a bias."""
     if seen.bias is None:
         return q, k, v, seen
     queries, keys = q.shape[1] % 2, k.shape[1] % 2
@@ -176,9 +177,9 @@ KERNEL = Kernel(_forward, _backward)
 
 
 def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
-    """Return why cuDNN cannot serve a model with activations of `dtype` on a GPU; None: it can.
+    """Return why cuDNN does not support a model with activations of `dtype`, or None.
 
-    The GPU is this machine's; where that has none it is one of those that programs are compiled for ahead of time.
+    The limits are those of this machine's GPU or, without one, of the GPUs that `plan` compiles for.
     """
     device = jax.devices()[0]
     if device.platform != "gpu":
@@ -191,24 +192,24 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
 
 
 def cannot(config: ModelConfig, dtype: DTypeLike, largest: int = 256) -> str | None:
-    """Return what of a model or of activations of `dtype` cuDNN cannot do, on any GPU; heads up to `largest`."""
+    """Return why cuDNN supports a model with activations of `dtype` on no GPU with heads up to `largest`, or None."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"activations are {jnp.dtype(dtype).name}, it computes in {' or '.join(DTYPES)}"
     if config.head_dim % 8 or config.head_dim > largest:
         return f"head_dim is {config.head_dim}, it takes multiples of 8 up to {largest} on this GPU"
     if config.attn_score_cap is not None:
-        return "the model caps attention scores softly, which it cannot"
+        return "it does not support soft caps of attention scores"
     return None
 
 
 def attend_tree(
     levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, kernel: Kernel = KERNEL
 ) -> tuple[jax.Array, ...]:
-    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level.
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level.
 
-    `kernel`: another with the same contract, for tests of this arrangement where there is no GPU.
+    `kernel`: a substitute for tests without a GPU.
     """
-    assert cap is None, "`refusal` comes first"
+    assert cap is None, "`refusal` rejects caps"
 
     def attend(levels: tuple[Level, ...], window: Window | None) -> tuple[jax.Array, ...]:
         return tuple(_attend(levels[: i + 1], scale, window, kernel) for i in range(len(levels)))
@@ -217,109 +218,110 @@ def attend_tree(
 
 
 def _attend(levels: tuple[Level, ...], scale: float, window: Window | None, kernel: Kernel) -> jax.Array:
-    """Let the last level attend to all."""
-    own, apart = levels[-1], Apart.of(levels[-1])
+    """Attend from the last level to all levels."""
+    last, packing = levels[-1], PackedIndex.of(levels[-1])
     keys = [(level.k, level.v) for level in levels]
-    seen = [_seen(level, own, window) for level in levels[:-1]]
-    if apart is None:
-        seen.append(_seen(own, own, window))
+    seen = [_seen(level, last, window) for level in levels[:-1]]
+    if packing is None:
+        seen.append(_seen(last, last, window))
     else:
-        alone = _laid_out(own, apart)
-        seen.append(_seen(alone, alone, window))
-    read = _merged(kernel, scale, own.q, keys, seen, apart)
+        unpacked = _unpacked(last, packing)
+        seen.append(_seen(unpacked, unpacked, window))
+    read = _merged(kernel, scale, last.q, keys, seen, packing)
     return jnp.where(reads_anything(levels)[..., None, None, None], read, 0)
 
 
-def _seen(keys: Level, own: Level, window: Window | None) -> Seen:
-    """Return which keys of a level the queries of `own` see."""
-    is_own = keys is own
+def _seen(keys: Level, queries: Level, window: Window | None) -> Seen:
+    """Return the mask of a level's keys for the queries of another level or of its own."""
+    is_own = keys is queries
     if window is None:
         return Seen() if is_own else Seen(length=keys.length.reshape(-1))
-    b, rows, t = own.q.shape[:3]
+    b, rows, t = queries.q.shape[:3]
     part_rows, s = keys.k.shape[1], keys.k.shape[3]
     seen = valid_keys(keys)[:, :, None]
     if is_own:
         seen &= jnp.tril(jnp.ones((t, t), bool))
-    seen = narrow(window, seen, keys.positions, own.positions)
+    seen = narrow(window, seen, keys.positions, queries.positions)
     seen = jnp.broadcast_to(seen, (b, part_rows, rows // part_rows * t, s)).reshape(b * part_rows, 1, -1, s)
-    return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(own.q.dtype))
+    return Seen(bias=jnp.where(seen, 0, HIDDEN).astype(queries.q.dtype))
 
 
-def _laid_out(own: Level, apart: Apart) -> Level:
-    """Return a level answer by answer, without queries; keys beyond an answer's end come after all that see them."""
-    k, v = apart.split_keys(own.k), apart.split_keys(own.v)
+def _unpacked(level: Level, packing: PackedIndex) -> Level:
+    """Unpack a level to one row per answer; causality masks the padding, which follows an answer's tokens."""
+    k, v = packing.unpack_keys(level.k), packing.unpack_keys(level.v)
     b, answers, _, t, _ = k.shape
     positions = jnp.broadcast_to(jnp.arange(t), (b, answers, t))
-    return Level(apart.split(own.q), k, v, jnp.full((b, answers), t), positions)
+    return Level(packing.unpack(level.q), k, v, jnp.full((b, answers), t), positions)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _merged(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None = None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None = None
 ) -> jax.Array:
-    """Attend from q [B,R,T,H,Q] to the keys of all parts under one softmax -> [B,R,T,H,Q].
+    """Attend from q [B,R,T,H,Q] to the keys of all levels with one softmax -> [B,R,T,H,Q].
 
-    apart: where answers share rows, how the last part's queries and keys are laid out for its call.
+    packing: the index maps of packed rows, for the last level's queries and keys.
     """
-    return _merged_forward(kernel, scale, q, keys, seen, apart)[0]
+    return _merged_forward(kernel, scale, q, keys, seen, packing)[0]
 
 
 def _merged_forward(
-    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], apart: Apart | None
+    kernel: Kernel, scale: float, q: jax.Array, keys: Keys, seen: list[Seen], packing: PackedIndex | None
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     reads, sums = [], []
-    for (k, v), by, own in _calls(keys, seen, apart):
-        here = q if own is None else own.split(q)
-        read, log_sum_exp = kernel.forward(_queries(here, k), _rows(k), _rows(v), by, scale)
-        read = _where_keys(by, read, 0).reshape(here.shape)
-        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(here.shape[:-1])
-        reads.append(read if own is None else own.join(read))
-        sums.append(total if own is None else own.join(total, -jnp.inf))
-    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # a place of no token may see nothing
+    for (k, v), by, call_packing in _calls(keys, seen, packing):
+        queries = q if call_packing is None else call_packing.unpack(q)
+        read, log_sum_exp = kernel.forward(_queries(queries, k), _rows(k), _rows(v), by, scale)
+        read = _where_keys(by, read, 0).reshape(queries.shape)
+        total = _where_keys(by, jnp.swapaxes(log_sum_exp, 1, 2), -jnp.inf).reshape(queries.shape[:-1])
+        reads.append(read if call_packing is None else call_packing.pack(read))
+        sums.append(total if call_packing is None else call_packing.pack(total, -jnp.inf))
+    total = jnp.maximum(jax.nn.logsumexp(jnp.stack(sums), axis=0), HIDDEN)  # an unused place sees no key
     shares = (jnp.exp(part - total)[..., None] * read for part, read in zip(sums, reads, strict=True))
     merged = sum(shares, jnp.zeros(q.shape, jnp.float32)).astype(q.dtype)
-    merged, total = checkpoint_name(merged, KEPT), checkpoint_name(total, KEPT)
-    return merged, (q, keys, seen, apart, merged, total)
+    merged, total = checkpoint_name(merged, SAVED), checkpoint_name(total, SAVED)
+    return merged, (q, keys, seen, packing, merged, total)
 
 
-def _merged_backward(kernel: Kernel, scale: float, kept: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
-    q, keys, seen, apart, merged, total = kept
-    of_q, of_keys = jnp.zeros(q.shape, jnp.float32), []
-    for (k, v), by, own in _calls(keys, seen, apart):
-        given = (q, merged, total, gradient)
-        mine, read, log_sum_exp, g = given if own is None else tuple(own.split(x) for x in given)
+def _merged_backward(kernel: Kernel, scale: float, residuals: tuple[Any, ...], gradient: jax.Array) -> tuple[Any, ...]:
+    q, keys, seen, packing, merged, total = residuals
+    q_total, kv_totals = jnp.zeros(q.shape, jnp.float32), []
+    for (k, v), by, call_packing in _calls(keys, seen, packing):
+        whole = (q, merged, total, gradient)
+        queries, read, log_sum_exp, g = whole if call_packing is None else tuple(call_packing.unpack(x) for x in whole)
         known = _queries(read, k), jnp.swapaxes(_queries(log_sum_exp, k), 1, 2)
-        found = kernel.backward(_queries(mine, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
-        here, *below = (_where_keys(by, x, 0) for x in found)
-        here, below = here.reshape(mine.shape), [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in below]
-        of_q += here if own is None else own.join(here)
-        of_keys.append(tuple(x if own is None else own.join_keys(x) for x in below))
-    return of_q.astype(q.dtype), of_keys, None, None
+        gradients = kernel.backward(_queries(queries, k), _rows(k), _rows(v), by, scale, known, _queries(g, k))
+        q_gradient, *kv_gradients = (_where_keys(by, x, 0) for x in gradients)
+        q_gradient = q_gradient.reshape(queries.shape)
+        kv_gradients = [jnp.swapaxes(x, 1, 2).reshape(k.shape) for x in kv_gradients]
+        q_total += q_gradient if call_packing is None else call_packing.pack(q_gradient)
+        kv_totals.append(tuple(x if call_packing is None else call_packing.pack_keys(x) for x in kv_gradients))
+    return q_total.astype(q.dtype), kv_totals, None, None
 
 
 _merged.defvjp(_merged_forward, _merged_backward)
 
 
 def _calls(
-    keys: Keys, seen: Sequence[Seen], apart: Apart | None
-) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, Apart | None]]:
-    """Yield keys and values of each call, what is seen of them, and how its queries are laid out (None: as is)."""
+    keys: Keys, seen: Sequence[Seen], packing: PackedIndex | None
+) -> Iterator[tuple[tuple[jax.Array, jax.Array], Seen, PackedIndex | None]]:
+    """Yield keys and values of each call, their mask, and the maps to unpack its queries (None: as they are)."""
     *above, (k, v) = keys
     yield from ((part, by, None) for part, by in zip(above, seen, strict=False))
-    yield (k, v) if apart is None else (apart.split_keys(k), apart.split_keys(v)), seen[-1], apart
+    yield (k, v) if packing is None else (packing.unpack_keys(k), packing.unpack_keys(v)), seen[-1], packing
 
 
 def _queries(x: jax.Array, k: jax.Array) -> jax.Array:
-    """Lay rows [B,R,T,*] that read one row of keys [B,Rj,K,S,Q] out as one sequence of queries, [B·Rj,X,*]."""
+    """Join the rows [B,R,T,*] that read one row of keys [B,Rj,K,S,Q] to one sequence of queries [B·Rj,X,*]."""
     part_rows = k.shape[1]
     return x.reshape(x.shape[0] * part_rows, x.shape[1] // part_rows * x.shape[2], *x.shape[3:])
 
 
 def _rows(x: jax.Array) -> jax.Array:
-    """Lay keys or values [B,Rj,K,S,Q] out as the kernel takes them, [B·Rj,S,K,Q]."""
+    """Transpose keys or values [B,Rj,K,S,Q] to the kernel's layout [B·Rj,S,K,Q]."""
     return jnp.swapaxes(x.reshape(-1, *x.shape[2:]), 1, 2)
 
 
 def _where_keys(seen: Seen, x: jax.Array, other: float) -> jax.Array:
-    """Return x [N,*], with `other` in rows that have no keys: the kernel says nothing of those."""
+    """Return x [N,*] with `other` in rows without keys, which the kernel leaves undefined."""
     return x if seen.length is None else jnp.where((seen.length > 0).reshape(-1, *[1] * (x.ndim - 1)), x, other)

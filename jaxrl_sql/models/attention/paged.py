@@ -1,8 +1,9 @@
-"""Paged attention for decoding: each KV block is read where it lies, and a slot merges the softmax parts of its blocks.
+"""Paged attention for decoding by XLA: partial softmax results per KV block, merged per slot.
 
-On one device each decode slot gathers the parts of its blocks. Where a mesh splits the blocks, that would bring every
-block's parts to every chip; there a chip first merges the parts of its own blocks for each slot, and one part per slot
-and chip is summed, as blockwise attention merges its blocks (Liu et al. 2023, "Ring attention", arXiv:2310.01889).
+On one device each decode slot gathers the partial results of its blocks. On a mesh that splits the blocks, this would
+send all partial results to all devices. There each device first merges those of its own blocks per slot, and one
+partial result per slot and device is summed, as in blockwise attention (Liu et al. 2023, "Ring attention",
+arXiv:2310.01889).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ POOL = ("batch", "kv_heads", "none", "head")
 
 
 class Score(NamedTuple):
-    """How a query and a key score: their product times `scale`, squeezed under `cap` where there is one."""
+    """Score of a query and a key: their product times `scale`, with a soft `cap` if not None."""
 
     scale: float
     cap: float | None
@@ -33,12 +34,12 @@ class Score(NamedTuple):
 
 @flax.struct.dataclass
 class BlockAccess:
-    """Which decode slots read which blocks of a pool in one step: Y blocks of X sequences, and N slots.
+    """Access of N decode slots to Y blocks of X sequences in one step.
 
-    By block: owner [Y] int32, the sequence that holds it (X: none); slots [Y,G] int32, those that may read it; valid
-    [Y,1,C] bool, its keys that are there; key_positions [Y,C], query_positions [Y,G] int32, in the whole text. By slot:
-    sequence [N] int32, the one that it reads; group_index [N] int32, its place among the sequence's slots; table [N,J]
-    int32, the sequence's blocks (Y: none). num_sequences: X.
+    Per block: owner [Y] int32, its sequence (X: none); slots [Y,G] int32, those that may read it; valid [Y,1,C] bool,
+    the written keys; key_positions [Y,C], query_positions [Y,G] int32, in the whole text. Per slot: sequence [N] int32,
+    the sequence it reads; group_index [N] int32, its index among the sequence's slots; table [N,J] int32, the
+    sequence's blocks (Y: none). num_sequences: X.
     """
 
     owner: jax.Array
@@ -53,7 +54,7 @@ class BlockAccess:
 
 
 class PagedKeys(NamedTuple):
-    """One layer of a pool: k, v [Y,K,C,Q], which slots read it, and which keys they see, [Y,1,C] or [Y,G,C]."""
+    """One layer of a pool: k, v [Y,K,C,Q], the slots' access, and the visible keys, [Y,1,C] or [Y,G,C]."""
 
     k: jax.Array
     v: jax.Array
@@ -62,7 +63,7 @@ class PagedKeys(NamedTuple):
 
 
 class PartialAttention(NamedTuple):
-    """Softmax over some of the keys, float32: highest score [X,…], sum of weights [X,…], weighted values [X,…,Q]."""
+    """Softmax over some of the keys, float32: maximum score [X,…], sum of weights [X,…], weighted values [X,…,Q]."""
 
     max_score: jax.Array
     total: jax.Array
@@ -70,7 +71,7 @@ class PartialAttention(NamedTuple):
 
 
 def paged_attention(q: jax.Array, pools: Sequence[PagedKeys], score: Score) -> jax.Array:
-    """Attend with the slots' queries [N,K,M,Q] to all blocks that they read -> [N,K,M,Q] f32; zeros without any key."""
+    """Attend from the slots' queries [N,K,M,Q] to all their blocks -> [N,K,M,Q] float32; zeros without a key."""
     mesh = jax.sharding.get_abstract_mesh()
     if all(split_of(mesh, ("batch",), pool.k.shape[:1])[0] for pool in pools):
         return _attend_on_mesh(mesh, q, pools, score)
@@ -81,7 +82,7 @@ def paged_attention(q: jax.Array, pools: Sequence[PagedKeys], score: Score) -> j
 def _attend_blocks(
     q: jax.Array, k: jax.Array, v: jax.Array, access: BlockAccess, visible: jax.Array, score: Score
 ) -> PartialAttention:
-    """Return what blocks k, v [Y,K,C,Q] give to the slots [Y,G] that read them: [Y,K,G,M] and [Y,K,G,M,Q]."""
+    """Return the partial attention of slots [Y,G] to blocks k, v [Y,K,C,Q]: [Y,K,G,M] and [Y,K,G,M,Q]."""
     queries = q.at[access.slots].get(mode="clip")
     y, g, heads, m, size = queries.shape
     folded = jnp.moveaxis(queries, 2, 1).reshape(y, heads, g * m, size)
@@ -96,19 +97,19 @@ def _attend_blocks(
 
 
 def _gather(part: PartialAttention, access: BlockAccess) -> PartialAttention:
-    """Bring the parts of each slot's blocks to it, [N,J,K,M,…]; empty where the table has no block."""
+    """Gather the partial results of each slot's blocks, [N,J,K,M,…]; empty for unused entries of the table."""
     has_block = (access.table < part.max_score.shape[0])[..., None, None]
     max_score, total, values = (x.at[access.table, :, access.group_index[:, None]].get(mode="clip") for x in part)
     return PartialAttention(jnp.where(has_block, max_score, FLOOR), jnp.where(has_block, total, 0.0), values)
 
 
 def _merge(parts: Sequence[PartialAttention]) -> PartialAttention:
-    """Merge parts [N,J,K,M,…] along J, and with one another -> [N,K,M,…]."""
+    """Merge partial results [N,J,K,M,…] along J and across the sequence -> [N,K,M,…]."""
     max_score = jnp.max(jnp.concatenate([part.max_score for part in parts], axis=1), axis=1, keepdims=True)
     total = jnp.zeros(max_score.shape[:1] + max_score.shape[2:], jnp.float32)
     values = jnp.zeros((*total.shape, parts[0].values.shape[-1]), jnp.float32)
     for part in parts:
-        # Where there is no block the total is 0; its weight has to be 0 too, or what was gathered instead would count.
+        # Without a block the total is 0; a weight of 0 excludes the values gathered in its place.
         weight = jnp.where(part.total > 0, jnp.exp(part.max_score - max_score), 0.0)
         total += jnp.sum(part.total * weight, axis=1)
         values += jnp.sum(jnp.where(weight[..., None] > 0, part.values * weight[..., None], 0.0), axis=1)
@@ -116,15 +117,15 @@ def _merge(parts: Sequence[PartialAttention]) -> PartialAttention:
 
 
 def normalized(total: jax.Array, values: jax.Array) -> jax.Array:
-    """Return weighted values [...,Q] over the sums of weights [...]; zeros where nothing was read."""
+    """Divide weighted values [...,Q] by the sums of weights [...]; zeros for a sum of 0."""
     return values / jnp.where(total > 0, total, 1.0)[..., None]
 
 
 def _attend_on_mesh(mesh: Any, q: jax.Array, pools: Sequence[PagedKeys], score: Score) -> jax.Array:
-    """Attend on a mesh that splits all pools: merge a chip's own blocks first, then one part per slot and chip."""
+    """Attend on a mesh that splits all pools: merge per slot on each device, then across devices."""
     batch = RULES["batch"].mesh_axes
     by_block = split_of(mesh, POOL, pools[0].k.shape)
-    # Too few key heads to split: the queries of each are split, if their number allows it.
+    # With too few key heads, the query heads of each are split if their number divides.
     heads = (by_block[1], None) if by_block[1] else (None, split_of(mesh, ("heads",), q.shape[2:3])[0])
     by_slot = split_of(mesh, ("batch",), q.shape[:1])[0]
 
@@ -156,17 +157,17 @@ def _attend_on_mesh(mesh: Any, q: jax.Array, pools: Sequence[PagedKeys], score: 
 
 
 def _merge_by_owner(part: PartialAttention, access: BlockAccess) -> PartialAttention:
-    """Merge the parts of a chip's blocks by owner and gather them by slot -> [N,K,M,…]; empty without a block here.
+    """Merge the partial results of a device's blocks by owner and gather them by slot -> [N,K,M,…].
 
-    Sums over an owner's blocks are products with a matrix that says whose they are: adding them up one by one would
-    take its time, and on a GPU another order each time.
+    Slots without a block on this device get empty results. Sums over an owner's blocks are products with its
+    membership matrix, because a scatter-add is slow and on a GPU not deterministic.
     """
     max_score, total, values = (jnp.moveaxis(x, 2, 1) for x in part)  # [Y,G,K,M,…]
     blocks, owner, sequence = max_score.shape[0], access.owner, access.sequence
     if access.num_sequences < blocks:
         count, which, at = access.num_sequences + 1, owner, sequence
         is_here = jnp.ones(sequence.shape, bool)
-    else:  # fewer blocks than owners: each is numbered by its first block here
+    else:  # fewer blocks than owners: an owner's number is its first block on this device
         count, which = blocks, jnp.argmax(owner[:, None] == owner, axis=1)
         holds = sequence[:, None] == owner
         at, is_here = jnp.argmax(holds, axis=1), jnp.any(holds, axis=1)

@@ -1,13 +1,13 @@
-"""Paged attention for decoding as a fused kernel: a prompt's blocks are read once for all slots, in one online softmax.
+"""Paged attention for decoding as a fused kernel, which reads a prompt's blocks once for all its completions.
 
-Two calls a layer, of the same kernel. The first has a row for each prompt: its blocks are read once, with the queries
-of all slots that read it. The second has a row for each slot: it goes on from what the first gave and reads the slot's
-own blocks. Blocks that no sequence holds, columns of the table beyond a sequence's length, and sequences of no tokens
-cost nothing, and no score is written to memory. (Online softmax: Milakov and Gimelshein 2018, arXiv:1805.02867; blocks
-by a table: Kwon et al. 2023, arXiv:2309.06180; a prompt's keys once a group: Juravsky et al. 2024, arXiv:2402.05099.)
+Each layer calls the kernel twice. In the first call each row is a prompt: its blocks are read once, with the queries of
+all its slots. In the second call each row is a slot: it continues the online softmax of the first call with the slot's
+completion blocks. Unused blocks, unused columns of the table and empty sequences cost nothing, and no scores are
+written to memory. References: online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867), paged attention (Kwon et
+al. 2023, arXiv:2309.06180), shared prompts (Juravsky et al. 2024, arXiv:2402.05099).
 
-`TRITON` is written for NVIDIA's GPUs and `MOSAIC` for TPUs; `paged.paged_attention` is the reference, and what runs on
-processors and on meshes that split the blocks. A mesh that splits the heads runs the kernel on each device's own.
+`TRITON` is for NVIDIA GPUs and `MOSAIC` for TPUs. `paged.paged_attention` is the reference, and runs on CPUs and on
+meshes that split the blocks. On a mesh that splits the heads, each device runs the kernel for its heads.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.parallel.rules import split_of
 from jaxrl_sql.types import InputError
 
-# Rows of queries that one program on a GPU holds in registers, and the fewest that its matrix units take.
+# Query rows that a GPU program holds in registers, and the minimum for its matrix units.
 _GPU_ROWS, _GPU_LEAST = 128, 16
-# Tokens that a TPU fetches at a time, two such buffers of keys and of values; rows come in eights of 32 bits.
+# Tokens that a TPU fetches at a time, into two buffers each of keys and values; and the minimum of query rows.
 _TPU_TOKENS, _TPU_LEAST = 512, 16
 
 
 class HeldKeys(NamedTuple):
-    """A layer's keys of X sequences: k, v [Y,K,C,Q], table [X,J] int32, and the tokens that they hold, length [X]."""
+    """A layer's keys of X sequences: k, v [Y,K,C,Q], table [X,J] int32, and their lengths in tokens [X]."""
 
     k: jax.Array
     v: jax.Array
@@ -46,7 +46,7 @@ class HeldKeys(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """Which of N slots read which of E prompts, as in `paged.Groups`, and where the slots are, position [N] int32."""
+    """Map between N slots and E prompts, as in `paged.Groups`, and the positions [N] int32 of the slots."""
 
     slots: jax.Array
     prompt: jax.Array
@@ -55,22 +55,22 @@ class Readers(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Queries [X,K,R,Q] of X sequences, the position of each in its text [X,R], and that of the first key [X]."""
+    """Queries [X,K,R,Q] of X sequences, their positions [X,R], and the position of each sequence's first key [X]."""
 
     queries: jax.Array
     position: jax.Array
     first: jax.Array
 
 
-# A kernel: (rows, keys, what came before or None, score, window or None) -> what the rows have read in all; where a
-# sequence holds no tokens nothing is said.
+# A kernel: (rows, keys, partial attention so far or None, score, window or None) -> partial attention including these
+# keys, undefined for empty sequences.
 Kernel = Callable[[_Rows, HeldKeys, PartialAttention | None, Score, int | None], PartialAttention]
 
 
 def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: str, ways: int) -> Kernel | None:
-    """Return the kernel that decodes with blocks of these sizes where `rollout.attention` is `name`; None: XLA does.
+    """Return the kernel for `rollout.attention` = `name` and blocks of these sizes, or None for XLA.
 
-    `ways` is into how many parts a mesh splits the pools. Raises InputError where a kernel cannot serve.
+    `ways`: number of shards of the pools on a mesh. Raises InputError if no kernel supports the case.
     """
     if name == "xla":
         return None
@@ -79,50 +79,63 @@ def kernel_for(name: str, config: ModelConfig, blocks: Sequence[int], platform: 
     if kernel is None:
         reason = f"its kernels are for GPUs and TPUs, and JAX's platform here is {platform}"
     elif ways > 1:
-        reason = f"a mesh that splits the batch into {ways} parts splits the KV blocks, too"
+        reason = f"a mesh that splits the batch into {ways} parts also splits the KV blocks"
     elif depth not in (64, 128, 256):
-        reason = f"a head size of {depth} is none of 64, 128, 256"
+        reason = f"a head size of {depth} is not supported, only 64, 128 and 256"
     elif any(size < _GPU_LEAST or size & (size - 1) for size in blocks):
-        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens are no powers of two from {_GPU_LEAST} on"
+        reason = f"KV blocks of {', '.join(map(str, blocks))} tokens must be powers of two of at least {_GPU_LEAST}"
     if reason:
         raise InputError(f"rollout.attention={name}: {reason}; possible here: xla")
     return kernel
 
 
 def attend_on_mesh(
-    kernel: Kernel, q: jax.Array, prompts: HeldKeys, own: HeldKeys, readers: Readers, score: Score, window: int | None
+    kernel: Kernel,
+    q: jax.Array,
+    prompts: HeldKeys,
+    completions: HeldKeys,
+    readers: Readers,
+    score: Score,
+    window: int | None,
 ) -> jax.Array:
-    """Attend as `attend` does, each device with its share of the heads: the partitioner cannot look into a kernel.
+    """Call `attend` on each device with its heads, because JAX cannot partition a kernel.
 
-    Blocks are whole on each device (`kernel_for`). Where `tensor` does not divide the key heads each has all of them.
+    Each device has all blocks (`kernel_for`), and all heads if `tensor` does not divide the number of key heads.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return attend(kernel, q, prompts, own, readers, score, window)
+        return attend(kernel, q, prompts, completions, readers, score, window)
     by_head = split_of(mesh, ("none", "kv_heads", "none", "none"), q.shape)
     held = HeldKeys(by_head, by_head, jax.P(), jax.P())  # type: ignore[arg-type] # a tree of specs
 
-    def share(q: jax.Array, prompts: HeldKeys, own: HeldKeys, readers: Readers) -> jax.Array:
-        return attend(kernel, q, prompts, own, readers, score, window)
+    def share(q: jax.Array, prompts: HeldKeys, completions: HeldKeys, readers: Readers) -> jax.Array:
+        return attend(kernel, q, prompts, completions, readers, score, window)
 
     specs = (by_head, held, held, jax.P())
     shared = jax.shard_map(share, mesh=mesh, in_specs=specs, out_specs=by_head, check_vma=False)
-    found: jax.Array = shared(q, prompts, own, readers)
-    return found
+    attended: jax.Array = shared(q, prompts, completions, readers)
+    return attended
 
 
 def attend(
-    kernel: Kernel, q: jax.Array, prompts: HeldKeys, own: HeldKeys, readers: Readers, score: Score, window: int | None
+    kernel: Kernel,
+    q: jax.Array,
+    prompts: HeldKeys,
+    completions: HeldKeys,
+    readers: Readers,
+    score: Score,
+    window: int | None,
 ) -> jax.Array:
-    """Attend with the queries [N,K,M,Q] of slots to their prompts' and their own blocks -> [N,K,M,Q] f32.
+    """Attend from queries [N,K,M,Q] of slots to blocks of prompts and completions -> [N,K,M,Q] float32.
 
-    A slot whose `own.length` is 0 reads nothing, nor does a prompt that no other slot reads.
+    Slots with completion length 0 read nothing, and prompts of only such slots are not read.
     """
     n, heads, m, size = q.shape
     e, group = readers.slots.shape
     queries = jnp.moveaxis(q.at[readers.slots].get(mode="clip"), 2, 1).reshape(e, heads, group * m, size)
-    reads = (own.length > 0).at[readers.slots].get(mode="fill", fill_value=False)
-    reads &= readers.prompt.at[readers.slots].get(mode="clip") == jnp.arange(e)[:, None]  # a slot may have gone on
+    reads = (completions.length > 0).at[readers.slots].get(mode="fill", fill_value=False)
+    # A slot may have moved to another prompt.
+    reads &= readers.prompt.at[readers.slots].get(mode="clip") == jnp.arange(e)[:, None]
     position = jnp.repeat(readers.position.at[readers.slots].get(mode="clip"), m, axis=1)
     shared = _Rows(queries, position, jnp.zeros(e, jnp.int32))
     held = prompts._replace(length=jnp.where(reads.any(axis=1), prompts.length, 0))
@@ -137,59 +150,59 @@ def attend(
     first = prompts.length.at[readers.prompt].get(mode="clip")
     rows = _Rows(q, jnp.broadcast_to(readers.position[:, None], (n, m)), first)
     before = PartialAttention(*map(of_slots, part, _nothing(q)))
-    found = kernel(rows, own, before, score, window)
-    return normalized(*(_where(own.length > 0, x, jnp.zeros((), x.dtype)) for x in (found.total, found.values)))
+    read = kernel(rows, completions, before, score, window)
+    return normalized(*(_where(completions.length > 0, x, jnp.zeros((), x.dtype)) for x in (read.total, read.values)))
 
 
 def _where(is_there: jax.Array, x: jax.Array, other: jax.Array) -> jax.Array:
-    """Return x [N,*] where it is there [N], else `other`."""
+    """Select x [N,*] where `is_there` [N], else `other`."""
     return jnp.where(is_there.reshape(-1, *[1] * (x.ndim - 1)), x, other)
 
 
 class Grid(NamedTuple):
-    """What one call moves beside keys: a program a sequence, each with padded rows of queries of all heads of keys.
+    """Grid of one call, for the memory traffic other than keys: a program per sequence, with padded rows of queries.
 
-    goes_on: whether it goes on from parts that came before.
+    continues: whether the call continues earlier partial attention.
     """
 
     sequences: int
     heads: int
     rows: int
     depth: int
-    goes_on: bool
+    continues: bool
 
     def moved(self, width: int, there: float) -> float:
-        """Return the bytes that programs fetch and write of the sequences that hold tokens; the others move nothing.
+        """Return the bytes read and written for `there` non-empty sequences; empty ones cost nothing.
 
-        These are positions and queries, of `width` bytes a number, and the parts before and after, in float32: maximum,
-        total and values.
+        These are positions, queries of `width` bytes per number, and float32 partial attention before and after:
+        maximum, total and values.
         """
-        parts = (1 + self.goes_on) * 4 * self.heads * self.rows * (2 + self.depth)
+        parts = (1 + self.continues) * 4 * self.heads * self.rows * (2 + self.depth)
         return there * (4 * self.rows + width * self.heads * self.rows * self.depth + parts)
 
     @property
     def parts(self) -> int:
-        """Return the bytes of the parts of all rows, which stand in memory around the call."""
-        return (1 + self.goes_on) * 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
+        """Return the bytes of partial attention in memory before and after the call."""
+        return (1 + self.continues) * 4 * self.sequences * self.heads * self.rows * (2 + self.depth)
 
 
 def grids_of(prompts: int, group: int, slots: int, heads: int, per_key: int, depth: int) -> tuple[Grid, Grid]:
-    """Return the grids of a layer's two calls: of prompts that up to `group` slots read, and of slots.
+    """Return the grids of a layer's two calls: for prompts with up to `group` slots each, and for slots.
 
-    heads: of keys; per_key: query heads of each.
+    heads: key heads; per_key: query heads per key head.
     """
     least = max(_GPU_LEAST, _TPU_LEAST)
-    shared, own = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
-    return Grid(prompts, heads, shared, depth, goes_on=False), Grid(slots, heads, own, depth, goes_on=True)
+    shared, private = (_padded_rows(rows, least) for rows in (group * per_key, per_key))
+    return Grid(prompts, heads, shared, depth, continues=False), Grid(slots, heads, private, depth, continues=True)
 
 
 def fetched(tokens: float, heads: int, depth: int, width: int) -> float:
-    """Return the bytes of keys and values that are fetched, of so many tokens in whole blocks."""
+    """Return the bytes of the keys and values of `tokens`, a number of whole blocks."""
     return 2 * tokens * heads * depth * width
 
 
 def _nothing(queries: jax.Array) -> PartialAttention:
-    """Return the part of rows that have read nothing yet."""
+    """Return the partial attention of rows before they read keys."""
     shape = queries.shape
     return PartialAttention(
         jnp.full(shape[:-1], FLOOR, jnp.float32), jnp.zeros(shape[:-1], jnp.float32), jnp.zeros(shape, jnp.float32)
@@ -199,7 +212,7 @@ def _nothing(queries: jax.Array) -> PartialAttention:
 def _step(
     part: PartialAttention, scores: jax.Array, visible: jax.Array, score: Score, weigh: Callable[[jax.Array], jax.Array]
 ) -> PartialAttention:
-    """Take keys into a part [...,R]: their products with the queries [...,R,C], and `weigh`, weights times values."""
+    """Add keys to partial attention [...,R], from their raw scores [...,R,C] and `weigh`, weights -> sums of values."""
     scores = jnp.where(visible, soft_cap(scores * score.scale, score.cap), HIDDEN)
     best = jnp.maximum(part.max_score, scores.max(axis=-1))
     weight = jnp.exp(scores - best[..., None])
@@ -208,18 +221,18 @@ def _step(
 
 
 def _visible(index: jax.Array, length: Any, first: Any, position: jax.Array, window: int | None) -> jax.Array:
-    """Return whether queries at `position` [R,1] see keys [1,C] of a sequence: those there are, or a window of them."""
+    """Return whether queries at `position` [R,1] see keys [1,C] of a sequence: all valid ones, or those in a window."""
     there = index < length
     return there if window is None else there & (position - (first + index) < window)
 
 
 def _padded_rows(count: int, least: int) -> int:
-    """Return with how many rows of queries a kernel computes so many: a power of two, from `least` on."""
+    """Return the padded number of query rows: a power of two of at least `least`."""
     return max(least, pl.next_power_of_2(count))
 
 
 def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_Rows, tuple[jax.Array, ...]]:
-    """Return rows and parts with as many rows as a kernel takes (`_padded_rows`)."""
+    """Pad queries and partial attention to `_padded_rows` rows."""
     count = rows.queries.shape[2]
     more = _padded_rows(count, least) - count
 
@@ -232,7 +245,7 @@ def _padded(rows: _Rows, before: PartialAttention | None, least: int) -> tuple[_
 
 
 def _cost(rows: _Rows, keys: HeldKeys) -> pl.CostEstimate:
-    """Return the most that a call does and moves: every column of the table is read, and every row written."""
+    """Return an upper bound of the cost: all columns of the table are read, and all rows written."""
     x, heads, r, size = rows.queries.shape
     tokens = keys.table.size * keys.k.shape[2]
     moved = 2 * tokens * heads * size * keys.k.dtype.itemsize + x * heads * r * size * 12
@@ -250,9 +263,9 @@ def _call(
     *scalars: jax.Array,
     **options: Any,
 ) -> list[jax.Array]:
-    """Call a kernel with what all take, in their order; a column of the table without a block names the last one.
+    """Call a kernel with the common operands; unused columns of the table refer to the last block.
 
-    `scalars` [X] int32 come after the three that all take.
+    `scalars` [X] int32 follow the three common scalar operands.
     """
     shape = rows.queries.shape
     called = pl.pallas_call(
@@ -264,17 +277,17 @@ def _call(
     )
     table = jnp.minimum(keys.table, keys.k.shape[0] - 1)
     queries = rows.queries.astype(keys.k.dtype)
-    found: list[jax.Array] = called(
+    outputs: list[jax.Array] = called(
         keys.length, table, rows.first, *scalars, position, queries, keys.k, keys.v, *before
     )  # fmt: skip
-    return found
+    return outputs
 
 
 def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
     """Read the blocks of one sequence for one head of keys.
 
-    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and the parts before, if any,
-    and after.
+    Refs: length [1], table [J], first [1], position [R], q [R,Q], k, v [Y,C,Q], and partial attention before, if
+    any, and after.
     """
     length, table, first, position, q, k, v = refs[:7]
     before, after = refs[7:-3], refs[-3:]
@@ -297,8 +310,8 @@ def _triton_kernel(*refs: Any, score: Score, window: int | None) -> None:
             return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
 
         start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(queries)
-        for ref, found in zip(after, lax.fori_loop(0, pl.cdiv(count, size), body, start), strict=True):
-            ref[...] = found
+        for ref, result in zip(after, lax.fori_loop(0, pl.cdiv(count, size), body, start), strict=True):
+            ref[...] = result
 
 
 def _triton(
@@ -309,9 +322,9 @@ def _triton(
     window: int | None,
     interpret: bool = False,
 ) -> PartialAttention:
-    """Read blocks on a GPU: a program a sequence, head of keys and 128 rows of queries."""
+    """Read blocks on a GPU, with one program per sequence, key head and 128 query rows."""
     count = rows.queries.shape[2]
-    rows, given = _padded(rows, before, _GPU_LEAST)
+    rows, earlier = _padded(rows, before, _GPU_LEAST)
     x, heads, r, size = rows.queries.shape
     tile = min(r, _GPU_ROWS)
     blocks, _, block_size, _ = keys.k.shape
@@ -320,34 +333,34 @@ def _triton(
     def of_rows(*more: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, None, tile, *more), lambda i, h, t: (i, h, t, *(0 for _ in more)))
 
-    one = pl.BlockSpec((1,), lambda i, *_: (i,))
+    scalar = pl.BlockSpec((1,), lambda i, *_: (i,))
     pool = pl.BlockSpec((blocks, None, block_size, size), lambda _, h, __: (0, h, 0, 0))
     parts = [of_rows(), of_rows(), of_rows(size)]
-    found = _call(
-        partial(_triton_kernel, score=score, window=window), rows, keys, given, rows.position,
+    outputs = _call(
+        partial(_triton_kernel, score=score, window=window), rows, keys, earlier, rows.position,
         grid=(x, heads, r // tile),
         in_specs=[
-            one,
+            scalar,
             pl.BlockSpec((None, columns), lambda i, *_: (i, 0)),
-            one,
+            scalar,
             pl.BlockSpec((None, tile), lambda i, _, t: (i, t)),
             of_rows(size),
             pool,
             pool,
-            *parts[: len(given)],
+            *parts[: len(earlier)],
         ],
         out_specs=parts,
         compiler_params=pltriton.CompilerParams(num_warps=4 if tile * size <= 64 * 128 else 8, num_stages=2),
         interpret=interpret,
     )  # fmt: skip
-    return PartialAttention(*(part[:, :, :count] for part in found))
+    return PartialAttention(*(part[:, :, :count] for part in outputs))
 
 
-def _turns(length: jax.Array) -> jax.Array:
-    """Return whose rows each program has before it, [X] int32: its own, or those that are there anyway.
+def _held_rows(length: jax.Array) -> jax.Array:
+    """Return the index of the rows that each program holds, [X] int32: its own, or a neighbour's for an empty sequence.
 
-    What is there already is not fetched again, and written once: so a sequence of no tokens names that before it that
-    has some, or the first of all.
+    Pallas fetches a block only when its index changes. So an empty sequence repeats the index of the last non-empty
+    one before it, or of the first non-empty one.
     """
     here = jnp.where(length > 0, jnp.arange(len(length)), -1)
     last = lax.cummax(here)
@@ -355,15 +368,15 @@ def _turns(length: jax.Array) -> jax.Array:
 
 
 def _mosaic_kernel(
-    length: Any, table: Any, first: Any, turns: Any, *refs: Any, score: Score, window: int | None
+    length: Any, table: Any, first: Any, held_rows: Any, *refs: Any, score: Score, window: int | None
 ) -> None:
-    """Read the blocks of one sequence, where it has some, for all heads of keys.
+    """Read the blocks of one sequence for all key heads.
 
-    Scalars: length, first [X], table [X,J], turns [X] (`_turns`). Refs: position [1,R], q [K,R,Q], k, v [Y,K,C,Q] where
-    they lie, the parts before, if any, and after, buffers of keys and of values for B blocks twice [2,B,K,C,Q], and who
-    says that they have come.
+    Scalars: length, first [X], table [X,J], held_rows [X] (`_held_rows`). Refs: position [1,R], q [K,R,Q], k, v
+    [Y,K,C,Q] in HBM, partial attention before, if any, and after, double buffers of keys and values for B blocks
+    [2,B,K,C,Q], and the semaphores of their copies.
     """
-    del turns
+    del held_rows
     position, q, k, v = refs[:4]
     before, after, buffers, arrivals = refs[4:-6], refs[-6:-3], refs[-3:-1], refs[-1]
     i = pl.program_id(0)
@@ -372,13 +385,13 @@ def _mosaic_kernel(
     chunks = pl.cdiv(count, per * size)
 
     def with_copies(chunk: jax.Array, b: int, work: Callable[[Any], None]) -> None:
-        place = lax.rem(chunk, 2)
+        half = lax.rem(chunk, 2)
         for pool, buffer in zip((k, v), buffers, strict=True):
             block = pool.at[table[i, chunk * per + b]]
-            work(pltpu.make_async_copy(block, buffer.at[place, b], arrivals.at[place]))
+            work(pltpu.make_async_copy(block, buffer.at[half, b], arrivals.at[half]))
 
     def for_blocks(chunk: jax.Array, work: Callable[[Any], None]) -> None:
-        """Do something with the copies of a chunk's blocks into its buffer, as many as the sequence has."""
+        """Call `work` with the copy of each block of the sequence in a chunk to the chunk's buffer."""
         for b in range(per):
             pl.when((chunk * per + b) * size < count)(partial(with_copies, chunk, b, work))
 
@@ -388,14 +401,14 @@ def _mosaic_kernel(
         for_blocks(jnp.int32(0), lambda copy: copy.start())
 
         def body(chunk: jax.Array, part: PartialAttention) -> PartialAttention:
-            place = lax.rem(chunk, 2)
+            half = lax.rem(chunk, 2)
 
             for_blocks(chunk + 1, lambda copy: copy.start())
             for_blocks(chunk, lambda copy: copy.wait())
-            keys, values = (jnp.swapaxes(buffer[place], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
+            keys, values = (jnp.swapaxes(buffer[half], 0, 1).reshape(heads, per * size, depth) for buffer in buffers)
             scores = jnp.einsum("krq,kcq->krc", q[...], keys, preferred_element_type=jnp.float32)
             index = chunk * per * size + lax.broadcasted_iota(jnp.int32, (1, 1, per * size), 2)
-            values = jnp.where(jnp.swapaxes(index, 1, 2) < count, values, 0)  # what was not fetched may be no number
+            values = jnp.where(jnp.swapaxes(index, 1, 2) < count, values, 0)  # memory that was not fetched may hold NaN
             visible = _visible(index, count, first[i], at, window)
 
             def weigh(weight: jax.Array) -> jax.Array:
@@ -406,8 +419,8 @@ def _mosaic_kernel(
             return _step(part, scores, jnp.broadcast_to(visible, scores.shape), score, weigh)
 
         start = PartialAttention(*(ref[...] for ref in before)) if before else _nothing(q)
-        for ref, found in zip(after, lax.fori_loop(0, chunks, body, start), strict=True):
-            ref[...] = found
+        for ref, result in zip(after, lax.fori_loop(0, chunks, body, start), strict=True):
+            ref[...] = result
 
 
 def _mosaic(
@@ -418,9 +431,9 @@ def _mosaic(
     window: int | None,
     interpret: Any = False,
 ) -> PartialAttention:
-    """Read blocks on a TPU: a program a sequence, which fetches 512 tokens while it works on the 512 before."""
+    """Read blocks on a TPU, with one program per sequence, which prefetches the next 512 tokens."""
     count = rows.queries.shape[2]
-    rows, given = _padded(rows, before, _TPU_LEAST)
+    rows, earlier = _padded(rows, before, _TPU_LEAST)
     x, heads, r, size = rows.queries.shape
     block_size = keys.k.shape[2]
     per = max(1, min(_TPU_TOKENS // block_size, keys.table.shape[1]))
@@ -431,15 +444,15 @@ def _mosaic(
     parts = [of_rows(), of_rows(), of_rows(size)]
     hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     buffer = pltpu.VMEM((2, per, heads, block_size, size), keys.k.dtype)
-    found = _call(
-        partial(_mosaic_kernel, score=score, window=window), rows, keys, given, rows.position[:, None],
-        _turns(keys.length),
+    outputs = _call(
+        partial(_mosaic_kernel, score=score, window=window), rows, keys, earlier, rows.position[:, None],
+        _held_rows(keys.length),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(x,),
             in_specs=[
                 pl.BlockSpec((None, 1, r), lambda i, *scalars: (scalars[3][i], 0, 0)), of_rows(size), hbm, hbm,
-                *parts[: len(given)],
+                *parts[: len(earlier)],
             ],
             out_specs=parts,
             scratch_shapes=[buffer, buffer, pltpu.SemaphoreType.DMA((2,))],
@@ -447,7 +460,7 @@ def _mosaic(
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
         interpret=interpret,
     )  # fmt: skip
-    return PartialAttention(*(part[:, :, :count] for part in found))
+    return PartialAttention(*(part[:, :, :count] for part in outputs))
 
 
 TRITON: Kernel = _triton

@@ -1,20 +1,18 @@
-"""Attention by the splash kernels that ship with JAX (TPUs; in Pallas's interpreter anywhere, for tests).
+"""Attention by the splash kernels of JAX (TPUs; Pallas's interpreter for tests).
 
-The grouped form is exact because a layer is one call with one softmax: the levels of a tree are packed into one
-sequence a prompt, prompt first and then every row of completions, and who may see whom in it is a static mask (an
-ancestor's row whole, the own row causally). Nothing is repeated, and splash visits only those tiles of the mask in
-which something is seen, so completions cost nothing beside each other. What is not static, how much of a row is
-valid, goes in as segment ids: valid keys carry the id of the queries and the rest another. The kernels' gradient is
-their own.
+Each layer is one call with one softmax. The levels of the tree are concatenated to one sequence per prompt, prompt
+first and then all rows of completions, with a static mask: ancestor rows in full, the own row causally. Keys are not
+repeated, and splash visits only tiles of the mask with visible keys, so completions do not pay for each other. The
+lengths of rows are dynamic and passed as segment ids: valid keys have the id of the queries, others another. The
+gradient is that of the kernels.
 
-Where rows hold several answers (`Level.owner`), the static mask says which tiles are visited, as if a row were one
-answer, and within a tile the kernel computes who sees whom: of each query it is given where it stands and how far its
-answer's first token lies before it, in one number. That number is the one part of a kernel's mask that this module
-puts in anew for each prompt (`mask_info`'s `q_sequence`).
+In packed rows (`Level.owner`) the static mask selects the tiles, as if a row were one answer, and the kernel computes
+the mask within a tile. It gets one number per query, which encodes the query's index and its offset within its answer.
+This module replaces that part of the kernel's mask (`q_sequence` of `mask_info`) per prompt.
 
-A sliding window is refused: it is counted in positions, and how far a completion's window reaches into its prompt
-depends on the prompt's length, which a static mask cannot know. Scores are scaled by scaling the queries, in their
-dtype: exact where the factor is a power of two (head size 64), else rounded once as the queries themselves were.
+Sliding windows are not supported: the part of the prompt in a completion's window depends on the prompt's length,
+which a static mask cannot express. The scale of scores is applied to the queries in their dtype, which is exact for
+powers of two (head size 64) and one more rounding otherwise.
 
 On a mesh each device gets its prompts and heads (`tree.on_mesh`).
 """
@@ -35,14 +33,14 @@ from jaxrl_sql.models.attention.tree import Level, Window, on_mesh, reads_anythi
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import InputError
 
-# Tile sizes, the largest that a sequence of at least eight of them takes: padding to a multiple is at most an eighth.
+# Tile sizes. A sequence uses the largest that fits eight times, so padding adds at most an eighth.
 TILES = (512, 256, 128)
 
 
 def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
-    """Return why splash cannot serve a model with activations of `dtype`; None: it can."""
+    """Return why splash does not support a model with activations of `dtype`, or None."""
     if config.sliding is not None:
-        return "the model has sliding windows, which depend on a prompt's length, and its masks are static"
+        return "the model has sliding windows, which depend on a prompt's length, and splash has static masks"
     if jnp.dtype(dtype).name not in {"bfloat16", "float32"}:
         return f"activations are {jnp.dtype(dtype).name}, it computes in bfloat16 or float32"
     return None
@@ -51,8 +49,8 @@ def refusal(config: ModelConfig, dtype: DTypeLike) -> str | None:
 def attend_tree(
     levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, interpret: bool = False
 ) -> tuple[jax.Array, ...]:
-    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
-    assert window is None, "`refusal` comes first"
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
+    assert window is None, "`refusal` rejects windows"
     return on_mesh(lambda levels, _: _attend(levels, scale, cap, interpret), levels)
 
 
@@ -82,7 +80,7 @@ def _attend(levels: tuple[Level, ...], scale: float, cap: float | None, interpre
 
 
 def _pack(xs: Sequence[jax.Array], padding: int) -> jax.Array:
-    """Join levels [B,H,R,T,Q] to one sequence a prompt [B,H,S,Q], with zeros at its end."""
+    """Concatenate levels [B,H,R,T,Q] to one sequence per prompt [B,H,S,Q], padded with zeros."""
     joined = jnp.concatenate([x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in xs], axis=2)
     return jnp.pad(joined, ((0, 0), (0, 0), (0, padding), (0, 0)))
 
@@ -92,9 +90,9 @@ def _call(
 ) -> jax.Array:
     """Attend within packed sequences: q [B,H,S,Q] scaled, k, v [B,K,S,Q], valid [B,S] keys -> [B,H,S,Q].
 
-    reach [B,S]: what a kernel made for `Answers` is told of each query; else None.
+    reach [B,S]: the numbers of queries for a kernel with `Answers`, else None.
     """
-    from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - only where it is used
+    from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - imported on use
 
     ids = library.SegmentIds(q=jnp.ones(q.shape[2], jnp.int32), kv=valid.astype(jnp.int32))
     by_prompt: Any = library.SegmentIds(q=None, kv=0)  # type: ignore[arg-type] # axes
@@ -104,17 +102,18 @@ def _call(
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, reach: jax.Array) -> jax.Array:
         infos = (kernel.fwd_mask_info, kernel.dq_mask_info, kernel.dkv_mask_info)
         masks = (info._replace(q_sequence=reach) for info in infos)
-        found: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
-        return found
+        read: jax.Array = type(kernel)(*masks, **kernel.kwargs)(q, k, v, ids)
+        return read
 
     return jax.vmap(attend, in_axes=(0, 0, 0, by_prompt, 0))(q, k, v, ids, reach)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Who sees whom in a packed tree whose last rows hold several answers, and rows above have no sisters.
+    """Mask function of a tree with packed rows in its last level and one row in each level above.
 
-    first: the first position of those rows; bits: of a query's number, those of its index within its own answer.
+    first: the index of the first packed row's first token; bits: the number of low bits for a query's offset within
+    its answer.
     """
 
     first: int
@@ -122,30 +121,32 @@ class Answers:
 
     @classmethod
     def of(cls, sizes: Sequence[tuple[int, int]], length: int) -> Answers:
-        """Return it for levels of (rows, tokens) in a sequence of `length`; raises InputError for one too long."""
+        """Return the mask of levels of (rows, tokens) in a sequence of `length`; raises InputError if too long."""
         if any(rows > 1 for rows, _ in sizes[:-1]):
             raise InputError(
-                "model.attention=splash: its mask cannot tell several questions' packed answers apart: take "
+                "model.attention=splash does not support packed answers of several questions: set "
                 "grpo.packing=false or grpo.questions=1"
             )
         bits = (sizes[-1][1] - 1).bit_length()
         if bits + (length - 1).bit_length() > 32:
             raise InputError(
-                f"model.attention=splash: {length} tokens of a prompt and its packed answers are too many for its "
-                f"mask with rows of {sizes[-1][1]}: take packing=false"
+                f"model.attention=splash: {length} tokens of a prompt and its packed answers exceed its mask with rows "
+                f"of {sizes[-1][1]}: set packing=false"
             )
         return cls(sum(rows * t for rows, t in sizes[:-1]), bits)
 
     def encoded(self, levels: tuple[Level, ...], length: int) -> jax.Array:
-        """Return a number for each position of a packed sequence, [B,length] int32."""
-        own, above = levels[-1], levels[:-1]
-        before = sum((level.length for level in above), jnp.zeros_like(own.length[:, :1]))  # of the prompt, [B,1]
-        index = (own.positions - before[..., None]).reshape(own.positions.shape[0], -1)
+        """Return the number of each query: index in the packed sequence and offset in its answer, [B,length] int32."""
+        last, above = levels[-1], levels[:-1]
+        before = sum(
+            (level.length for level in above), jnp.zeros_like(last.length[:, :1])
+        )  # tokens of the prompt, [B,1]
+        index = (last.positions - before[..., None]).reshape(last.positions.shape[0], -1)
         index = jnp.pad(index, ((0, 0), (self.first, length - self.first - index.shape[1])))
         return lax.shift_left(jnp.arange(length, dtype=jnp.int32), jnp.int32(self.bits)) | index
 
     def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
-        """Return whether queries of these numbers see keys at these positions, as far as lengths do not say."""
+        """Return whether queries with these numbers see keys at these indices, lengths apart."""
         at = lax.shift_right_logical(query, jnp.int32(self.bits))
         start = at - (query & ((1 << self.bits) - 1))
         return (key <= at) & ((key < self.first) | (key >= start))
@@ -160,15 +161,15 @@ def _kernel(
     interpret: bool,
     answers: Answers | None = None,
 ) -> Any:
-    """Make the kernels of one shape of tree; the mask is cut into tiles here, each time a program is traced."""
+    """Return the kernels for one shape of tree; splits the mask into tiles, once per trace."""
     from jax.experimental.pallas.ops.tpu import splash_attention as library  # noqa: PLC0415 - as above
 
     class TreeMask(library.Mask):
-        """The tree's static mask, computed a tile at a time: whole, it would be the packed length squared."""
+        """The tree's static mask, computed per tile, because the full mask has the packed length squared."""
 
         def __init__(self) -> None:
             self._cut = tree_mask(sizes, length)
-            if answers is not None:  # the kernel looks for these two, and then computes what a tile shows
+            if answers is not None:  # with these two attributes the kernel computes the mask within a tile
                 self.q_sequence = np.zeros(length, np.int32)
                 self.mask_function = answers
 
@@ -200,13 +201,13 @@ def _kernel(
 
 
 def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice, slice], np.ndarray]:
-    """Return the function that cuts queries x keys out of a packed tree's mask.
+    """Return the function (queries, keys) -> that part of the mask of a packed tree.
 
-    sizes: (rows, tokens a row) of each level, which stand one after the other; positions from their end to `length`
-    see those of them up to themselves, so that no row of the mask is empty.
+    sizes: (rows, tokens per row) of each level, in order. The padding up to `length` sees itself causally, so that no
+    row of the mask is empty.
     """
     level, row, token = (np.full(length, value) for value in (len(sizes), 0, 0))
-    # The row of each level that a position hangs below; -1: none.
+    # Per level, the ancestor row of each position; -1: none.
     above = np.full((len(sizes) + 1, length), -1)
     start = 0
     for i, (rows, t) in enumerate(sizes):
@@ -217,10 +218,10 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
             above[j, here] = row[here] // (rows // other)
     above[-1, start:], token[start:] = 0, np.arange(length - start)
 
-    place = np.arange(length)
+    index = np.arange(length)
 
     def plain(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
-        """Return what all of a tile within one row of queries and one of keys is; None: it has both, or more."""
+        """Return the value of a constant tile within one row of queries and one of keys, else None."""
         q, k = ours[0], theirs[0]
         if any((x[[0, -1]] != x[0]).any() for at in (ours, theirs) for x in (level[at], row[at])):
             return None
@@ -229,8 +230,8 @@ def tree_mask(sizes: Sequence[tuple[int, int]], length: int) -> Callable[[slice,
         return True if level[k] < level[q] or token[theirs[-1]] <= token[q] else None
 
     def cut(queries: slice, keys: slice) -> np.ndarray:
-        ours, theirs = place[queries], place[keys]
-        # Most tiles of a long sequence are of this kind, and there are thousands.
+        ours, theirs = index[queries], index[keys]
+        # Most of the thousands of tiles of a long sequence are constant.
         if (known := plain(ours, theirs)) is not None:
             return np.full((len(ours), len(theirs)), known)
         ours, theirs = ours[:, None], theirs[None]

@@ -1,4 +1,4 @@
-"""What attention sees of a layer: the levels of the tree of segments, and a sliding layer's window."""
+"""Inputs of attention in one layer: the levels of the tree of segments, and a sliding window."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class Level(NamedTuple):
     """A segment in one layer: R rows of T tokens for each of B prompts, below the rows of the level before it.
 
     q [B,R,T,H,Q]; k, v [B,R,K,T,Q] (heads outside tokens: a head's tokens are one matrix); length [B,R] int32 valid
-    tokens; positions [B,R,T] int32, which go on where the ancestors' valid tokens end. A query sees all valid tokens
-    of its ancestor rows, and of its own row those up to itself; where a row holds several sequences, those of its own
-    owner [B,R,T] int32 (-1: of none), each of which begins at starts [B,G] int32 among the R·T places of all rows.
-    A row that no token precedes or holds reads zeros; what queries beyond a row's length read is finite and means
-    nothing.
+    tokens; positions [B,R,T] int32, which continue those of the ancestors' valid tokens. A query sees all valid tokens
+    of its ancestor rows, and the tokens of its own row up to itself. In packed rows it sees only tokens of its own
+    owner [B,R,T] int32 (-1: unused); an owner's tokens start at starts [B,G] int32 among the R·T places of all rows.
+    The output is 0 for a row without own and preceding tokens, and finite but meaningless after a row's length.
     """
 
     q: jax.Array
@@ -35,22 +34,22 @@ class Level(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A sliding layer's reach: the last `size` positions, the query's own among them, where `slides` (scalar) holds."""
+    """A sliding window: the last `size` positions including the query's own, if `slides` (scalar) is true."""
 
     size: int
     slides: bool | jax.Array
 
 
 def valid_keys(level: Level) -> jax.Array:
-    """Return which keys of a level exist, [B,R,T] bool."""
+    """Return whether each key of a level is a valid token, [B,R,T] bool."""
     return jnp.arange(level.k.shape[3]) < level.length[..., None]
 
 
 def narrow(window: Window | None, seen: jax.Array, keys: jax.Array, queries: jax.Array) -> jax.Array:
-    """Narrow the keys that are seen to those within a window.
+    """Restrict visible keys to those within a window.
 
     seen: bool, broadcastable to [B,Rj,X,S]; positions of keys [B,Rj,S] and queries [B,R,T], X = (R/Rj)·T. Positions
-    go on through the tree, so a window that reaches from a row into its ancestors is the plain sequence's.
+    continue through the tree, so a window can reach from a row into its ancestors.
     """
     if window is None:
         return seen
@@ -60,7 +59,7 @@ def narrow(window: Window | None, seen: jax.Array, keys: jax.Array, queries: jax
 
 
 def reads_anything(levels: tuple[Level, ...]) -> jax.Array:
-    """Return whether the last level's rows or their ancestors have a token, [B,R] bool."""
+    """Return whether each row of the last level has a token in itself or its ancestors, [B,R] bool."""
     rows = levels[-1].length.shape[1]
     lengths = [jnp.repeat(level.length, rows // level.length.shape[1], axis=1) for level in levels]
     return jnp.stack(lengths).sum(axis=0) > 0
@@ -71,10 +70,11 @@ def on_mesh(
     levels: Sequence[Level],
     window: Window | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Call a fused kernel with each device's share of prompts and heads, tokens whole; as it is without a mesh.
+    """Call a fused kernel per device, with the device's prompts and heads and with whole tokens.
 
-    JAX's partitioner either cannot look into a kernel or may hand it a split that it refuses: between layers `tensor`
-    splits the tokens. Where it does not divide the key heads, each query head gets a copy of its own.
+    JAX's partitioner cannot partition some kernels and may shard others along tokens, as `tensor` does between layers,
+    which they reject. If `tensor` does not divide the number of key heads, keys are repeated per query head. Without a
+    mesh the kernel is called directly.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -86,7 +86,7 @@ def on_mesh(
         by_key = jax.P(by_query[0], None, by_query[3], None, None)
     by_row = jax.P(by_query[0], None)
     of_rows = [None if level.owner is None else by_row for level in levels]
-    splits = tuple(Level(by_query, by_key, by_key, by_row, by_row, own, own) for own in of_rows)  # type: ignore[arg-type] # specs
+    splits = tuple(Level(by_query, by_key, by_key, by_row, by_row, packed, packed) for packed in of_rows)  # type: ignore[arg-type] # specs
     slides = False if window is None else window.slides
 
     def share(levels: tuple[Level, ...], slides: bool | jax.Array) -> tuple[jax.Array, ...]:

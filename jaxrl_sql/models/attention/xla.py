@@ -1,11 +1,10 @@
-"""Attention as plain matrix products, on any platform, with any mask.
+"""Attention as plain matrix products, for all platforms and masks.
 
-Attention is between queries [B,R,T,…] (R rows a prompt, T tokens a row) and a list of key parts
-[B,Rj,S,…] where R is a multiple of Rj: a part of one row a prompt is read by all R rows of queries *where it
-stands*, by folding the rows that share it into the query axis, so each part costs one batched matrix product and
-is never repeated in memory. One softmax runs over all parts together, so the result is what the concatenated
-sequence would give, and plain differentiation of it is exact. (Merging separate attention calls by their
-log-sum-exp is what does not differentiate in JAX's own attention.)
+Queries [B,R,T,…] (R rows per prompt, T tokens per row) attend to a list of key parts [B,Rj,S,…] where R is a multiple
+of Rj. The query rows that share a row of keys are folded into its query axis, so each part takes one batched matrix
+product and its keys are not repeated in memory. One softmax covers all parts, so the result equals attention over the
+concatenated sequence, and automatic differentiation is exact. (JAX's own attention does not differentiate through the
+log-sum-exp that merging separate calls needs.)
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxrl_sql.models.attention.tree import Level, Window, narrow, valid_keys
 from jaxrl_sql.models.ops.token_distribution import soft_cap
 
-# A score far below any real one, yet finite: exp(HIDDEN - floor) is 0 and its gradient is 0 and never NaN.
+# Score of a masked key: finite, so that exp(HIDDEN - FLOOR) and its gradient are 0 and not NaN.
 HIDDEN = -1e30
 FLOOR = -1e29
 
 
 MaskedKeys = tuple[jax.Array, jax.Array, jax.Array]
-"""Keys and values of S tokens in Rj rows, and who sees them: k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens
-are one matrix); visible: bool, broadcastable to [B,Rj,X,S], where X = (R/Rj)·T query positions share a row."""
+"""Keys and values of S tokens in Rj rows, and their mask: k, v [B,Rj,K,S,Q] (heads outside tokens: a head's tokens
+are one matrix); visible: bool, broadcastable to [B,Rj,X,S] for the X = (R/Rj)·T queries of a row."""
 
 
 def attend_tree(
     levels: Sequence[Level], scale: float, cap: float | None, window: Window | None, products: Products | None = None
 ) -> tuple[jax.Array, ...]:
-    """Let every level's queries attend to the levels above and to their own rows -> [B,R,T,H,Q] a level."""
+    """Attend from each level's queries to the levels above and to their own rows -> [B,R,T,H,Q] per level."""
     reads = (
         attend(
             level.q, [_part(other, level, other is level, window) for other in levels[: i + 1]], scale, cap, products
@@ -45,7 +44,7 @@ def attend_tree(
 
 
 def _part(keys: Level, queries: Level, is_own: bool, window: Window | None) -> MaskedKeys:
-    """Return a level's keys as a part that `queries` read: causally where it is their own."""
+    """Return a level's keys with their mask for `queries`, causal if `is_own`."""
     seen = valid_keys(keys)[:, :, None]
     if is_own:
         seen &= jnp.tril(jnp.ones((keys.k.shape[3], keys.k.shape[3]), bool))
@@ -79,13 +78,13 @@ def _mix(weight: jax.Array, v: jax.Array) -> jax.Array:
     """Sum values [B,R,K,S,Q] by weights [B,R,K,M,X,S] float32 -> [B,R,X,K,M,Q] float32."""
     if v.dtype == jnp.float32:
         return jnp.einsum("brkmxs,brksq->brxkmq", weight, v)
-    # In the order of the operands, and turned afterwards: XLA's CPU backend has no turned product of bfloat16.
+    # Transposed afterwards, because XLA's CPU backend has no transposing product of bfloat16.
     mixed = jnp.einsum("brkmxs,brksq->brkmxq", weight.astype(v.dtype), v, preferred_element_type=jnp.float32)
     return jnp.moveaxis(mixed, 4, 2)
 
 
 class Products(NamedTuple):
-    """The two products of attention, as `_score` and `_mix` have them."""
+    """The two matrix products of attention, with the signatures of `_score` and `_mix`."""
 
     score: Callable[[jax.Array, jax.Array], jax.Array] = _score
     mix: Callable[[jax.Array, jax.Array], jax.Array] = _mix
@@ -98,11 +97,11 @@ def attend(
     cap: float | None = None,
     products: Products | None = None,
 ) -> jax.Array:
-    """Attend from q [B,R,T,H,Q] to every visible key of all parts under one softmax -> [B,R,T,H,Q].
+    """Attend from q [B,R,T,H,Q] to the visible keys of all parts with one softmax -> [B,R,T,H,Q].
 
-    H = K·M: query head h reads key head h // M, without repeating keys. Scores are scaled (by Q**-0.5 unless said
-    otherwise) and, on request, soft-capped. Scores and softmax are in float32. A query that sees no key gets zeros,
-    with zero gradient.
+    H = K·M: query head h reads key head h // M, without repeating keys. Scores are multiplied by `scale` (default
+    Q**-0.5) and soft-capped if `cap` is not None. Scores and softmax are in float32. A query without visible keys gets
+    zeros and zero gradient.
     """
     b, rows, t, h, size = q.shape
     products = products or Products()

@@ -1,7 +1,6 @@
-"""How Hugging Face spells each family's config: `model_type` -> a reader, a writer, and a new model's switches.
+"""Families of models by `model_type`: conversion between config.json and ModelConfig, and options of new models.
 
-A family is pure functions between the dict of `config.json` and `ModelConfig`; what the family computes is in
-the switches of `ModelConfig`, and its weights' names are in `spec.param_specs`.
+The options of `ModelConfig` define the computation of a family, and `spec.param_specs` has the names of its weights.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from jaxrl_sql.models.families.fields import Family
 
 FAMILIES: dict[str, Family] = {
     "gemma3_text": Family(gemma3.read_config, gemma3.write_config, gemma3.SWITCHES, gemma3.new_sliding),
-    **{one.model_type: one.family() for one in (LLAMA, QWEN2, QWEN3)},
+    **{dense.model_type: dense.family() for dense in (LLAMA, QWEN2, QWEN3)},
 }
 
 __all__ = ["FAMILIES", "Family"]

@@ -1,7 +1,7 @@
-"""The families whose layers are all alike, Qwen2.5, Qwen3 and Llama 3, as a table of what tells them apart.
+"""Families with identical layers: Qwen2.5, Qwen3 and Llama 3, as a table of their differences.
 
-Llama 3 to 3.3 (arXiv 2407.21783) stretch rotary positions; Qwen2.5 (arXiv 2412.15115) has biases on queries, keys and
-values and no head size of its own; Qwen3 (arXiv 2505.09388) norms queries and keys.
+Llama 3 to 3.3 (arXiv 2407.21783) scale rotary frequencies. Qwen2.5 (arXiv 2412.15115) has biases on queries, keys and
+values, and no setting for the head size. Qwen3 (arXiv 2505.09388) normalizes queries and keys.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from jaxrl_sql.models.families.fields import (
 )
 from jaxrl_sql.models.families.rope import flat_rope, read_flat_rope
 from jaxrl_sql.models.rope import SCALINGS
-from jaxrl_sql.models.spec import ModelConfig
+from jaxrl_sql.models.spec import ModelConfig, Norms
 from jaxrl_sql.types import Fields
 
 
 class Dense(NamedTuple):
-    """What tells such a family from the others.
+    """The properties of a family.
 
-    `fixed` are fields of config.json that are written, and refused with another value; `head_dim` is the default of
-    the field of that name (0: the width of a head's share), which only is read and written where `has_head_dim`.
+    switches: fields of ModelConfig that all its models share; norms.eps is a default.
+    fixed: fields of config.json that are written, and rejected with another value.
+    max_positions: default of max_position_embeddings.
+    head_dim: default of the field `head_dim`; 0: d_model / n_heads.
+    has_head_dim: whether the field `head_dim` is read and written.
+    scalings: supported kinds of rope scaling.
     """
 
     model_type: str
@@ -41,27 +45,24 @@ class Dense(NamedTuple):
     scalings: Sequence[str] = ()
 
     def read_config(self, hf: HfConfig) -> ModelConfig:
-        """Turn a config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+        """Convert a config.json to a ModelConfig; raises InputError with a missing or unsupported field."""
         for name, value in self.fixed.items():
             if name != "use_sliding_window":
                 refuse(hf, name, value)
         if "use_sliding_window" in self.fixed:
             refuse_windows(hf)
-        common = common_values(hf, is_tied=False, max_positions=self.max_positions)
+        common = common_values(hf, self.switches, is_tied=False, max_positions=self.max_positions)
         head_dim = self.head_dim or common["d_model"] // common["n_heads"]
-        theta, scaling = read_flat_rope(hf, 10_000.0, kinds=self.scalings)
         return ModelConfig(
             family=self.model_type,
             n_kv_heads=count(hf, "num_key_value_heads", common["n_heads"]),
             head_dim=count(hf, "head_dim", head_dim) if self.has_head_dim else head_dim,
-            rope_theta=theta,
-            rope_scaling=scaling,
+            rope=read_flat_rope(hf, 10_000.0, kinds=self.scalings),
             **common,
-            **self.switches,
         )
 
     def write_config(self, config: ModelConfig) -> HfConfig:
-        """Turn a ModelConfig into the fields of a config.json."""
+        """Convert a ModelConfig to the fields of a config.json."""
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -72,7 +73,7 @@ class Dense(NamedTuple):
         }
 
     def family(self) -> Family:
-        """Return its two directions and its switches."""
+        """Return the Family of these properties."""
         return Family(self.read_config, self.write_config, self.switches)
 
 
@@ -81,7 +82,7 @@ _SILU, _NO_BIAS, _NO_WINDOW = {"hidden_act": "silu"}, {"attention_bias": False},
 LLAMA = Dense(
     "llama",
     "LlamaForCausalLM",
-    {"qk_norm": False, "qkv_bias": False},
+    {"norms": Norms(), "qk_norm": False, "qkv_bias": False},
     {**_SILU, **_NO_BIAS, "mlp_bias": False},
     2048,
     scalings=SCALINGS,
@@ -89,7 +90,7 @@ LLAMA = Dense(
 QWEN2 = Dense(
     "qwen2",
     "Qwen2ForCausalLM",
-    {"qk_norm": False, "qkv_bias": True},
+    {"norms": Norms(), "qk_norm": False, "qkv_bias": True},
     {**_SILU, **_NO_WINDOW},
     32_768,
     has_head_dim=False,
@@ -97,7 +98,7 @@ QWEN2 = Dense(
 QWEN3 = Dense(
     "qwen3",
     "Qwen3ForCausalLM",
-    {"qk_norm": True, "qkv_bias": False},
+    {"norms": Norms(), "qk_norm": True, "qkv_bias": False},
     {**_SILU, **_NO_BIAS, **_NO_WINDOW},
     32_768,
     head_dim=128,

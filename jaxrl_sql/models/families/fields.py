@@ -1,12 +1,12 @@
-"""Reading the fields that families share from a Hugging Face config, and writing them.
+"""Read and write the fields of a Hugging Face config that families share.
 
-A field that would change what the model computes and that is not implemented is refused by name: a checkpoint is
-never run as something that it is not.
+An unsupported field that would change the computation raises an error with its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
@@ -16,10 +16,11 @@ HfConfig = Record
 
 
 class Family(NamedTuple):
-    """A family's two directions, a Hugging Face config dict to ours and ours back, and what a new model of it has.
+    """A family of models.
 
-    `switches` are the fields of ModelConfig that all its models share; `new_sliding` gives a new model of n layers its
-    sliding ones, in a family that has them.
+    read, write: convert a Hugging Face config to a ModelConfig and back.
+    switches: fields of ModelConfig that all its models share; norms.eps is a default.
+    new_sliding: number of layers -> the sliding window of a new model; None: the family has none.
     """
 
     read: Callable[[HfConfig], ModelConfig]
@@ -29,9 +30,9 @@ class Family(NamedTuple):
 
 
 def number(hf: HfConfig, name: str, default: float | None = None, where: str = "") -> Json:
-    """Return a number field, or `default` where it is absent or null; raises InputError naming the field.
+    """Return a number field, or `default` if it is absent or null; raises InputError with the field's name.
 
-    `where` names the dict where it is not the whole config.
+    `where`: name of a nested dict `hf`, for messages.
     """
     value = hf.get(name)
     if value is None:
@@ -44,12 +45,12 @@ def number(hf: HfConfig, name: str, default: float | None = None, where: str = "
 
 
 def count(hf: HfConfig, name: str, default: int | None = None) -> int:
-    """Return a field that is a whole number of at least 1, as `number` does."""
+    """Return a field that must be a whole number of at least 1, as `number` does."""
     return checked_count(number(hf, name, default), f"config.json: field {name}")
 
 
 def checked_count(value: Json, what: str) -> int:
-    """Return a value as it is; raises InputError, which names it `what`, where it is no whole number of at least 1."""
+    """Return a value; raises InputError, which calls it `what`, unless it is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{what} is {value!r}, must be a whole number of at least 1")
     return value
@@ -60,12 +61,12 @@ def _path(where: str, name: str) -> str:
 
 
 def optional_number(hf: HfConfig, name: str) -> float | None:
-    """Return a number field, or None where it is absent or null; raises InputError naming the field."""
+    """Return a number field, or None if it is absent or null; raises InputError with the field's name."""
     return None if hf.get(name) is None else float(number(hf, name))
 
 
 def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
-    """Return an object field, empty where it is absent or null; raises InputError naming the field."""
+    """Return an object field, empty if it is absent or null; raises InputError with the field's name."""
     value = hf.get(name)
     if not isinstance(value, dict | None):
         raise InputError(f"config.json: field {_path(where, name)} is {value!r}, must be an object")
@@ -73,14 +74,14 @@ def section(hf: HfConfig, name: str, where: str = "") -> HfConfig:
 
 
 def refuse(hf: HfConfig, name: str, supported: Json) -> None:
-    """Raise InputError when a field is present with another value than the one that is implemented."""
+    """Raise InputError if a field has another value than the supported one."""
     value = hf.get(name)
     if value is not None and value != supported:
         raise InputError(f"config.json: {name} is {value!r}; supported is {supported!r}")
 
 
 def refuse_windows(hf: HfConfig) -> None:
-    """Raise InputError for a config that switches sliding windows on for some layer."""
+    """Raise InputError for a config with sliding windows in some layer."""
     kinds = {kind for kind in hf.get("layer_types") or () if kind != "full_attention"}
     if hf.get("use_sliding_window") and (kinds or not hf.get("layer_types")):
         raise InputError("config.json: use_sliding_window is True; supported is False")
@@ -88,22 +89,27 @@ def refuse_windows(hf: HfConfig) -> None:
         raise InputError(f"config.json: layer_types has {min(kinds)!r}; supported is 'full_attention'")
 
 
-def common_values(hf: HfConfig, *, is_tied: bool, max_positions: int) -> Record:
-    """Return the fields of ModelConfig that every family reads the same way; the arguments are its defaults."""
+def common_values(hf: HfConfig, switches: Fields, *, is_tied: bool, max_positions: int) -> Record:
+    """Return a family's switches and the fields of ModelConfig that every family reads the same way.
+
+    Defaults: `is_tied` for tied embeddings, `max_positions`, and the eps of the switches' norms.
+    """
+    norms = switches["norms"]
     return {
+        **switches,
         "vocab_size": count(hf, "vocab_size"),
         "d_model": count(hf, "hidden_size"),
         "n_layers": count(hf, "num_hidden_layers"),
         "n_heads": count(hf, "num_attention_heads"),
         "d_ff": count(hf, "intermediate_size"),
-        "norm_eps": number(hf, "rms_norm_eps", 1e-6),
+        "norms": replace(norms, eps=number(hf, "rms_norm_eps", norms.eps)),
         "tie_embeddings": bool(hf.get("tie_word_embeddings", is_tied)),
         "max_positions": count(hf, "max_position_embeddings", max_positions),
     }
 
 
 def common_fields(config: ModelConfig) -> HfConfig:
-    """Return the fields that every family writes the same way."""
+    """Return the fields of config.json that every family writes the same way."""
     return {
         "attention_dropout": 0.0,
         "hidden_size": config.d_model,
@@ -113,7 +119,7 @@ def common_fields(config: ModelConfig) -> HfConfig:
         "num_attention_heads": config.n_heads,
         "num_hidden_layers": config.n_layers,
         "num_key_value_heads": config.n_kv_heads,
-        "rms_norm_eps": config.norm_eps,
+        "rms_norm_eps": config.norms.eps,
         "tie_word_embeddings": config.tie_embeddings,
         "use_cache": True,
         "vocab_size": config.vocab_size,

@@ -1,9 +1,9 @@
-"""Gemma 3, text only (270M and 1B): most layers see a sliding window, the others everything (arXiv 2503.19786).
+"""Gemma 3, text only (270M and 1B), with sliding windows in most layers (arXiv 2503.19786).
 
-Norms stand before and after attention and MLP and scale by 1 + weight; queries and keys are normed; sliding layers
-have a rotary base of their own; embeddings are scaled by the root of the width. Soft caps are Gemma 2's (arXiv
-2408.00118) and absent from the published Gemma 3; where a config has them they are computed. (transformers' own
-Gemma 3 computes the final one and reads the attention's without using it.)
+Attention and MLP have norms before and after them, which scale by 1 + weight. Queries and keys are normed, layers with
+sliding windows have their own rotary base, and embeddings are scaled by sqrt(d_model). Soft caps come from Gemma 2
+(arXiv 2408.00118); published Gemma 3 configs have none, but they are applied if set. (Gemma 3 in transformers applies
+the cap of the final logits only.)
 """
 
 from __future__ import annotations
@@ -20,37 +20,36 @@ from jaxrl_sql.models.families.fields import (
 )
 from jaxrl_sql.models.families.rope import read_rope, scaling_fields
 from jaxrl_sql.models.rope import SCALINGS
-from jaxrl_sql.models.spec import ModelConfig, SlidingWindow
+from jaxrl_sql.models.spec import ModelConfig, Norms, SlidingWindow
 from jaxrl_sql.types import InputError, Record
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
-# Every sixth layer sees everything; the small models' window.
+# Every sixth layer has full attention; WINDOW is that of the small models.
 PERIOD = 6
 WINDOW = 512
 
 SWITCHES: Record = {
+    "norms": Norms(is_zero_centered=True, has_post_norms=True),
     "qk_norm": True,
     "qkv_bias": False,
     "activation": "gelu_tanh",
-    "norms_from_one": True,
-    "post_norms": True,
     "scale_embeddings": True,
 }
 
 
 def _every(period: int, n_layers: int) -> tuple[bool, ...]:
-    """Return which layers slide where only every `period`-th sees everything."""
+    """Return for each layer whether it has a sliding window, where every `period`-th has full attention."""
     return tuple((i + 1) % period > 0 for i in range(n_layers))
 
 
 def new_sliding(n_layers: int) -> SlidingWindow:
-    """Return the sliding layers of a new model of n_layers."""
+    """Return the sliding window of a new model of n_layers."""
     return SlidingWindow(WINDOW, _every(PERIOD, n_layers), LOCAL_THETA)
 
 
 def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
-    """Return which layers slide, from `layer_types` or the older `sliding_window_pattern`."""
+    """Return for each layer whether it has a sliding window, from `layer_types` or `sliding_window_pattern`."""
     kinds = hf.get("layer_types")
     period = number(hf, "sliding_window_pattern", PERIOD)
     if period < 1:
@@ -68,42 +67,40 @@ def _sliding_layers(hf: HfConfig, n_layers: int) -> tuple[bool, ...]:
 
 
 def read_config(hf: HfConfig) -> ModelConfig:
-    """Turn a `gemma3_text` config.json into a ModelConfig; raises InputError naming what is missing or unsupported."""
+    """Convert a `gemma3_text` config.json to a ModelConfig; raises InputError with a missing or unsupported field."""
     refuse(hf, "hidden_activation", "gelu_pytorch_tanh")
     refuse(hf, "attention_bias", supported=False)
     refuse(hf, "use_bidirectional_attention", supported=False)
-    common, head_dim = common_values(hf, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
+    common, head_dim = common_values(hf, SWITCHES, is_tied=True, max_positions=131_072), count(hf, "head_dim", 256)
     nested = section(hf, "rope_parameters")
     if unknown := sorted(nested.keys() - {SLIDING, FULL}):
         raise InputError(f"config.json: rope_parameters has {unknown[0]!r}; valid are {FULL!r}, {SLIDING!r}")
-    places = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
-    places["rope_scaling"] = section(hf, "rope_scaling")
-    theta, scaling = read_rope(hf, places, "rope_theta", THETA, SCALINGS)
-    places = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
-    local_theta, _ = read_rope(hf, places, "rope_local_base_freq", LOCAL_THETA)
+    sources = {f"rope_parameters.{FULL}": section(nested, FULL, "rope_parameters")}
+    sources["rope_scaling"] = section(hf, "rope_scaling")
+    rope = read_rope(hf, sources, "rope_theta", THETA, SCALINGS)
+    sources = {f"rope_parameters.{SLIDING}": section(nested, SLIDING, "rope_parameters")}
+    local_theta = read_rope(hf, sources, "rope_local_base_freq", LOCAL_THETA).theta
     layers = _sliding_layers(hf, common["n_layers"])
     scalar = number(hf, "query_pre_attn_scalar", 256)
     return ModelConfig(
         family="gemma3_text",
         n_kv_heads=count(hf, "num_key_value_heads", 4),
         head_dim=head_dim,
-        rope_theta=theta,
-        rope_scaling=scaling,
+        rope=rope,
         sliding=SlidingWindow(count(hf, "sliding_window", 4096), layers, local_theta) if any(layers) else None,
         query_scalar=None if scalar == head_dim else scalar,
         attn_score_cap=optional_number(hf, "attn_logit_softcapping"),
         final_logit_cap=optional_number(hf, "final_logit_softcapping"),
         **common,
-        **SWITCHES,
     )
 
 
 def write_config(config: ModelConfig) -> HfConfig:
-    """Turn a ModelConfig into the fields of a `gemma3_text` config.json."""
+    """Convert a ModelConfig to the fields of a `gemma3_text` config.json."""
     sliding = config.sliding
     layers = sliding.layers if sliding else (False,) * config.n_layers
     local_theta = sliding.rope_theta if sliding else LOCAL_THETA
-    scaling = scaling_fields(config.rope_scaling)
+    scaling = scaling_fields(config.rope.scaling)
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -116,11 +113,11 @@ def write_config(config: ModelConfig) -> HfConfig:
         "query_pre_attn_scalar": config.head_dim if config.query_scalar is None else config.query_scalar,
         "rope_local_base_freq": local_theta,
         "rope_parameters": {
-            FULL: {"rope_theta": config.rope_theta, **scaling},
+            FULL: {"rope_theta": config.rope.theta, **scaling},
             SLIDING: {"rope_theta": local_theta, **scaling_fields(None)},
         },
-        "rope_scaling": scaling if config.rope_scaling else None,
-        "rope_theta": config.rope_theta,
+        "rope_scaling": scaling if config.rope.scaling else None,
+        "rope_theta": config.rope.theta,
         "sliding_window": sliding.size if sliding else WINDOW,
         "use_bidirectional_attention": False,
         **common_fields(config),

@@ -1,6 +1,6 @@
-"""Rotary positions in a Hugging Face config: transformers 5 nests them, everything older has them beside the rest.
+"""Rotary embeddings in a Hugging Face config: nested in transformers 5, top-level fields before.
 
-Both spellings are read, and must agree where a config has both; both are written.
+Both forms are read, and must agree if a config has both. Both are written.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_sql.models.families.fields import HfConfig, number, section
-from jaxrl_sql.models.rope import RopeScaling
+from jaxrl_sql.models.rope import Rope, RopeScaling
 from jaxrl_sql.models.spec import ModelConfig
 from jaxrl_sql.types import Fields, InputError
 
-# Field of the config -> ours. A kind of scaling needs all of its fields, and beside them and ALWAYS none may stand.
+# Field of the config -> ours. A kind of scaling has exactly these fields and those of ALWAYS.
 FACTOR = {"factor": "factor"}
 BANDS = {
     "low_freq_factor": "low_freq_factor",
@@ -25,7 +25,7 @@ ALWAYS = {"rope_theta", "rope_type", "type"}
 
 
 def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling | None:
-    """Read one dict of rotary fields, found at `where`; raises InputError for a kind that is not among `kinds`."""
+    """Read a dict of rotary fields with path `where`; raises InputError for a kind that is not in `kinds`."""
     kind = fields.get("rope_type", fields.get("type", "default"))
     if kind not in ("default", *kinds):
         valid = ", ".join(repr(name) for name in ("default", *kinds))
@@ -40,7 +40,7 @@ def _scaling(fields: HfConfig, where: str, kinds: Sequence[str]) -> RopeScaling 
 
 
 def _agreed(readings: Fields, default: Any) -> Any:
-    """Return the one value that all readings have; raises InputError naming two places that contradict each other."""
+    """Return the common value of all readings; raises InputError with two sources that contradict each other."""
     if not readings:
         return default
     first, value = next(iter(readings.items()))
@@ -51,34 +51,34 @@ def _agreed(readings: Fields, default: Any) -> Any:
 
 
 def read_rope(
-    hf: HfConfig, places: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
-) -> tuple[float, RopeScaling | None]:
-    """Return the rotary base and scaling.
+    hf: HfConfig, sources: Mapping[str, HfConfig], base: str, default: float, kinds: Sequence[str] = ()
+) -> Rope:
+    """Read base and scaling of the rotary embeddings.
 
-    places: dicts that may hold them, by name; `base` names the field of `hf` that may hold the base; `kinds` are the
-    scalings that the family supports. Raises InputError for another kind, for fields that a kind does not have, and
-    for places that contradict each other.
+    sources: nested dicts that may hold them, by name; base: the field of `hf` that may hold the base; kinds: supported
+    kinds of scaling. Raises InputError for other kinds, for unknown fields, and for sources that contradict each
+    other.
     """
-    given = {where: fields for where, fields in places.items() if fields}
-    scaling = _agreed({where: _scaling(fields, where, kinds) for where, fields in given.items()}, None)
+    present = {where: fields for where, fields in sources.items() if fields}
+    scaling = _agreed({where: _scaling(fields, where, kinds) for where, fields in present.items()}, None)
     bases = {
         f"{where}.rope_theta": number(fields, "rope_theta", where=where)
-        for where, fields in given.items()
+        for where, fields in present.items()
         if fields.get("rope_theta") is not None
     }
     if hf.get(base) is not None:
         bases[base] = number(hf, base)
-    return float(_agreed(bases, default)), scaling
+    return Rope(float(_agreed(bases, default)), scaling)
 
 
-def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> tuple[float, RopeScaling | None]:
-    """Return the rotary base and scaling of a family whose layers all have the same."""
-    places = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
-    return read_rope(hf, places, "rope_theta", default, kinds)
+def read_flat_rope(hf: HfConfig, default: float, kinds: Sequence[str] = ()) -> Rope:
+    """Read the rotary embeddings of a family whose layers all have the same."""
+    sources = {name: section(hf, name) for name in ("rope_parameters", "rope_scaling")}
+    return read_rope(hf, sources, "rope_theta", default, kinds)
 
 
 def scaling_fields(scaling: RopeScaling | None) -> HfConfig:
-    """Spell a scaling, or that there is none, as `rope_scaling` and as a part of `rope_parameters`."""
+    """Return the fields of a scaling for `rope_scaling` and `rope_parameters`."""
     if scaling is None:
         return {"rope_type": "default"}
     values = {name: getattr(scaling, ours) for name, ours in FIELDS[scaling.kind].items()}
@@ -86,10 +86,10 @@ def scaling_fields(scaling: RopeScaling | None) -> HfConfig:
 
 
 def flat_rope(config: ModelConfig) -> HfConfig:
-    """Return the rotary fields of a family whose layers all have the same, in both spellings."""
-    scaling = scaling_fields(config.rope_scaling)
+    """Return the rotary fields of a family whose layers all have the same, in both forms."""
+    scaling = scaling_fields(config.rope.scaling)
     return {
-        "rope_parameters": {"rope_theta": config.rope_theta, **scaling},
-        "rope_scaling": scaling if config.rope_scaling else None,
-        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_theta": config.rope.theta, **scaling},
+        "rope_scaling": scaling if config.rope.scaling else None,
+        "rope_theta": config.rope.theta,
     }

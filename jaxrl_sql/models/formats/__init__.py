@@ -1,1 +1,1 @@
-"""Weights on disk: Hugging Face folders and GGUF files, read onto a mesh and written back."""
+"""Checkpoints on disk: read and write Hugging Face folders and GGUF files."""

@@ -1,6 +1,6 @@
-"""Checksums of a folder's files: written when the files are whole, compared before they are read.
+"""Checksums of a folder's files, written after the files and compared before they are read.
 
-A CRC-32 finds every flipped bit and every burst of up to 32; zlib computes it faster than a disk reads.
+A CRC-32 detects every flipped bit and every burst of up to 32 bits; zlib computes it faster than a disk reads.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ _THREADS = 4
 
 
 def write_sums(folder: Path, but: Collection[str] = ()) -> None:
-    """Write the checksums of all files below a folder, without those named `but`, to its `checksums.json`.
+    """Write the checksums of all files below a folder, except those named in `but`, to its `checksums.json`.
 
-    Of a folder below that has a `checksums.json` already, that file alone is listed.
+    A subfolder with its own `checksums.json` is represented by that file.
     """
     _write(folder, [path for path in _files(folder) if path.name not in but])
 
 
 def damage(folder: Path, only: str = "") -> str:
-    """Return a line on the first file below a folder that is not as `write_sums` found it; "" where all are.
+    """Return a message about the first file below a folder that differs from its checksum, or "".
 
-    `only` names the one file to read.
-    Several processes read a part of the files each; every one must call it.
+    `only`: name of a single file to check. Processes share the files, and all must call this function.
     """
     try:
         sums = _read_sums(folder)
@@ -47,19 +46,19 @@ def damage(folder: Path, only: str = "") -> str:
 
 
 def seal_weights(model: Path) -> None:
-    """Write the checksums of a run's model to the run's folder: copies of the model may be changed."""
+    """Write the checksums of a run's model to the run's folder, so that copies of the model may be changed."""
     _write(model.parent, sorted(model.glob("*.safetensors")))
 
 
 def refuse_damaged_weights(source: str | Path) -> None:
-    """Raise InputError where the weights of a run's model are not those that the run wrote.
+    """Raise InputError if the weights of a run's model differ from their checksums.
 
-    A folder without our `config.yaml` is no run: its `checksums.json` is another tool's.
+    A folder without our `config.yaml` is not a run, and its `checksums.json` belongs to another tool.
     """
     run = Path(source).resolve().parent
     is_sealed = all((run / name).is_file() for name in (SUMS, CONFIG))
     if Path(source).resolve().name == MODEL and is_sealed and (fault := damage(run)):
-        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} where the change is meant")
+        raise InputError(f"{run}: {fault}: put it back from a copy, or delete {run / SUMS} if the change is intended")
 
 
 def _write(folder: Path, files: Sequence[Path]) -> None:
@@ -71,7 +70,7 @@ def _write(folder: Path, files: Sequence[Path]) -> None:
 
 
 def difference(path: Path, checksum: str) -> str:
-    """Return how a file differs from its checksum, in words; "" where it does not."""
+    """Return how a file differs from its checksum, or ""."""
     try:
         return "" if _checksum(path) == checksum else "does not match its checksum"
     except OSError as error:
@@ -79,7 +78,7 @@ def difference(path: Path, checksum: str) -> str:
 
 
 def _first(line: str) -> str:
-    """Return the first line on a damage that any process has."""
+    """Return the first non-empty message of all processes."""
     return next(filter(None, exchange([line])), "")
 
 
@@ -92,9 +91,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_sums(folder: Path) -> dict[str, str]:
-    """Return the checksum of each file by its name, of folders below with a `checksums.json` of their own, too.
+    """Return the checksums by file name, including those in the `checksums.json` of subfolders.
 
-    Raises ValueError where the `checksums.json` is damaged.
+    Raises ValueError if the `checksums.json` is damaged.
     """
     read = json.loads((folder / SUMS).read_bytes())
     sums: dict[str, str] = dict(read["files"])

@@ -1,8 +1,8 @@
-"""GGUF files in: llama.cpp's metadata as our config, its tensors by Hugging Face's names, dequantised as they are read.
+"""Read GGUF files: metadata as ModelConfig, tensors by Hugging Face's names, dequantised while they are read.
 
-What llama.cpp's converter does to a model's weights is undone: queries' and keys' rows of Llama stand in pairs there
-(its rotary positions turn neighbours), Gemma's norms have their 1 added, and Llama 3's stretched frequencies are a
-tensor of factors. Package `gguf` dequantises, and is imported for files that hold quantised tensors.
+The changes of llama.cpp's converter are reversed. It interleaves the rows of Llama's queries and keys (its rotary
+embeddings rotate adjacent coordinates), adds 1 to Gemma's norms, and stores Llama 3's frequency scaling as a tensor of
+factors. Package `gguf` dequantises; it is imported only for files with quantised tensors.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaxrl_sql.models.families import FAMILIES, gemma3
 from jaxrl_sql.models.families.fields import checked_count
 from jaxrl_sql.models.formats.gguf_header import GgufHeader, TensorEntry
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, Encoding, StoredTensor
-from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
+from jaxrl_sql.models.rope import Rope, RopeScaling, rope_frequencies
 from jaxrl_sql.models.spec import ModelConfig, param_specs
 from jaxrl_sql.types import InputError, Json, Record
 
 SUFFIX = ".gguf"
 # llama.cpp's architecture -> our family.
 ARCHITECTURES = {"gemma3": "gemma3_text", "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-# Hugging Face's word -> GGUF's, for a whole name or what stands behind the layer.
+# Hugging Face's name -> GGUF's, of a weight or of its part after the layer number.
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -42,27 +42,27 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-# Where what attention adds is normed too, that norm has the name and the one before the MLP another.
+# Names that differ in models with post norms.
 POST_NORM_NAMES = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 ROPE_FACTORS = "rope_freqs.weight"
-# The stretching of Llama 3.1, 3.2 and 3.3 but for its factor, which differs (arXiv 2407.21783).
+# Parameters of the frequency scaling of Llama 3.1 to 3.3, except the factor, which varies (arXiv 2407.21783).
 LLAMA3_BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-# llama.cpp scales the scores of Gemma 3 27B, and only that, by the width of a head's share and not the head's size.
+# llama.cpp scales scores by d_model / n_heads for Gemma 3 27B only, and by head_dim otherwise.
 GEMMA3_27B_LAYERS = 62
 PLAIN = {0: ("F32", np.dtype(np.float32)), 1: ("F16", np.dtype(np.float16)), 30: ("BF16", BFLOAT16)}
 
 
 def is_gguf(path: str | Path) -> bool:
-    """Return whether a path names a GGUF file and not a folder."""
+    """Return whether a path is a GGUF file and not a folder."""
     return Path(path).suffix.lower() == SUFFIX
 
 
 class _Metadata:
-    """The metadata of one file; a missing key is an InputError that names both."""
+    """The metadata of a file; raises InputError with path and key for missing and unsupported values."""
 
     def __init__(self, path: Path, header: GgufHeader) -> None:
         self.path = path
@@ -75,23 +75,23 @@ class _Metadata:
             raise InputError(f"{path}: is one of {parts} parts; merge them first (llama-gguf-split --merge)")
 
     def get(self, key: str, default: Json = None) -> Json:
-        """Return what stands under the architecture's name; a float as the shortest decimal that rounds to it."""
+        """Return a value of the architecture, floats as the shortest decimal that rounds to the float32."""
         value = self.values.get(f"{self.architecture}.{key}", default)
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
     def need(self, key: str) -> Json:
-        """Return what stands under the architecture's name; raises InputError when nothing does."""
+        """Return a value of the architecture; raises InputError if it is missing."""
         if (value := self.get(key)) is None:
             raise InputError(f"{self.path}: metadata {self.architecture}.{key} is missing")
         return value
 
     def count(self, key: str, default: Json = None) -> int:
-        """Return a whole number of at least 1, as `get` does; raises InputError for another value, or none."""
+        """Return a whole number of at least 1, as `get` does; raises InputError for other or missing values."""
         value = self.need(key) if default is None else self.get(key, default)
         return checked_count(value, f"{self.path}: metadata {self.architecture}.{key}")
 
     def refuse(self, key: str, *, supported: Json) -> None:
-        """Raise InputError when a key is there with another value than the one that is implemented."""
+        """Raise InputError if a key has another value than the supported one."""
         if (value := self.get(key, supported)) != supported:
             raise InputError(
                 f"{self.path}: metadata {self.architecture}.{key} is {value!r}; supported is {supported!r}"
@@ -99,7 +99,7 @@ class _Metadata:
 
 
 def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
-    """Turn a file's metadata into a ModelConfig; raises InputError naming what is missing, unknown or unsupported."""
+    """Convert metadata to a ModelConfig; raises InputError with a missing, unknown or unsupported key."""
     about = _Metadata(path, header)
     family = ARCHITECTURES[about.architecture]
     heads, width = about.count("attention.head_count"), about.count("embedding_length")
@@ -140,7 +140,7 @@ def gguf_config(path: Path, header: GgufHeader) -> ModelConfig:
 
 
 def _gemma3_fields(about: _Metadata, head_dim: int) -> Record:
-    """Return what is Gemma's own; llama.cpp keeps in its code what it does not write."""
+    """Return the fields that only Gemma 3 has, with llama.cpp's constants for those that files omit."""
     n_layers = about.count("block_count")
     pattern = about.get("attention.sliding_window_pattern", gemma3.PERIOD)
     if isinstance(pattern, list):
@@ -159,7 +159,7 @@ def _gemma3_fields(about: _Metadata, head_dim: int) -> Record:
 
 
 def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) -> Record | None:
-    """Return the stretching of rotary frequencies in Hugging Face's spelling, or None."""
+    """Return the scaling of rotary frequencies in Hugging Face's form, or None."""
     kind = about.get("rope.scaling.type", "none")
     if ROPE_FACTORS in header.tensors:
         return _llama3_scaling(about, header.tensors[ROPE_FACTORS], head_dim, theta)
@@ -171,26 +171,29 @@ def _scaling(about: _Metadata, header: GgufHeader, head_dim: int, theta: float) 
 
 
 def _llama3_scaling(about: _Metadata, entry: TensorEntry, head_dim: int, theta: float) -> Record:
-    """Return the stretching whose factors are a tensor; raises InputError when they are not those of Llama 3.
+    """Return the frequency scaling for a tensor of factors; raises InputError unless it is Llama 3's.
 
-    The bands do not follow from the factors (their three numbers are known up to a scale), so the published ones are
-    taken and have to give the same frequencies.
+    The factors determine the three parameters of the bands only up to a scale. So the published parameters are used,
+    and must reproduce the frequencies.
     """
     if entry.offset + 4 * math.prod(entry.shape) > about.path.stat().st_size:
         raise _cut_short(about.path, ROPE_FACTORS)
     factors = np.fromfile(about.path, np.float32, math.prod(entry.shape), offset=entry.offset)
     factor = float(factors.max(initial=1.0))
     plain, stretched = (
-        np.asarray(rope_frequencies(head_dim, theta, scaling)) for scaling in (None, RopeScaling("llama3", factor))
+        np.asarray(rope_frequencies(head_dim, Rope(theta, scaling)))
+        for scaling in (None, RopeScaling("llama3", factor))
     )
     if factors.shape != plain.shape or not np.allclose(plain / factors, stretched, rtol=1e-4, atol=0.0):
-        raise InputError(f"{about.path}: {ROPE_FACTORS} are not the factors of Llama 3's stretching by {factor:g}")
+        raise InputError(
+            f"{about.path}: {ROPE_FACTORS} are not the factors of Llama 3's frequency scaling by {factor:g}"
+        )
     return {"rope_type": "llama3", "factor": factor, **LLAMA3_BANDS}
 
 
 def gguf_name(hf_name: str, config: ModelConfig) -> str:
-    """Return the name in a GGUF file of one of the model's weights."""
-    names = NAMES | (POST_NORM_NAMES if config.post_norms else {})
+    """Return the name of a weight in a GGUF file."""
+    names = NAMES | (POST_NORM_NAMES if config.norms.has_post_norms else {})
     stem, kind = hf_name.rsplit(".", 1)
     if not stem.startswith("model.layers."):
         return f"{names[stem]}.{kind}"
@@ -199,13 +202,13 @@ def gguf_name(hf_name: str, config: ModelConfig) -> str:
 
 
 def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig) -> dict[str, StoredTensor]:
-    """Return the tensors of an open file by Hugging Face's names; those that are none of the model's keep their own.
+    """Return the tensors of an open file by Hugging Face's names; unknown tensors keep their names.
 
-    Raises InputError for a file that is cut short, and without package gguf where a tensor is quantised.
+    Raises InputError for a truncated file, and for quantised tensors without package gguf.
     """
     size = os.fstat(file).st_size
     spelled = {gguf_name(name, config): name for spec in param_specs(config) for name in spec.hf_names()}
-    found = {}
+    tensors = {}
     for name, entry in header.tensors.items():
         if name == ROPE_FACTORS:
             continue
@@ -214,19 +217,19 @@ def gguf_tensors(path: Path, file: int, header: GgufHeader, config: ModelConfig)
         rows = entry.shape[0] if len(entry.shape) > 1 else 1
         if entry.offset + rows * tensor.encoding.row_bytes > size:
             raise _cut_short(path, name)
-        found[hf_name] = tensor
-    return found
+        tensors[hf_name] = tensor
+    return tensors
 
 
 def _cut_short(path: Path, name: str) -> InputError:
-    return InputError(f"{path}: not a readable GGUF file ({name} goes on behind its end): copy or fetch it again")
+    return InputError(f"{path}: not a readable GGUF file ({name} extends past its end): copy or fetch it again")
 
 
 def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: ModelConfig) -> StoredTensor:
-    """Describe a tensor so that reading it undoes what the converter did."""
+    """Return a tensor whose reads reverse the converter's changes."""
     encoding = _encoding(path, entry)
     order = None
-    if config.norms_from_one and hf_name.endswith("norm.weight"):
+    if config.norms.is_zero_centered and hf_name.endswith("norm.weight"):
         encoding = encoding._replace(dtype=None, decode=_minus_one(encoding))
     if config.family == "llama" and hf_name.endswith(("q_proj.weight", "k_proj.weight")):
         pairs = np.arange(entry.shape[0]).reshape(-1, config.head_dim // 2, 2)
@@ -235,7 +238,7 @@ def _stored(path: Path, file: int, entry: TensorEntry, hf_name: str, config: Mod
 
 
 def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return how to read a norm that is kept as 1 + weight; None for an encoding that is not read."""
+    """Return the decoder of a norm stored as 1 + weight; None for an unsupported encoding."""
     decode, dtype = encoding.decode, encoding.dtype
     if decode is not None:
         return lambda raw: decode(raw) - np.float32(1)
@@ -245,7 +248,7 @@ def _minus_one(encoding: Encoding) -> Callable[[np.ndarray], np.ndarray] | None:
 
 
 def _encoding(path: Path, entry: TensorEntry) -> Encoding:
-    """Return how a tensor's rows are kept; one that package gguf cannot dequantise has neither dtype nor decoder."""
+    """Return the encoding of a tensor's rows, without dtype and decoder if package gguf cannot dequantise it."""
     columns = entry.shape[-1] if entry.shape else 1
     if entry.ggml_type in PLAIN:
         name, dtype = PLAIN[entry.ggml_type]

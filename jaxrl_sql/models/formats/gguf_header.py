@@ -1,8 +1,8 @@
-"""The header of a GGUF file: metadata by key, and where each tensor's bytes stand.
+"""The header of a GGUF file: metadata by key, and the offset of each tensor.
 
-Parsed here and not by package `gguf`, whose reader makes NumPy arrays of each token of the vocabulary: seconds and
-hundreds of megabytes for the 262,144 of Gemma, where config, weights and tokenizer each ask for the header.
-The format is ggml's docs/gguf.md, versions 2 and 3, little-endian.
+Package `gguf` is not used because its reader creates NumPy arrays for each token of the vocabulary. For the 262,144
+tokens of Gemma this takes seconds and hundreds of megabytes, and config, weights and tokenizer each read the header.
+The format is specified in ggml's docs/gguf.md; versions 2 and 3, little-endian, are supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_ALIGNMENT = 32
 
 
 class TensorEntry(NamedTuple):
-    """A tensor's shape in NumPy's order (the file counts from the innermost axis), ggml type, and byte in the file."""
+    """A tensor's shape in NumPy's order (the file starts with the innermost axis), ggml type, and offset in bytes."""
 
     shape: tuple[int, ...]
     ggml_type: int
@@ -32,36 +32,36 @@ class TensorEntry(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """What a GGUF file says before its data."""
+    """Metadata and tensor entries of a GGUF file."""
 
     metadata: Record
     tensors: dict[str, TensorEntry]
 
 
 class _Cursor:
-    """A place in the file's bytes; what is read moves it on."""
+    """A position in the file's bytes, which reads advance."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
         self.at = 0
 
     def number(self, code: str) -> Json:
-        """Read one number of a struct code."""
+        """Read a number with a format code of `struct`."""
         (value,) = struct.unpack_from("<" + code, self.data, self.at)
         self.at += struct.calcsize("<" + code)
         return value
 
     def string(self) -> str:
-        """Read a length and as many bytes of UTF-8."""
+        """Read a length and that number of bytes as UTF-8."""
         length = self.number("Q")
         start, self.at = self.at, self.at + length
         raw = self.data[start : self.at]
         if len(raw) < length:
-            raise ValueError("a string goes on behind the file's end")
-        return raw.decode("utf-8", errors="replace")  # some vocabularies hold pieces of characters
+            raise ValueError("a string extends past the end of the file")
+        return raw.decode("utf-8", errors="replace")  # some vocabularies have parts of characters
 
     def value(self, kind: int) -> Json:
-        """Read a value of the metadata, an array as a list."""
+        """Read a value of the metadata; an array becomes a list."""
         if kind == STRING:
             return self.string()
         if kind != ARRAY:
@@ -76,7 +76,7 @@ class _Cursor:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Read a GGUF file's header; raises InputError for a file that is not there, is none, or is cut short."""
+    """Read a GGUF file's header; raises InputError if the file is missing, not GGUF, or truncated."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     stat = path.stat()
@@ -85,7 +85,7 @@ def read_header(path: Path) -> GgufHeader:
 
 @lru_cache(maxsize=1)
 def _read_version(path: Path, _mtime_ns: int, _size: int) -> GgufHeader:
-    """Read a version of a file: configuration, weights and tokenizer ask for the same one, and it takes a second."""
+    """Read a version of a file, cached because config, weights and tokenizer each need it and it takes a second."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Cursor(data))

@@ -1,14 +1,13 @@
-"""GGUF files out: what `gguf` reads, written for llama.cpp a tensor at a time, and read back before it is kept.
+"""Write GGUF files for llama.cpp, one tensor at a time, and verify the header before the file replaces an old one.
 
-The converter's changes are made where the reader undoes them: Llama's query and key rows in pairs, 1 added to Gemma's
-norms, Llama 3's stretching as a tensor of factors. Package `gguf` writes the file. The tokenizer is written in
-llama.cpp's terms, and whole beside (`tokenizer.huggingface.json` of ggml's docs/gguf.md) where what is read back cuts
-text otherwise.
+The changes of llama.cpp's converter are applied, which `gguf` reverses: interleaved rows of Llama's queries and keys, 1
+added to Gemma's norms, Llama 3's frequency scaling as a tensor of factors. Package `gguf` writes the file. The
+tokenizer is written in llama.cpp's form. If that form does not reproduce its tokenization, the whole tokenizer.json is
+added (`tokenizer.huggingface.json` of ggml's docs/gguf.md).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,14 +27,14 @@ from jaxrl_sql.models.formats.gguf_tokenizer import (
     WHOLE,
     tokenizer_of,
 )
-from jaxrl_sql.models.rope import rope_frequencies
-from jaxrl_sql.models.spec import ModelConfig, ParamSpec, param_specs
+from jaxrl_sql.models.rope import Rope, rope_frequencies
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, param_specs
 from jaxrl_sql.runtime.tokenizer_files import cut_alike
 from jaxrl_sql.types import Fields, InputError, Record, Tokenizer
 
 KINDS = {"f16": "F16", "q8_0": "Q8_0"}
-"""What matrices are kept as; vectors, norms and biases, stay float32."""
-_FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's numbers of what most of a file is
+"""Types of matrices; vectors (norms and biases) are float32."""
+_FILE_TYPES = {"f16": 1, "q8_0": 7}  # llama.cpp's file types, by the type of most tensors
 _UNKNOWN, _BYTE = 2, 6
 _WIDEST = float(np.finfo(np.float16).max)
 
@@ -50,18 +49,18 @@ def save_gguf(
 ) -> None:
     """Write a model's tensors (Hugging Face's names and layout, in the order of `param_specs`) as a GGUF file.
 
-    stops: further tokens that end an answer, beside the tokenizer's. The file replaces what is there once its header
-    reads back as `config`. Raises InputError without package gguf, for a family that GGUF has no name for, for what
-    the format cannot express, and for weights beyond float16.
+    stops: tokens that end an answer, in addition to the tokenizer's. An existing file is replaced after the new header
+    has been read back and equals `config`. Raises InputError without package gguf, for a family without a GGUF name,
+    for a config that the format cannot express, and for weights out of the range of float16.
     """
     names = {family: name for name, family in ARCHITECTURES.items()}
     if config.family not in names:
         raise InputError(
-            f"export: GGUF has no name for family {config.family!r}; it has for {', '.join(names)}: "
+            f"export: GGUF has no name for family {config.family!r}; supported are {', '.join(names)}: "
             "export the Hugging Face folder instead, without --gguf"
         )
     if kind not in KINDS:
-        raise InputError(f"export: {kind!r} is no kind of GGUF; valid are {', '.join(KINDS)}")
+        raise InputError(f"export: {kind!r} is not a kind of GGUF; valid are {', '.join(KINDS)}")
     try:
         import gguf  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -88,8 +87,8 @@ def save_gguf(
 
 
 def _metadata(config: ModelConfig) -> Record:
-    """Return llama.cpp's metadata of a shape, keys without the architecture."""
-    found: Record = {
+    """Return llama.cpp's metadata of a config, with keys without the architecture."""
+    metadata: Record = {
         "context_length": config.max_positions,
         "embedding_length": config.d_model,
         "block_count": config.n_layers,
@@ -99,21 +98,22 @@ def _metadata(config: ModelConfig) -> Record:
         "attention.head_count_kv": config.n_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": float(config.norm_eps),
+        "attention.layer_norm_rms_epsilon": float(config.norms.eps),
         "rope.dimension_count": config.head_dim,
-        "rope.freq_base": float(config.rope_theta),
+        "rope.freq_base": float(config.rope.theta),
     }
     if config.sliding:
-        found["attention.sliding_window"] = config.sliding.size
-        found["attention.sliding_window_pattern"] = list(config.sliding.layers)
-        found["rope.freq_base_swa"] = float(config.sliding.rope_theta)
+        metadata["attention.sliding_window"] = config.sliding.size
+        metadata["attention.sliding_window_pattern"] = list(config.sliding.layers)
+        metadata["rope.freq_base_swa"] = float(config.sliding.rope_theta)
     if config.attn_score_cap:
-        found["attn_logit_softcapping"] = float(config.attn_score_cap)
+        metadata["attn_logit_softcapping"] = float(config.attn_score_cap)
     if config.final_logit_cap:
-        found["final_logit_softcapping"] = float(config.final_logit_cap)
-    if config.rope_scaling and config.rope_scaling.kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(config.rope_scaling.factor)}
-    return found
+        metadata["final_logit_softcapping"] = float(config.final_logit_cap)
+    scaling = config.rope.scaling
+    if scaling and scaling.kind == "linear":
+        metadata |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(scaling.factor)}
+    return metadata
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
@@ -122,15 +122,15 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def _kept_as(spec_shape: tuple[int, ...], kind: str) -> str:
-    """Return how a tensor is kept: a matrix whose rows are no whole blocks as float16, as llama.cpp has it."""
+    """Return the type of a tensor; as in llama.cpp, float16 for matrices whose rows are not whole blocks."""
     if len(spec_shape) < 2:
         return "F32"
     return "F16" if kind == "q8_0" and spec_shape[-1] % 32 else KINDS[kind]
 
 
 def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.ndarray]], kind: str) -> None:
-    """Write the list of tensors, the header and the tensors, one on the host at a time."""
-    import gguf  # noqa: PLC0415 (an extra, which `save_gguf` has found)
+    """Write tensor entries, header and tensors, with one tensor on the host at a time."""
+    import gguf  # noqa: PLC0415 (an extra; `save_gguf` checked it)
 
     specs = {name: spec for spec in param_specs(config) for name in spec.hf_names()}
     extra = _rope_factors(config)
@@ -147,19 +147,19 @@ def _write(writer: Any, config: ModelConfig, tensors: Iterable[tuple[str, np.nda
     writer.write_ti_data_to_file()
     if extra is not None:
         writer.write_tensor_data(extra)
-    for (name, spec), (given, tensor) in zip(specs.items(), tensors, strict=True):
-        if given != name:
-            raise ValueError(f"tensor {given} stands where {name} is expected")
+    for (name, spec), (tensor_name, tensor) in zip(specs.items(), tensors, strict=True):
+        if tensor_name != name:
+            raise ValueError(f"tensor {name} is expected, not {tensor_name}")
         plain = _converted(name, tensor.astype(np.float32).reshape(spec.hf_shape), spec, config)
         as_name = _kept_as(spec.hf_shape, kind)
         if as_name != "F32" and not np.abs(plain).max(initial=0.0) <= _WIDEST:
-            raise InputError(f"export: {name} holds weights beyond float16 or that are no numbers")
+            raise InputError(f"export: {name} has weights that are NaN or out of the range of float16")
         writer.write_tensor_data(gguf.quantize(plain, gguf.GGMLQuantizationType[as_name]))
 
 
 def _converted(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConfig) -> np.ndarray:
-    """Return a tensor as llama.cpp's graph of the family wants it."""
-    if config.norms_from_one and not spec.is_matrix and name.endswith("norm.weight"):
+    """Return a tensor in the layout of llama.cpp's graph of the family."""
+    if config.norms.is_zero_centered and not spec.is_matrix and name.endswith("norm.weight"):
         return tensor + np.float32(1)
     if config.family == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
         halves = tensor.reshape(-1, 2, config.head_dim // 2, tensor.shape[-1])
@@ -168,30 +168,29 @@ def _converted(name: str, tensor: np.ndarray, spec: ParamSpec, config: ModelConf
 
 
 def _rope_factors(config: ModelConfig) -> np.ndarray | None:
-    """Return by how much each frequency is divided, [Q/2] float32, for Llama 3's stretching; None for the others."""
-    scaling = config.rope_scaling
+    """Return the divisors of the frequencies, [Q/2] float32, for Llama 3's scaling, else None."""
+    scaling = config.rope.scaling
     if scaling is None or scaling.kind != "llama3":
         return None
-    plain, stretched = (np.asarray(rope_frequencies(config.head_dim, config.rope_theta, s)) for s in (None, scaling))
+    ropes = (Rope(config.rope.theta), config.rope)
+    plain, stretched = (np.asarray(rope_frequencies(config.head_dim, rope)) for rope in ropes)
     return (plain / stretched).astype(np.float32)
 
 
 def _check(part: Path, path: Path, config: ModelConfig) -> None:
-    """Raise InputError that names the first field which the file's header does not give back."""
-    again = gguf_config(part, read_header(part))
-    for field in dataclasses.fields(config):
-        was, now = getattr(config, field.name), getattr(again, field.name)
-        if was != now:
-            raise InputError(
-                f"export: {path.name} cannot say {field.name} = {was} of family {config.family} (it would read {now}): "
-                "export the Hugging Face folder instead, without --gguf"
-            )
+    """Raise InputError with the first field that the file's header does not reproduce."""
+    if difference := first_difference(config, gguf_config(part, read_header(part))):
+        name, value, readable = difference
+        raise InputError(
+            f"export: GGUF cannot express {name} = {value} of family {config.family} ({path.name} would read as "
+            f"{readable}): export the Hugging Face folder instead, without --gguf"
+        )
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequence[int] = ()) -> Record:
-    """Return a tokenizer as GGUF's metadata.
+    """Return a tokenizer as metadata of GGUF.
 
-    Raises InputError for one that is no byte-level or SentencePiece BPE, or that reads back as another.
+    Raises InputError unless it is a byte-level or SentencePiece BPE whose tokenization the metadata reproduce.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     raw: Record = json.loads(backend.to_str()) if backend is not None else {"model": {}}
@@ -200,39 +199,39 @@ def tokenizer_metadata(tokenizer: Tokenizer, config: ModelConfig, stops: Sequenc
         raise InputError(f"export: a tokenizer of kind {model.get('type')} is not written to GGUF; only BPE is")
     is_pieces = bool(model.get("byte_fallback"))
     tokens, types = _tokens(raw, config.vocab_size, is_pieces)
-    found: Record = {"model": "llama" if is_pieces else "gpt2", "tokens": tokens, "token_type": types}
+    metadata: Record = {"model": "llama" if is_pieces else "gpt2", "tokens": tokens, "token_type": types}
     if is_pieces:
-        found["scores"] = [-float(i) for i in range(len(tokens))]  # earlier pieces are merged first
-        found["add_space_prefix"] = _prepends(raw)
-        found["pre"] = "default"
+        metadata["scores"] = [-float(i) for i in range(len(tokens))]  # lower ids are merged first
+        metadata["add_space_prefix"] = _prepends(raw)
+        metadata["pre"] = "default"
     else:
-        found["merges"] = [one if isinstance(one, str) else " ".join(one) for one in model["merges"]]
-        found["pre"] = split_name(raw)
+        metadata["merges"] = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        metadata["pre"] = split_name(raw)
     ids = {key: getattr(tokenizer, f"{name}_id", None) for name, key in SPECIAL.items()}
-    found |= {f"{key}_token_id": int(i) for key, i in ids.items() if i is not None}
+    metadata |= {f"{key}_token_id": int(i) for key, i in ids.items() if i is not None}
     others = [int(i) for i in dict.fromkeys(stops) if i != ids["eos"]]
     if others and ids["eos"] is None:
-        found["eos_token_id"] = others.pop(0)
-    # llama.cpp has names for three tokens that end an answer.
-    found |= dict(zip(("eot_token_id", "eom_token_id"), reversed(others), strict=False))
+        metadata["eos_token_id"] = others.pop(0)
+    # llama.cpp has keys for three tokens that end an answer.
+    metadata |= dict(zip(("eot_token_id", "eom_token_id"), reversed(others), strict=False))
     bos = ids["bos"]
-    found["add_bos_token"] = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
-    named = {f"tokenizer.ggml.{key}": value for key, value in found.items() if value not in ([], None)}
+    metadata["add_bos_token"] = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
+    named = {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value not in ([], None)}
     if template := getattr(tokenizer, "chat_template", None):
         named["tokenizer.chat_template"] = template if isinstance(template, str) else template["default"]
-    if (is_pieces or found["pre"] != "default") and cut_alike(tokenizer_of(named, Path("export")), tokenizer):
+    if (is_pieces or metadata["pre"] != "default") and cut_alike(tokenizer_of(named, Path("export")), tokenizer):
         return named
     named |= {"tokenizer.ggml.pre": "default", WHOLE: json.dumps(raw, ensure_ascii=False)}
     if not cut_alike(tokenizer_of(named, Path("export")), tokenizer):
         raise InputError(
-            "export: the tokenizer cuts text in a way that GGUF cannot say: export the Hugging Face folder instead, "
-            "without --gguf"
+            "export: GGUF cannot express how the tokenizer splits text: export the Hugging Face folder "
+            "instead, without --gguf"
         )
     return named
 
 
 def _tokens(raw: Fields, size: int, is_pieces: bool) -> tuple[list[str], list[int]]:
-    """Return each id's text and llama.cpp's type of it; ids that the tokenizer leaves free are unused ones."""
+    """Return text and llama.cpp's type of each id; ids without a token are unused."""
     texts = dict.fromkeys(range(size), "")
     types = dict.fromkeys(range(size), UNUSED)
     for text, i in raw["model"]["vocab"].items():
@@ -250,8 +249,8 @@ def _tokens(raw: Fields, size: int, is_pieces: bool) -> tuple[list[str], list[in
 
 
 def split_name(raw: Fields) -> str:
-    """Return llama.cpp's name of how a byte-level tokenizer cuts text, `default` for a way that it has no name for."""
-    patterns = [one["pattern"] for one in _pre_tokenizers(raw.get("pre_tokenizer")) if "pattern" in one]
+    """Return llama.cpp's name of a byte-level tokenizer's pre-tokenization, or `default` without a name."""
+    patterns = [part["pattern"] for part in _pre_tokenizers(raw.get("pre_tokenizer")) if "pattern" in part]
     composes, ignores = "NFC" in json.dumps(raw.get("normalizer")), bool(raw["model"].get("ignore_merges"))
     for name, split in SPLITS.items():
         if patterns == [{"Regex": split.pattern}] and (composes, ignores) == (split.composes, split.ignores_merges):
@@ -260,14 +259,14 @@ def split_name(raw: Fields) -> str:
 
 
 def _prepends(raw: Fields) -> bool:
-    """Return whether a tokenizer of pieces puts a space before a text."""
-    schemes = {one.get("prepend_scheme", "never") for one in _pre_tokenizers(raw.get("pre_tokenizer"))}
+    """Return whether a SentencePiece tokenizer prepends a space to a text."""
+    schemes = {part.get("prepend_scheme", "never") for part in _pre_tokenizers(raw.get("pre_tokenizer"))}
     return "Prepend" in json.dumps(raw.get("normalizer")) or schemes - {"never"} != set()
 
 
 def _pre_tokenizers(part: Fields | None) -> Iterator[Fields]:
-    """Yield a pre-tokenizer and those that it is made of."""
+    """Yield a pre-tokenizer and its parts, recursively."""
     if part:
         yield part
-        for one in part.get("pretokenizers", ()):
-            yield from _pre_tokenizers(one)
+        for inner in part.get("pretokenizers", ()):
+            yield from _pre_tokenizers(inner)

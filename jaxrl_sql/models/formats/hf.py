@@ -1,14 +1,12 @@
-"""Folders of Hugging Face form: in, and back out.
+"""Read and write checkpoint folders in Hugging Face's format; GGUF files can be read too.
 
-A folder (or, in alone, a GGUF file) is read tensor by tensor, each straight into its place in the stacked leaf (on a
-mesh: each device's own piece), after the whole list of names and shapes has been compared with the table of weights,
-so that a checkpoint of another model fails in one line that says everything that is wrong with it. Only tokenizers
-need transformers, imported when asked for.
+All names and shapes are first compared with the table of parameters, so that a checkpoint of another model fails with
+one complete message. Then each tensor is read directly into its part of the stacked leaf (on a mesh: each device's
+shard). Only tokenizers need transformers, which is imported on use.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -26,7 +24,7 @@ from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.gguf import gguf_config, gguf_name, gguf_tensors, is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import gguf_tokenizer
-from jaxrl_sql.models.formats.load_sharded import place, place_layers, reading_threads
+from jaxrl_sql.models.formats.load_sharded import load_layers, load_leaf, reading_threads
 from jaxrl_sql.models.formats.tensor_files import (
     StoredTensor,
     is_sound,
@@ -34,7 +32,7 @@ from jaxrl_sql.models.formats.tensor_files import (
     refuse_broken_weights,
     write_safetensors,
 )
-from jaxrl_sql.models.spec import ModelConfig, ParamSpec, leaf_of, nest, param_specs
+from jaxrl_sql.models.spec import ModelConfig, ParamSpec, first_difference, leaf_of, nest, param_specs
 from jaxrl_sql.parallel.processes import gathered, is_first, wait_for_all
 from jaxrl_sql.parallel.rules import sharding_of
 from jaxrl_sql.runtime.tokenizer_files import read_tokenizer, save_tokenizer
@@ -50,9 +48,9 @@ NAMES_SHOWN = 5
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raises InputError when the file is absent or is none."""
+    """Read a JSON object; raises InputError if the file is missing or invalid."""
     if not path.is_file():
-        raise InputError(f"{path.parent}: no {path.name} (a folder of Hugging Face form is expected)")
+        raise InputError(f"{path.parent}: no {path.name} (a folder in Hugging Face's format is expected)")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -79,12 +77,12 @@ def load_config(source: str | Path) -> ModelConfig:
 
 
 def _tensor_files(folder: Path) -> tuple[Path, ...]:
-    """List a folder's safetensors files, by its index where it has one."""
+    """Return a folder's safetensors files, from its index if it has one."""
     if (folder / INDEX_FILE).is_file():
         index = _read_json(folder / INDEX_FILE).get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
             raise InputError(
-                f"{folder / INDEX_FILE}: weight_map must say the file of each tensor: copy or fetch it again"
+                f"{folder / INDEX_FILE}: weight_map must name the file of each tensor: copy or fetch it again"
             )
         files = tuple(folder / name for name in sorted(set(index.values())))
     else:
@@ -96,7 +94,7 @@ def _tensor_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str, StoredTensor]]:
-    """Open a folder's or a GGUF file's tensors, by Hugging Face's names, until `files` closes."""
+    """Open the tensors of a folder or GGUF file, by Hugging Face's names, until `files` closes."""
 
     def opened(path: Path) -> int:
         return files.enter_context(path.open("rb", buffering=0)).fileno()
@@ -106,41 +104,41 @@ def _open_tensors(source: Path, files: ExitStack) -> tuple[ModelConfig, dict[str
         config = gguf_config(source, header)
         return config, gguf_tensors(source, opened(source), header, config)
     config = load_config(source)
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for path in _tensor_files(source):
-        found |= read_safetensors(path, opened(path))
-    return config, found
+        tensors |= read_safetensors(path, opened(path))
+    return config, tensors
 
 
 def _is_ignored(name: str, config: ModelConfig) -> bool:
-    """Return whether a file may hold a tensor that is no weight of ours: a buffer, or a head tied to the embedding."""
+    """Return whether a tensor may be ignored: a buffer, or an output projection tied to the embedding."""
     return name.endswith("rotary_emb.inv_freq") or (config.tie_embeddings and name == "lm_head.weight")
 
 
 def _some(kind: str, items: Iterable[str]) -> str:
-    """Return how many items of a kind there are, and the names of the first few; nothing where there are none."""
+    """Return the number of items of a kind and the first few names, or ""."""
     listed = sorted(items)
     more = f", and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
     return f"{len(listed)} {kind} ({', '.join(listed[:NAMES_SHOWN])}{more})" if listed else ""
 
 
-def _compare(source: Path, config: ModelConfig, found: dict[str, StoredTensor]) -> None:
-    """Raise one InputError with every tensor that is missing, unknown, misshapen or kept in a way that is not read."""
+def _compare(source: Path, config: ModelConfig, tensors: dict[str, StoredTensor]) -> None:
+    """Raise one InputError with all tensors that are missing, unknown, misshapen or of an unsupported type."""
     spell = partial(gguf_name, config=config) if is_gguf(source) else str
     expected = {name: spec.hf_shape for spec in param_specs(config) for name in spec.hf_names()}
-    both = expected.keys() & found.keys()
-    wrong = {name for name in both if found[name].shape != expected[name]}
-    unread = {name for name in both if not found[name].is_readable}
+    both = expected.keys() & tensors.keys()
+    wrong = {name for name in both if tensors[name].shape != expected[name]}
+    unread = {name for name in both if not tensors[name].is_readable}
     problems = (
-        _some("missing", (spell(n) for n in expected.keys() - found.keys())),
-        _some("unknown", (n for n in found.keys() - expected.keys() if not _is_ignored(n, config))),
-        _some("misshapen", (f"{spell(n)} {list(found[n].shape)}, expected {list(expected[n])}" for n in wrong)),
-        _some("of an unsupported type", (f"{spell(n)} {found[n].encoding.name}" for n in unread)),
+        _some("missing", (spell(n) for n in expected.keys() - tensors.keys())),
+        _some("unknown", (n for n in tensors.keys() - expected.keys() if not _is_ignored(n, config))),
+        _some("misshapen", (f"{spell(n)} {list(tensors[n].shape)}, expected {list(expected[n])}" for n in wrong)),
+        _some("of an unsupported type", (f"{spell(n)} {tensors[n].encoding.name}" for n in unread)),
     )
     if any(problems):
-        said = "; ".join(problem for problem in problems if problem)
+        message = "; ".join(problem for problem in problems if problem)
         about = "metadata" if is_gguf(source) else CONFIG_FILE
-        raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {said}")
+        raise InputError(f"{source}: the tensors are not those of its {about} ({config.family}): {message}")
 
 
 def load_checkpoint(
@@ -153,29 +151,29 @@ def load_checkpoint(
 ) -> tuple[ModelConfig, PyTree]:
     """Read a Hugging Face folder or a GGUF file -> (config, parameters in `dtype`), on one device or over `mesh`.
 
-    For a model that is not trained: matrices in the dtype `matrices`, which products narrow them to in any case, and
-    by_layer: the layers are L trees and not stacked, as decoding takes them (`stacked_layers.split_layers`).
+    matrices: dtype of matrices in a model that is not trained, whose products cast them anyway; "": `dtype`.
+    by_layer: return the layers as L trees for decoding (`stacked_layers.split_layers`) instead of stacked arrays.
 
     Raises InputError for a folder without config or weights, an unknown family, an unsupported field, for weights that
-    are not sound (`tensor_files.is_sound`), and for tensors that are missing, unknown or misshapen, all in one line.
+    are not sound (`tensor_files.is_sound`), and with all tensors that are missing, unknown or misshapen.
     """
     source = Path(source)
     broken: set[str] = set()
-    kept, narrow = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
+    default_dtype, matrix_dtype = (np.dtype(_checked_dtype(name)) for name in (dtype, matrices or dtype))
     with ExitStack() as files, reading_threads() as threads:
-        config, found = _open_tensors(source, files)
-        _compare(source, config, found)
+        config, tensors = _open_tensors(source, files)
+        _compare(source, config, tensors)
 
         def load(spec: ParamSpec) -> jax.Array | list[jax.Array]:
-            apart = by_layer and spec.is_stacked
-            axes, shape = (spec.layer_axes, spec.layer_shape) if apart else (spec.axes, spec.shape)
+            is_split = by_layer and spec.is_stacked
+            axes, shape = (spec.layer_axes, spec.layer_shape) if is_split else (spec.axes, spec.shape)
             if mesh is None:
                 sharding: jax.sharding.Sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             else:
                 sharding = sharding_of(mesh, axes, shape, spec.name)
-            read = place_layers if apart else place
-            target = narrow if spec.is_matrix else kept
-            return read(spec, [found[name] for name in spec.hf_names()], target, sharding, threads, broken)
+            load_tensors = load_layers if is_split else load_leaf
+            target = matrix_dtype if spec.is_matrix else default_dtype
+            return load_tensors(spec, [tensors[name] for name in spec.hf_names()], target, sharding, threads, broken)
 
         params = nest((spec, load(spec)) for spec in param_specs(config))
         refuse_broken_weights(source, broken)
@@ -192,25 +190,25 @@ def read_tensors(source: str | Path) -> Iterator[tuple[str, np.ndarray]]:
     """
     source = Path(source)
     with ExitStack() as files:
-        config, found = _open_tensors(source, files)
-        _compare(source, config, found)
+        config, tensors = _open_tensors(source, files)
+        _compare(source, config, tensors)
         for spec in param_specs(config):
             for name in spec.hf_names():
                 rows = spec.hf_shape[0] if spec.is_matrix else 1
-                tensor = found[name].read(0, rows)
+                tensor = tensors[name].read(0, rows)
                 refuse_broken_weights(source, () if is_sound(tensor) else (name,))
                 yield name, tensor.reshape(spec.hf_shape)
 
 
 def _checked_dtype(dtype: str) -> Any:
-    """Return the dtype of a name; raises InputError for one that checkpoints here are not kept in."""
+    """Return the dtype of a name; raises InputError unless checkpoints support it."""
     if dtype not in DTYPES:
         raise InputError(f"dtype: {dtype!r} is not supported; valid are {', '.join(DTYPES)}")
     return jnp.dtype(dtype)
 
 
 def _layer(stacked: jax.Array | np.ndarray, number: int) -> jax.Array | np.ndarray:
-    """Return a layer of a stacked array: on a device by one program per shape, not one per layer."""
+    """Return a layer of a stacked array; on a device with one program per shape instead of one per layer."""
     return _layer_on_device(stacked, number) if isinstance(stacked, jax.Array) else stacked[number]
 
 
@@ -220,7 +218,7 @@ def _layer_on_device(stacked: jax.Array, number: jax.Array) -> jax.Array:
 
 
 def hf_tensors(config: ModelConfig, params: PyTree, dtype: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (name, tensor) in the file's layout, one tensor on the host at a time.
+    """Yield (name, tensor) in the layout of files, with one tensor on the host at a time.
 
     Raises InputError for a tensor that is not sound in `dtype` (`tensor_files.is_sound`).
     """
@@ -254,7 +252,7 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shar
         held[name] = tensor
         total += tensor.nbytes
     flush()
-    # Names hold the number of shards, known only now. What an earlier save left would be read instead: it goes.
+    # Names include the number of shards, which is known now. Files of an earlier save would be read, so delete them.
     for old in (*folder.glob("model-*-of-*.safetensors"), folder / WEIGHTS_FILE, folder / INDEX_FILE):
         old.unlink(missing_ok=True)
     if len(parts) == 1:
@@ -268,22 +266,22 @@ def _write_weights(folder: Path, tensors: Iterable[tuple[str, np.ndarray]], shar
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object, readable."""
+    """Write a JSON object with indentation."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _generation_fields(source: str | Path | None) -> dict[str, Any]:
-    """Return the generation config of a folder but for the version that wrote it; nothing where there is none."""
+    """Return the generation config of a folder without transformers_version; empty if there is no file."""
     if source is None or not (path := Path(source) / GENERATION_FILE).is_file():
         return {}
     return {name: value for name, value in _read_json(path).items() if name != "transformers_version"}
 
 
 def stop_tokens(source: str | Path) -> list[int]:
-    """Return the tokens that end an answer by a model's files, each once; nothing where they declare none.
+    """Return the distinct tokens that end an answer according to a model's files.
 
-    Of a folder that is its generation config and its config, of a GGUF file the metadata. Raises InputError for ids
-    that are no whole numbers.
+    Sources are the generation config and the config of a folder, and the metadata of a GGUF file. Raises InputError
+    for ids that are not whole numbers.
     """
     source = Path(source)
     if is_gguf(source):
@@ -298,7 +296,7 @@ def stop_tokens(source: str | Path) -> list[int]:
 
 
 def _token_ids(declared: Any, source: Path) -> list[int]:
-    """Return one id or a list of them as a list; a negative id is the files' word for none."""
+    """Return an id or a list of ids as a list, without negative ids, which mean no token."""
     ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
     if any(type(token) is not int for token in ids):
         raise InputError(f"{source}: eos_token_id is {declared!r}: a token id or a list of them is expected")
@@ -315,12 +313,11 @@ def save_checkpoint(
     source: str | Path | None = None,
     ends: Sequence[int] = (),
 ) -> None:
-    """Write a folder that transformers loads: config, generation config, weights, and the tokenizer where given.
+    """Write a folder that transformers loads: config, generation config, weights, and the tokenizer if not None.
 
-    source: what the model was loaded from; how its authors would have answers sampled (`generation_config.json`), and
-    all ends of an answer that its files declare, are written out again. ends: further tokens that end the answers of a
-    trained model. Files of an earlier save in the folder are replaced. The host holds one file of at most
-    `shard_bytes`. Of several processes all call it and one writes.
+    source: folder or file from which the model was loaded. Its generation config and its tokens that end an answer are
+    written too. ends: further tokens that end answers of a trained model. Existing files are replaced. The host holds
+    one file of at most `shard_bytes`. All processes must call this function, and one writes.
     Raises InputError for an unknown dtype or family, and for a config that the family's config.json cannot express.
     """
     if config.family not in FAMILIES:
@@ -328,12 +325,10 @@ def save_checkpoint(
     target = _checked_dtype(dtype)
     family = FAMILIES[config.family]
     written = family.write(config)
-    if (readable := family.read(written)) != config:
-        lost = next(f.name for f in dataclasses.fields(config) if getattr(readable, f.name) != getattr(config, f.name))
-        raise InputError(
-            f"model: family {config.family} has {lost} = {getattr(readable, lost)}, not {getattr(config, lost)}"
-        )
-    # Without a version, transformers warns of tokenizers of over 100,000 tokens and advises another way to cut text.
+    if difference := first_difference(config, family.read(written)):
+        name, value, readable = difference
+        raise InputError(f"model: family {config.family} has {name} = {readable}, not {value}")
+    # Without a version, transformers warns about tokenizers of over 100,000 tokens and suggests another regex.
     fields = {**written, "dtype": dtype, "torch_dtype": dtype, "transformers_version": version("transformers")}
     special = {}
     if tokenizer is not None:
@@ -346,7 +341,7 @@ def save_checkpoint(
         generation["eos_token_id"] = all_ends if len(all_ends) > 1 else all_ends[0]
     folder = Path(folder)
     tensors = hf_tensors(config, params, target)
-    if not is_first():  # every process gives its pieces, one writes
+    if not is_first():  # every process contributes its shards, one writes
         for _ in tensors:
             pass
         wait_for_all("save_checkpoint")
@@ -361,6 +356,6 @@ def save_checkpoint(
 
 
 def load_tokenizer(source: str | Path) -> Any:
-    """Load the tokenizer of a folder, from disk only, or of a GGUF file; raises InputError as `read_tokenizer` does."""
+    """Load the tokenizer of a folder (without downloads) or GGUF file; raises InputError as `read_tokenizer` does."""
     source = Path(source)
     return gguf_tokenizer(source) if is_gguf(source) else read_tokenizer(source)

@@ -1,9 +1,8 @@
-"""From tensors in files to a leaf of the parameters on its devices.
+"""Read tensors of files into a leaf of the parameters on its devices.
 
-A leaf is built piece by piece: the part that one device holds, with the layers stacked or apart, is filled from the
-files a few rows at a time, handed to every device that holds it, and only then is the next one begun. So beside the
-arrays themselves the host holds one piece and the rows being turned; on the CPU the piece is the array, not copied
-again.
+A leaf is read piece by piece, where a piece is the shard of one device. A piece is filled from the files a few rows at
+a time and transferred to every device that holds it before the next one starts. So the host needs memory for one piece
+and the rows in transposition. On the CPU the array uses the memory of the piece without a copy.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ import numpy as np
 from jaxrl_sql.models.formats.tensor_files import BFLOAT16, StoredTensor, is_sound
 from jaxrl_sql.models.spec import ParamSpec
 
-# Rows turned at once: their columns' cache lines stay in the first cache until all of a line is used.
+# Rows transposed at once, so that the cache lines of the columns stay in the L1 cache.
 BLOCK_ROWS = 64
-# Values read and decoded at once, where rows are short: each piece waits for Python, which one thread has at a time.
+# Values read and decoded at once for short rows, because each step holds Python's lock.
 READ_VALUES = 1 << 18
-# Rows that a thread takes at once: large enough to be worth it, small enough to share out.
+# Rows per job: large compared with the overhead, small enough to balance threads.
 JOB_ROWS = 4096
 MAX_THREADS = 8
-# XLA takes memory of the host as its own, uncopied, from this alignment on.
+# With this alignment XLA uses host memory without a copy.
 ALIGNMENT = 64
 
 Bounds = tuple[tuple[int, int], ...]
 
 
 def reading_threads() -> ThreadPoolExecutor:
-    """Open the threads that read: a core each, as far as one disk or memory bus has use for them."""
+    """Return a pool of reading threads: one per core, up to MAX_THREADS."""
     return ThreadPoolExecutor(min(os.cpu_count() or 1, MAX_THREADS))
 
 
-def place(
+def load_leaf(
     spec: ParamSpec,
     stored: Sequence[StoredTensor],
     dtype: np.dtype,
@@ -46,9 +45,9 @@ def place(
     threads: ThreadPoolExecutor,
     broken: set[str] | None = None,
 ) -> jax.Array:
-    """Read a leaf's tensors (one a layer where it is stacked) to this process's devices, in `dtype`.
+    """Read the tensors of a leaf (one per layer if it is stacked) to this process's devices, in `dtype`.
 
-    The names of those that are not sound there (`tensor_files.is_sound`) are added to `broken`.
+    Names of tensors that are not sound in `dtype` (`tensor_files.is_sound`) are added to `broken`.
     """
     arrays: list[jax.Array] = []
     for bounds, devices in _holders(spec.shape, sharding).items():
@@ -58,12 +57,12 @@ def place(
         named = list(zip(spec.hf_names(), stored, strict=True))[first:last]
         _read(spec, named, pieces, bounds[1:] if spec.is_stacked else bounds, threads, broken)
         arrays += [jax.device_put(piece, device) for device in devices]
-        # A transfer that still runs would keep its piece beside the next one.
+        # A running transfer would keep its piece in memory.
         jax.block_until_ready(arrays)
     return jax.make_array_from_single_device_arrays(spec.shape, sharding, arrays)
 
 
-def place_layers(
+def load_layers(
     spec: ParamSpec,
     stored: Sequence[StoredTensor],
     dtype: np.dtype,
@@ -71,7 +70,7 @@ def place_layers(
     threads: ThreadPoolExecutor,
     broken: set[str] | None = None,
 ) -> list[jax.Array]:
-    """Read a stacked leaf's tensors as `place` does, but each to an array of its own, on the sharding of one layer."""
+    """Read the tensors of a stacked leaf as `load_leaf` does, to one array per layer with `sharding`."""
     arrays: list[list[jax.Array]] = [[] for _ in stored]
     for bounds, devices in _holders(spec.layer_shape, sharding).items():
         pieces = [_empty(bounds, dtype) for _ in stored]
@@ -83,7 +82,7 @@ def place_layers(
 
 
 def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bounds, list[jax.Device]]:
-    """Return the parts of an array that this process's devices hold, and which of them hold each."""
+    """Return the shards of an array on this process's devices, and the devices of each."""
     holders: dict[Bounds, list[jax.Device]] = {}
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         parts = index or (slice(None),) * len(shape)
@@ -93,7 +92,7 @@ def _holders(shape: tuple[int, ...], sharding: jax.sharding.Sharding) -> dict[Bo
 
 
 class _Part(NamedTuple):
-    """What of a file's tensor a piece holds: rows and columns, first to last, and how a row of the piece relates."""
+    """The rows and columns of a file's tensor in a piece, and whether the file holds the transpose."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
@@ -101,7 +100,7 @@ class _Part(NamedTuple):
 
 
 def _part(spec: ParamSpec, bounds: Bounds) -> _Part:
-    """Return which rows and columns of one tensor are the bounds of its leaf, without the layers' axis."""
+    """Return the rows and columns of a tensor for bounds of its leaf, without the axis of layers."""
     shape = spec.layer_shape
     if spec.hf_transposed:
         split = next(n for n in range(len(shape) + 1) if math.prod(shape[:n]) == spec.hf_shape[1])
@@ -111,9 +110,9 @@ def _part(spec: ParamSpec, bounds: Bounds) -> _Part:
 
 
 def _span(shape: Sequence[int], bounds: Bounds) -> tuple[int, int]:
-    """Return first and last of a flattened range; only the outermost axis may be split, or it would be none."""
+    """Return start and stop of the flattened bounds, of which only the outermost axis may be split."""
     if any(part != (0, size) for part, size in zip(bounds[1:], shape[1:], strict=True)):
-        raise ValueError(f"bounds {bounds} of {shape} are no range: the rule table splits an inner axis")
+        raise ValueError(f"bounds {bounds} of {shape} are not contiguous: the rule table splits an inner axis")
     inner = math.prod(shape[1:])
     start, stop = bounds[0] if bounds else (0, 1)
     return start * inner, stop * inner
@@ -127,7 +126,7 @@ def _read(
     threads: ThreadPoolExecutor,
     broken: set[str] | None,
 ) -> None:
-    """Read the bounds of named tensors into pieces, one each, several threads at a time; `broken` is as in `place`."""
+    """Read the bounds of named tensors into one piece each, in parallel; `broken` is as in `load_leaf`."""
     part = _part(spec, bounds)
     n_rows, n_columns = (stop - start for start, stop in (part.rows, part.columns))
     sides = (n_columns, n_rows) if part.transposed else (n_rows, n_columns)
@@ -142,9 +141,9 @@ def _read(
 
 
 def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype: np.dtype) -> bool:
-    """Fill a piece's rows (columns, where it is transposed) that come from a tensor's rows from `first` on.
+    """Fill the rows (columns, if transposed) of a piece from up to JOB_ROWS rows of a tensor, starting with `first`.
 
-    Return whether these numbers are sound; they are checked while they lie in the processor's caches.
+    Return whether the numbers are sound; the check runs while they are in the CPU's caches.
     """
     last = min(first + JOB_ROWS, part.rows[1])
     whole = part.columns == (0, tensor.shape[-1])
@@ -163,13 +162,13 @@ def _fill(grid: np.ndarray, tensor: StoredTensor, first: int, part: _Part, dtype
             grid[at : at + len(block)] = block
             continue
         for row in range(0, len(block), BLOCK_ROWS):
-            turned = block[row : row + BLOCK_ROWS].T
-            grid[:, at + row : at + row + turned.shape[1]] = turned
+            transposed = block[row : row + BLOCK_ROWS].T
+            grid[:, at + row : at + row + transposed.shape[1]] = transposed
     return are_sound
 
 
 def _empty(bounds: Bounds, dtype: np.dtype) -> np.ndarray:
-    """Return memory for what is within bounds that XLA takes without a copy."""
+    """Return an uninitialized array of the size of bounds, in memory that XLA uses without a copy."""
     shape = tuple(stop - start for start, stop in bounds)
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
@@ -178,12 +177,12 @@ def _empty(bounds: Bounds, dtype: np.dtype) -> np.ndarray:
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
-    """View bfloat16 as integers: NumPy moves those without asking another library about each."""
+    """View bfloat16 as integers, which NumPy copies without calling ml_dtypes per element."""
     return array.view(np.uint16) if array.dtype == BFLOAT16 else array
 
 
 def _cast(block: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Round to `dtype`; bfloat16 is the upper half of a float32."""
+    """Cast to `dtype`; bfloat16 is the upper half of a float32."""
     if block.dtype == BFLOAT16 and dtype == np.float32:
         wide = _bits(block).astype(np.uint32)
         wide <<= 16

@@ -1,8 +1,8 @@
-"""Tensors where they lie in files, read a few rows at a time.
+"""Tensors in files, read a few rows at a time.
 
-Safetensors and GGUF files both are a header that says where each tensor's bytes stand, so a tensor is the same thing
-in both: an open file, an offset, and what turns a row of bytes into numbers. Bytes come by `pread` into memory of the
-reader's own and not by a memory map: what was read stays in the system's cache and is no memory of this process.
+The headers of safetensors and GGUF files have the offset of each tensor. So a tensor is an open file, an offset, and a
+decoder of rows. Reads use `pread` and not a memory map, so that file pages stay in the system's cache and do not count
+as memory of the process.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from safetensors.numpy import save_file
 from jaxrl_sql.types import InputError, Record
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
-# What safetensors calls the dtypes that weights are kept in here. Others (float8 and its scales) are refused.
+# Supported dtypes by their names in safetensors; others (float8 with scales) are rejected.
 SAFETENSORS_DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": BFLOAT16,
 }
-HEADER_BYTES = 100 << 20  # no header of a real model is longer: a number above is no length
+HEADER_BYTES = 100 << 20  # headers of real models are shorter
 
 
-# Beyond it the squares of a state overflow in float32, and a norm turns them into zeros. A flipped bit comes to it.
+# Larger weights, such as those with a flipped bit, make squares of states overflow in float32, so norms return 0.
 LARGEST_WEIGHT = 1e15
 
 
 def is_sound(numbers: np.ndarray) -> bool:
-    """Return whether floats are below LARGEST_WEIGHT in size, neither NaN nor infinite.
+    """Return whether all floats are finite and below LARGEST_WEIGHT in absolute value.
 
-    As integers, the bits of those that are not are the largest of each sign.
+    The bits of other floats, read as integers, are the largest of each sign.
     """
-    with np.errstate(over="ignore"):  # float16 has no larger number but infinity
+    with np.errstate(over="ignore"):  # in float16 the limit is infinity
         limits = np.array([LARGEST_WEIGHT, -LARGEST_WEIGHT]).astype(numbers.dtype)
     positive, negative = (np.dtype(f"{sign}{numbers.dtype.itemsize}") for sign in "iu")
     return bool(
@@ -51,7 +51,7 @@ def is_sound(numbers: np.ndarray) -> bool:
 
 
 def refuse_broken_weights(where: object, names: Collection[str]) -> None:
-    """Raise InputError where tensors of these names, if there are any, are not sound (`is_sound`)."""
+    """Raise InputError for the names of tensors that are not sound (`is_sound`); none for no names."""
     if names:
         first, others = min(names), f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(
@@ -61,10 +61,10 @@ def refuse_broken_weights(where: object, names: Collection[str]) -> None:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write tensors as a file of ordinary mode: safetensors' own is a temporary file's, for its owner alone."""
+    """Write tensors to a file with the mode of the umask, where safetensors would make it private."""
     part = path.with_name(f".part-{path.name}")
     part.unlink(missing_ok=True)
-    part.touch()  # as the umask has it
+    part.touch()  # with the mode of the umask
     mode = part.stat().st_mode
     save_file(dict(tensors), part, metadata={"format": "pt"})
     part.chmod(mode)
@@ -72,9 +72,9 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 class Encoding(NamedTuple):
-    """How a row of a tensor is kept: `row_bytes` bytes, which `decode` turns into numbers.
+    """The encoding of a row of a tensor in `row_bytes` bytes.
 
-    decode: [N,row_bytes] bytes -> [N,columns]; None where the row is an array of `dtype`. `name` is the format's own.
+    decode: [N,row_bytes] bytes -> [N,columns]; None if rows are arrays of `dtype`. name: of the encoding in its format.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Encoding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in an open file; `shape` is Hugging Face's. A vector is one row.
+    """A tensor in an open file; `shape` is Hugging Face's, and a vector is one row.
 
-    order: the file's row for each of Hugging Face's rows, where a format keeps them in another order.
+    order: the file's row of each of Hugging Face's rows, for a format with another order.
     """
 
     path: Path
@@ -99,11 +99,11 @@ class StoredTensor:
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the encoding is one that is known here."""
+        """Return whether the encoding is supported."""
         return self.encoding.dtype is not None or self.encoding.decode is not None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return rows start to stop, [stop - start, columns], in the dtype that they are kept in or decoded to."""
+        """Return rows start to stop, [stop - start, columns], in the stored or decoded dtype."""
         if self.order is None:
             return self._decoded(start, stop)
         rows = self.order[start:stop]
@@ -111,7 +111,7 @@ class StoredTensor:
         return self._decoded(first, last + 1)[rows - first]
 
     def read_into(self, start: int, out: np.ndarray) -> None:
-        """Read rows from `start` on as they are kept, without a copy between: out is contiguous, [N,columns]."""
+        """Read stored rows, starting with `start`, into a contiguous array out [N,columns] without another copy."""
         self._read_bytes(start, out.view(np.uint8))
 
     def _decoded(self, start: int, stop: int) -> np.ndarray:
@@ -124,7 +124,7 @@ class StoredTensor:
         return self.encoding.decode(raw)
 
     def _read_bytes(self, start: int, out: np.ndarray) -> None:
-        """Fill [N,row_bytes] bytes; a single call may return less than was asked for."""
+        """Fill out [N,row_bytes] with bytes; a single `preadv` may return fewer."""
         view = out.data.cast("B")
         at = self.offset + start * self.encoding.row_bytes
         while view:
@@ -135,7 +135,7 @@ class StoredTensor:
 
 
 def read_safetensors(path: Path, file: int) -> dict[str, StoredTensor]:
-    """Read the header of an open safetensors file; raises InputError when it is none, or is cut short."""
+    """Read the header of an open safetensors file; raises InputError if it is invalid or truncated."""
     try:
         return dict(_entries(path, file))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -153,7 +153,7 @@ def _entries(path: Path, file: int) -> list[tuple[str, StoredTensor]]:
 
 
 def _entry(path: Path, file: int, data: int, size: int, entry: Record) -> StoredTensor:
-    """Read what the header says of one tensor and check it against the file's size; `data` is where tensors begin."""
+    """Read a tensor's header entry and check it against the file's size; `data` is the offset of the first tensor."""
     shape, (start, stop) = tuple(int(n) for n in entry["shape"]), entry["data_offsets"]
     name, dtype = entry["dtype"], SAFETENSORS_DTYPES.get(entry["dtype"])
     rows = shape[0] if len(shape) > 1 else 1

@@ -1,1 +1,1 @@
-"""Pure functions of arrays: products, masked sums, random keys, the next-token distribution."""
+"""Pure functions of arrays: matrix products, masked reductions, random keys, next-token distribution, rounding."""

@@ -1,11 +1,11 @@
-"""Products of bfloat16 on a CPU that has instructions for them, in the form that XLA's CPU backend uses these for.
+"""bfloat16 matrix products with CPU instructions, in the form for which XLA's CPU backend uses them.
 
-They are Intel's AMX and AVX512_BF16, which AMD has too. The form is [M,K] times [K,S] or [S,K], in batches too, both
-operands lying by rows, the result in float32: on two cores 500 to 1,900 GFLOP/s with AMX and 500 to 900 with AMD's (Zen
-5), where float32 has 200 to 350. Intel's AVX512_BF16 alone has 110 to 160 where float32 has 190 to 270, and is left
-alone. Another form is widened to float32 or has no kernel at all
-("Unsupported element type for DotThunk"), a result in bfloat16 takes as long as float32's. What is turned is turned
-before, its layout asked for by name, and the result's is too: XLA would take the turning into the product again.
+The instructions are Intel's AMX and AMD's AVX512_BF16. The form is [M,K] times [K,S] or [S,K], optionally batched, with
+row-major operands and a float32 result. Throughput on two cores: 500 to 1,900 GFLOP/s with AMX, 500 to 900 on AMD Zen
+5, compared with 200 to 350 in float32. Intel's AVX512_BF16 without AMX is slower than float32 (110 to 160 compared
+with 190 to 270) and is not used. XLA converts other forms to float32 or rejects them ("Unsupported element type for
+DotThunk"), and a bfloat16 result takes as long as float32. So operands are transposed explicitly, with layout
+constraints on them and on the result; otherwise XLA fuses the transposition into the product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST = 8
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Return what Linux says that the processor has, and its maker; nothing elsewhere."""
+    """Return the words of /proc/cpuinfo, which include flags and vendor; empty on other systems."""
     try:
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
@@ -33,24 +33,23 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_bfloat16_products() -> bool:
-    """Return whether the processor multiplies matrices of bfloat16 faster than those of float32."""
+    """Return whether the processor multiplies bfloat16 matrices faster than float32."""
     flags = cpu_flags()
     return "amx_bf16" in flags or {"avx512_bf16", "AuthenticAMD"} <= flags
 
 
-def product(a: jax.Array, b: jax.Array, is_turned: bool = False) -> jax.Array:
-    """Multiply a [*N,M,K] with b [*N,K,S], or [*N,S,K] where it lies turned, both bfloat16 -> [*N,M,S] float32."""
+def product(a: jax.Array, b: jax.Array, is_transposed: bool = False) -> jax.Array:
+    """Multiply a [*N,M,K] with b [*N,K,S], or [*N,S,K] if `is_transposed`, both bfloat16 -> [*N,M,S] float32."""
     n = a.ndim - 2
     batch = tuple(range(n))
-    over = (((n + 1,), (n + is_turned,)), (batch, batch))
+    over = (((n + 1,), (n + is_transposed,)), (batch, batch))
     return _by_rows(lax.dot_general(a, b, over, preferred_element_type=jnp.float32))
 
 
-def turned(x: jax.Array) -> jax.Array:
-    """Turn matrices x [*N,M,K] -> [*N,K,M], lying by rows.
+def transposed(x: jax.Array) -> jax.Array:
+    """Transpose matrices x [*N,M,K] -> [*N,K,M], row-major.
 
-    By tiles, each of which is read and written by whole cache lines: read across, a large matrix takes seven times as
-    long.
+    The transposition works on tiles of whole cache lines; without tiles a large matrix takes seven times as long.
     """
     *lead, m, k = x.shape
     n = len(lead)

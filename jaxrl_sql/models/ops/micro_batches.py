@@ -1,4 +1,4 @@
-"""In what micro-batches an update takes its batch: numbers alone, for the host, the programs and the plan."""
+"""Sizes of micro-batches, for the host, compiled programs and the plan."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxrl_sql.types import InputError
 
 
 class MicroBatches(NamedTuple):
-    """How an update takes its batch: in `parts` equal ones or, with `tokens` above 0, so many at a time on a shard.
+    """The split of a batch: `parts` equal parts or, with `tokens` above 0, at most `tokens` at a time per shard.
 
-    `ways` is into how many shards a mesh cuts the batch's prompts.
+    `ways`: number of shards over which a mesh splits the prompts.
     """
 
     parts: int = 1
@@ -21,11 +21,11 @@ class MicroBatches(NamedTuple):
     ways: int = 1
 
     def at_once(self, prompts: int, prompt: int, rows: int, answer: int) -> tuple[int, int]:
-        """Return how many prompts of a shard, and rows of answers of each, run at a time within the budget.
+        """Return the number of prompts of a shard, and of rows of answers per prompt, that run at a time.
 
-        prompts: there are, of `prompt` tokens and `rows` rows of `answer` tokens each. As many prompts as divide them;
-        where one is too much with all its rows, one with as many rows as fit, about equally many each time. Raises
-        InputError where no row fits.
+        The shard has `prompts` prompts of `prompt` tokens with `rows` rows of `answer` tokens each. The result is the
+        largest divisor of `prompts` that fits the budget with all rows. Otherwise it is one prompt, with its rows in
+        the fewest passes of about equal size. Raises InputError if no row fits.
         """
         if most := self.tokens // (prompt + rows * answer):
             return max(k for k in range(1, prompts + 1) if prompts % k == 0 and k <= most), rows
@@ -33,13 +33,13 @@ class MicroBatches(NamedTuple):
         if fit < 1:
             raise InputError(
                 f"grpo.max_tokens_per_device={self.tokens}: a prompt of {prompt} tokens and one answer of {answer}, "
-                f"with padding, are {prompt + answer}: allow as many, or shorten data.max_prompt_tokens or answers"
+                f"with padding, are {prompt + answer}: raise it, or shorten data.max_prompt_tokens or answers"
             )
         times = -(-rows // fit)
         return 1, -(-rows // times)
 
     def parts_of(self, prompts: int, prompt: int, rows: int, answer: int) -> int:
-        """Return into how many equal parts a batch of `prompts` is cut that runs at least `rows` rows for each."""
+        """Return the number of equal parts of a batch of `prompts` with at least `rows` rows each."""
         if not self.tokens:
             return self.parts
         here = prompts // self.ways
@@ -47,15 +47,15 @@ class MicroBatches(NamedTuple):
 
 
 def row_counts(most: int) -> tuple[int, ...]:
-    """Return how many rows a prompt of a part may run, in order, of a packed batch of `most`: four numbers at most."""
+    """Return up to four numbers of rows that a part of a packed batch with `most` rows may run, in increasing order."""
     return tuple(sorted({-(-most * eighths // 8) for eighths in (4, 5, 6, 8)}))
 
 
 def order_for_parts(rows: Sequence[int], parts: int) -> list[int]:
-    """Return the order of a batch's prompts, which need so many packed rows, in which its parts are most alike.
+    """Return an order of prompts, which need `rows` packed rows, in which each part has prompts of similar size.
 
-    Prompt j of the batch is in part j modulo `parts` (`algo.parts`), so those that need the most rows come to the first
-    part together. Raises ValueError when the parts do not divide the prompts.
+    Prompt j of the batch is in part j modulo `parts` (`algo.parts`), so the prompts with the most rows are all in the
+    first part. Raises ValueError when the parts do not divide the prompts.
     """
     size, rest = divmod(len(rows), parts)
     if rest:

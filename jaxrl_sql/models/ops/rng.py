@@ -1,7 +1,7 @@
-"""Random keys, derived and never split in sequence.
+"""Random keys, derived by folding in numbers instead of splitting.
 
-Every key is a function of (seed, purpose, step, …), so any step can be replayed alone and a sequence's samples do
-not depend on its slot, its batch mates or how many keys were used before.
+Every key is a function of (seed, purpose, step, …). So a step can be replayed alone, and the samples of a sequence do
+not depend on its slot, its batch or earlier keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax
 
 
 class Purpose(IntEnum):
-    """What a key is for; a number is never used again for something else."""
+    """Purpose of a key; numbers are never reused."""
 
     INIT = 0
     ROLLOUT = 1
@@ -27,7 +27,7 @@ def base_key(seed: int | jax.Array, purpose: Purpose) -> jax.Array:
 
 
 def fold(key: jax.Array, *numbers: int | jax.Array) -> jax.Array:
-    """Derive a key from a key and the numbers that name its use, in order."""
+    """Derive a key by folding in numbers, in order."""
     for number in numbers:
         key = jax.random.fold_in(key, number)
     return key

@@ -1,7 +1,7 @@
-"""Numbers that are computed in float32 and kept in bfloat16, rounded up or down by chance.
+"""Stochastic rounding: values computed in float32 and stored in bfloat16.
 
-bfloat16 has 8 significant bits: what moves by a thousandth of itself at a time would by rounding to the nearest never
-move at all. Rounded by chance it moves as it should in the mean.
+bfloat16 has 8 significant bits, so rounding to nearest discards relative changes of a thousandth. Stochastic rounding
+keeps them in the mean.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from jaxrl_sql.batch import PyTree
 
 
 class Narrow(NamedTuple):
-    """An optimizer's state with its floating-point leaves in bfloat16; updates int32 scalar."""
+    """State of an optimizer with floating-point leaves in bfloat16; updates: number of updates, int32 scalar."""
 
     updates: jax.Array
     state: PyTree
 
 
 def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Keep the state of an optimizer in bfloat16 between updates; it computes in float32 as before.
+    """Store the state of an optimizer in bfloat16 between updates, which compute in float32.
 
-    The random numbers of the rounding depend on the number of the update alone, so a run that resumes rounds alike.
+    The random numbers depend only on the number of the update, so a resumed run rounds the same way.
     """
 
     def init(params: PyTree) -> Narrow:
@@ -41,7 +41,7 @@ def in_bfloat16(inner: optax.GradientTransformation) -> optax.GradientTransforma
 
 
 def in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Keep the state of an optimizer in float32, whatever the parameters are in: optax makes it of their type."""
+    """Store the state of an optimizer in float32, where optax would use the dtype of the parameters."""
 
     def init(params: PyTree) -> PyTree:
         return inner.init(widen(params))
@@ -53,9 +53,10 @@ def in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def apply_updates(params: PyTree, updates: PyTree, step: jax.Array) -> PyTree:
-    """Add updates to parameters; those in bfloat16 are added to in float32 and rounded by chance, by the step's key.
+    """Add updates to parameters; sums of bfloat16 parameters are rounded stochastically with the step's key.
 
-    At a rate of 1e-6 an update is far below the last bit of a weight of 0.02: rounded to the nearest, hardly any moves.
+    With a learning rate of 1e-6 an update is far below the last bit of a weight of 0.02, and rounding to nearest would
+    discard it.
     """
     key, count = jax.random.fold_in(jax.random.key(1), step), iter(range(len(jax.tree.leaves(params))))
 
@@ -69,19 +70,19 @@ def apply_updates(params: PyTree, updates: PyTree, step: jax.Array) -> PyTree:
 
 
 def widen(tree: PyTree) -> PyTree:
-    """Bring floating-point leaves to float32."""
+    """Cast floating-point leaves to float32."""
     return jax.tree.map(lambda x: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 def _narrow(tree: PyTree, key: jax.Array) -> PyTree:
-    """Round float32 leaves to bfloat16, up or down by chance, such that the mean is what was rounded."""
+    """Round float32 leaves to bfloat16 stochastically, with the exact value as mean."""
     leaves, structure = jax.tree.flatten(tree)
     rounded = [_round(x, jax.random.fold_in(key, i)) if x.dtype == jnp.float32 else x for i, x in enumerate(leaves)]
     return jax.tree.unflatten(structure, rounded)
 
 
 def _round(x: jax.Array, key: jax.Array) -> jax.Array:
-    """Add noise below the last bit that bfloat16 keeps, then cut: a carry into that bit rounds up."""
+    """Add noise below the last bit of bfloat16, then truncate: a carry into that bit rounds up."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     cut = (bits + noise) & jnp.uint32(0xFFFF0000)

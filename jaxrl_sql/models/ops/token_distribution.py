@@ -1,9 +1,8 @@
-"""The next-token distribution: the one owner of temperature, truncation and log-probabilities.
+"""The next-token distribution: temperature, truncation and log-probabilities.
 
-Sampler and trainer both come here, so that they cannot disagree on what the policy is: logits divided by the
-temperature, log-softmax in float32. Sampling with truncation (top-k, top-p) keeps two numbers a token: its
-log-probability under the full distribution, which the policy ratio is taken on, and under the distribution that it was
-sampled from, which corrects for the truncation.
+Sampler and trainer share this module, so that they use the same policy: logits divided by the temperature, log-softmax
+in float32. Truncated sampling (top-k, top-p) returns two log-probabilities per token: under the full distribution, for
+the policy ratio, and under the truncated one, for importance weights.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ import numpy as np
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from jaxrl_sql.batch import PyTree
-from jaxrl_sql.models.ops.linear import AnyWeight, Turned, linear
+from jaxrl_sql.models.ops.linear import AnyWeight, Transposed, linear
 
 KEPT_BYTES = 256 << 20
 
 IdRanges = tuple[tuple[int, int], ...]
-"""Ranges of token ids, each from its first to before its last: programs are compiled for them."""
+"""Half-open ranges of token ids; static arguments of compiled programs."""
 
-# Far below any logit. Its exponential is 0, and where minus infinity gives NaN (0 · x, x - x, gradients) it gives 0.
+# Far below any logit: its exponential is 0, and unlike -inf it causes no NaN (0 · x, x - x, gradients).
 _IMPOSSIBLE = -1e30
 
 
 class SampledTokens(NamedTuple):
-    """Sampled tokens [N] int32 with two log-probabilities [N] each.
+    """Sampled tokens [N] int32 and their log-probabilities [N].
 
-    `logprob` is under the full distribution, `behavior_logprob` under the one that the token was sampled from.
+    logprob: under the full distribution; behavior_logprob: under the distribution that was sampled.
     """
 
     token: jax.Array
@@ -42,9 +41,9 @@ class SampledTokens(NamedTuple):
 
 
 class TokenLogprobs(NamedTuple):
-    """What the trainer sees of a completion: log-probability and entropy of each token's distribution, [B,G,T].
+    """Log-probability of each token and entropy of its distribution, [B,G,T].
 
-    `value`, where the policy has a value head: the return that it expects from the token on, [B,G,T].
+    value [B,G,T]: the expected return from the token on, for a policy with a value head.
     """
 
     logprob: jax.Array
@@ -53,12 +52,12 @@ class TokenLogprobs(NamedTuple):
 
 
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
-    """Squeeze x smoothly into (-cap, cap), by cap · tanh(x / cap) (Gemma 2, arXiv 2408.00118); None changes nothing."""
+    """Limit x to (-cap, cap) by cap · tanh(x / cap) (Gemma 2, arXiv 2408.00118); unchanged for None."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def without_ids(logits: jax.Array, missing: IdRanges) -> jax.Array:
-    """Give ids without a token the probability 0: logits [...,V] float32; nothing is computed where `missing` is ()."""
+    """Set the probability of ids without a token to 0: logits [...,V] float32; a no-op for ()."""
     if not missing:
         return logits
     is_missing = np.zeros(logits.shape[-1], bool)
@@ -68,10 +67,10 @@ def without_ids(logits: jax.Array, missing: IdRanges) -> jax.Array:
 
 
 class SamplingMetadata(NamedTuple):
-    """The sampling parameters of N rows, [N] each: what `SamplingParams` asks of the device.
+    """The sampling parameters of N rows on the device, [N] each.
 
-    temperature (0: greedy), top_k (0: all), top_p (1: all), min_p (0: all), repetition_penalty (1: none; a repeated
-    token's logit is divided by it when positive and multiplied when negative).
+    temperature (0: greedy), top_k (0: all), top_p (1: all), min_p (0: all), repetition_penalty (1: off; see
+    `penalize`).
     """
 
     temperature: jax.Array
@@ -82,28 +81,28 @@ class SamplingMetadata(NamedTuple):
 
 
 def truncate(logprobs: jax.Array, top_k: jax.Array, top_p: jax.Array, min_p: jax.Array) -> jax.Array:
-    """Keep the `top_k` likeliest tokens, then the smallest set of mass `top_p`, then those above `min_p`.
+    """Keep the `top_k` most likely tokens, then the smallest set of mass `top_p`, then those above `min_p`.
 
-    logprobs [...,V] -> the same, renormalised, with -inf for what is left out; top_k, top_p, min_p [...]; 0, 1 and 0
-    keep all. Top-p is the nucleus of Holtzman et al. 2020 (arXiv:1904.09751): a token is kept while the mass of those
-    before it is below `top_p`, so the likeliest always stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps what
-    has at least `min_p` of the likeliest token's probability. Of equals, those of lower ids are kept.
+    logprobs [...,V] -> the same, renormalised, with -inf for removed tokens; top_k, top_p, min_p [...], for which 0, 1
+    and 0 keep all. Top-p (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751) keeps a token if the mass of more
+    likely ones is below `top_p`, so at least one stays. Min-p (Nguyen et al. 2024, arXiv:2407.01082) keeps tokens with
+    at least `min_p` times the maximum probability. Ties are resolved in favour of lower ids.
     """
     vocab = logprobs.shape[-1]
-    # From the likeliest on these bits rise: log-probabilities are not positive, and so floats order as integers.
+    # Rank 0 is the most likely: absolute values of log-probabilities order like their bits as integers.
     rank = jax.lax.bitcast_convert_type(jnp.abs(logprobs.astype(jnp.float32)), jnp.int32)
-    kept = _likeliest(rank, jnp.ones_like(logprobs), jnp.where(top_k > 0, top_k, vocab).astype(jnp.float32))
-    mass = jnp.exp(jax.nn.log_softmax(jnp.where(kept, logprobs, -jnp.inf), axis=-1))
-    # Rounding lets the mass reach 1 before the last token: 1 has to mean all.
-    kept &= _likeliest(rank, mass, top_p) | (top_p >= 1.0)[..., None]
-    kept &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[..., None]
-    return jax.nn.log_softmax(jnp.where(kept, logprobs, -jnp.inf), axis=-1)
+    is_allowed = _likeliest(rank, jnp.ones_like(logprobs), jnp.where(top_k > 0, top_k, vocab).astype(jnp.float32))
+    mass = jnp.exp(jax.nn.log_softmax(jnp.where(is_allowed, logprobs, -jnp.inf), axis=-1))
+    # Rounded mass may reach 1 before the last token, but a top_p of 1 keeps all.
+    is_allowed &= _likeliest(rank, mass, top_p) | (top_p >= 1.0)[..., None]
+    is_allowed &= logprobs >= jnp.max(logprobs, axis=-1, keepdims=True) + jnp.log(min_p)[..., None]
+    return jax.nn.log_softmax(jnp.where(is_allowed, logprobs, -jnp.inf), axis=-1)
 
 
 def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Array:
-    """Keep each token [...,V] while the weights of those before it are below `limit` [...] together; of a rank as ids.
+    """Keep the tokens [...,V], ordered by rank and id, whose predecessors have a total weight below `limit` [...].
 
-    Found bit by bit, without a sort of the vocabulary: first the last rank that is kept, then the last id of that rank.
+    A bitwise search replaces sorting the vocabulary: first for the last rank to keep, then for its last id.
     """
     ids = jnp.arange(rank.shape[-1])
 
@@ -111,11 +110,11 @@ def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Arra
         return jnp.sum(jnp.where(chosen, weight, 0.0), axis=-1)
 
     def last(bits: int, before: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Return the largest number of so many bits whose weight `before` it is below the limit."""
+        """Return the largest number of `bits` bits with a weight `before` it below the limit."""
 
-        def step(i: jax.Array, found: jax.Array) -> jax.Array:
-            wanted = found | (1 << (bits - 1 - i))
-            return jnp.where(before(wanted) < limit, wanted, found)
+        def step(i: jax.Array, largest: jax.Array) -> jax.Array:
+            wanted = largest | (1 << (bits - 1 - i))
+            return jnp.where(before(wanted) < limit, wanted, largest)
 
         return jax.lax.fori_loop(0, bits, step, jnp.zeros(limit.shape, jnp.int32))
 
@@ -126,10 +125,10 @@ def _likeliest(rank: jax.Array, weight: jax.Array, limit: jax.Array) -> jax.Arra
 
 
 def penalize(logits: jax.Array, seen: jax.Array, penalty: jax.Array) -> jax.Array:
-    """Make tokens less likely that stand in the text already (Keskar et al. 2019, arXiv:1909.05858).
+    """Apply a repetition penalty to tokens already in the text (Keskar et al. 2019, arXiv:1909.05858).
 
-    logits [N,V], seen [N,V] bool, penalty [N] above 0: a seen token's logit is divided by it when positive and
-    multiplied by it when negative.
+    logits [N,V], seen [N,V] bool, penalty [N] above 0: the logit of a seen token is divided by it if positive and
+    multiplied by it if negative.
     """
     factor = penalty[:, None]
     return jnp.where(seen, jnp.where(logits > 0, logits / factor, logits * factor), logits)
@@ -143,11 +142,11 @@ def sample_tokens(
     truncates: bool = True,
     samples: bool = True,
 ) -> SampledTokens:
-    """Sample a token for each row: keys [N], logits [N,V]; temperature 0 takes the likeliest, of log-probability 0.
+    """Sample a token per row: keys [N], logits [N,V]; temperature 0 takes the most likely, with behavior_logprob 0.
 
-    `seen` [N,V] bool are the tokens that a repetition penalty applies to, None where no row has one; `truncates` and
-    `samples` (static) say whether some row truncates its distribution, and whether some row is not greedy. The full
-    distribution knows neither penalty nor truncation; for a greedy row it is the one at temperature 1.
+    seen [N,V] bool: tokens that the repetition penalty applies to; None if no row has a penalty. truncates, samples
+    (static): whether some row truncates its distribution, and whether some row is not greedy. The full distribution
+    has no penalty and no truncation, and temperature 1 for a greedy row.
     """
     scale = jnp.where(sampling.temperature > 0, sampling.temperature, 1.0)[:, None]
     logits = logits.astype(jnp.float32)
@@ -166,7 +165,7 @@ def sample_tokens(
 
 
 def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array:
-    """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which broadcasts."""
+    """Return the log-probabilities [...,V] of logits [...,V] at a temperature, which is broadcast."""
     scaled = _scaled(logits, jnp.max(logits, axis=-1, keepdims=True), temperature)
     return scaled - jnp.log(jnp.sum(jnp.exp(scaled), axis=-1, keepdims=True))
 
@@ -174,16 +173,16 @@ def _log_softmax(logits: jax.Array, temperature: jax.Array | float) -> jax.Array
 def _scaled(logits: jax.Array, largest: jax.Array, temperature: jax.Array | float) -> jax.Array:
     """Subtract the largest logit [...,1] from logits [...,V], then divide by the temperature.
 
-    The largest becomes 0 exactly, and NaN where it is not finite. Fused into another loop, its product with a penalty
-    may be rounded otherwise there; divided by a small temperature such a difference is beyond the range of exp.
+    The largest becomes exactly 0, or NaN if it is not finite. Without this case a fused loop may round its product
+    with a penalty differently, and a small temperature would scale that difference out of the range of exp.
     """
     return jnp.where(logits == largest, largest - largest, (logits - largest) / temperature)
 
 
 def first_of_largest(x: jax.Array) -> jax.Array:
-    """Return the index of the largest of x [N,V] in each row, the first of equals -> [N] int32.
+    """Return the index of the first maximum in each row of x [N,V] -> [N] int32.
 
-    XLA's CPU backend reduces (value, index) pairs one by one; two reductions of floats take a quarter of the time.
+    XLA's CPU backend does not vectorize argmax; two reductions of floats take a quarter of the time.
     """
 
     def in_floats(x: jax.Array) -> jax.Array:
@@ -200,10 +199,10 @@ def first_of_largest(x: jax.Array) -> jax.Array:
 
 
 def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
-    """Sample by inverse transform: u [N] in [0, 1), logprobs [N,V] (-inf: left out) -> tokens [N] int32.
+    """Sample by inverse transform: u [N] in [0, 1), logprobs [N,V] (-inf: excluded) -> tokens [N] int32.
 
-    The token is the one whose interval of the cumulative mass holds u, which takes one random number a row where Gumbel
-    noise takes V. The mass is summed in two levels, so no running sum goes over all of V.
+    The token's interval of the cumulative mass contains u. This needs one random number per row, where Gumbel noise
+    needs V. The mass is summed in two levels, which avoids a cumulative sum over V.
     """
     n, vocab = logprobs.shape
     size = 1 << max((vocab.bit_length() + 1) // 2, 1)
@@ -215,9 +214,9 @@ def sample_by_mass(u: jax.Array, logprobs: jax.Array) -> jax.Array:
 
 
 def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find which interval of the running sum of mass [N,M] holds at [N] -> its index [N], and how far into it [N].
+    """Find the interval of the cumulative sum of mass [N,M] that contains at [N] -> index [N] and offset in it [N].
 
-    It always has some mass: rounding may carry `at` to the end of all, which is the end of the last that has any.
+    The interval has positive mass: if rounding moves `at` to the total, it is the last such interval.
     """
     until = jnp.cumsum(mass, axis=-1)
     last = mass.shape[-1] - 1 - jnp.argmax(mass[:, ::-1] > 0, axis=-1)
@@ -230,8 +229,8 @@ def _find_interval(mass: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array
 def score(logits: jax.Array, targets: jax.Array, temperature: float = 1.0) -> TokenLogprobs:
     """Score targets [...] int32 under logits [...,V] float32 at a temperature: log-probability and entropy, [...] each.
 
-    Its gradient is written out: p - 1 at the target in one pass over the logits, where automatic differentiation
-    would scatter into an array of zeros as large as they are.
+    The custom gradient takes one pass over the logits, where automatic differentiation would scatter into an array of
+    zeros of the same size.
     """
     return _score_forward(logits, targets, temperature)[0]
 
@@ -249,8 +248,8 @@ def _score_forward(
     return TokenLogprobs(target - log_total, entropy), (logits, targets, largest, log_total, entropy)
 
 
-def _score_backward(temperature: float, kept: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
-    logits, targets, largest, log_total, entropy = kept
+def _score_backward(temperature: float, residuals: tuple[jax.Array, ...], g: TokenLogprobs) -> tuple[jax.Array, None]:
+    logits, targets, largest, log_total, entropy = residuals
     logprobs = _scaled(logits, largest, temperature) - log_total[..., None]
     p = jnp.exp(logprobs)
     hit = jnp.arange(logits.shape[-1]) == targets[..., None]
@@ -263,7 +262,7 @@ score.defvjp(_score_forward, _score_backward)
 
 def token_logprobs(
     hidden: jax.Array,
-    unembedding: AnyWeight | Turned,
+    unembedding: AnyWeight | Transposed,
     targets: jax.Array,
     temperature: float,
     kept_bytes: int = KEPT_BYTES,
@@ -271,19 +270,19 @@ def token_logprobs(
     is_frozen: bool = False,
     missing: IdRanges = (),
 ) -> TokenLogprobs:
-    """Score target tokens without holding more than `kept_bytes` of logits.
+    """Score target tokens with at most `kept_bytes` of logits in memory.
 
-    hidden [B,G,T,D] are the states that predict targets [B,G,T]; unembedding [D,V]; `logit_cap` soft-caps the logits,
-    before the temperature; ids that are `missing` a token have the probability 0. Where all logits (float32) fit they
-    are kept for the backward pass. Else the T axis is cut into as few equal pieces as fit (of one token at least),
-    whose logits are computed, reduced and recomputed in the backward pass.
+    hidden [B,G,T,D]: the states that predict targets [B,G,T]; unembedding [D,V]; logit_cap: soft cap of the logits,
+    before the temperature; missing: ids without a token, with probability 0. If all logits (float32) fit, they are
+    saved for the backward pass. Otherwise T is split into the fewest equal pieces that fit (of at least one token),
+    whose logits are recomputed in the backward pass.
 
-    Where the unembedding takes no gradient (`is_frozen`), a token's gradient by its state is known but for a factor as
-    soon as its logits are: it is computed beside them, and no logits are kept or computed again. Only a gradient by
-    the entropy, where one is asked for, computes them once more.
+    Without a gradient of the unembedding (`is_frozen`), the gradient of a token's state is known up to a factor in the
+    forward pass. It is computed there, and logits are neither saved nor recomputed, except for a gradient of the
+    entropy.
     """
 
-    def piece(states: jax.Array, tokens: jax.Array, table: AnyWeight | Turned) -> TokenLogprobs:
+    def piece(states: jax.Array, tokens: jax.Array, table: AnyWeight | Transposed) -> TokenLogprobs:
         logits = linear(states, table, 1, jnp.float32)
         return score(without_ids(soft_cap(logits, logit_cap), missing), tokens, temperature or 1.0)
 
@@ -302,16 +301,16 @@ Piece = Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]
 
 
 def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.Array, PyTree], TokenLogprobs]:
-    """Return a function (hidden, targets, table) -> scores that is differentiated by `hidden` alone."""
+    """Return a function (hidden, targets, table) -> scores, differentiable with respect to `hidden` only."""
 
     @jax.custom_vjp
     def scored(hidden: jax.Array, targets: jax.Array, table: PyTree) -> TokenLogprobs:
-        found: TokenLogprobs = _in_pieces(lambda states, tokens: piece(states, tokens, table), pieces, hidden, targets)
-        return found
+        scores: TokenLogprobs = _in_pieces(lambda states, tokens: piece(states, tokens, table), pieces, hidden, targets)
+        return scores
 
     def forward(hidden: jax.Array, targets: jax.Array, table: PyTree) -> tuple[TokenLogprobs, tuple[PyTree, ...]]:
         if any(leaf.perturbed for leaf in jax.tree.leaves(table, is_leaf=_is_primal)):
-            raise ValueError("an unembedding that was called frozen is differentiated by")
+            raise ValueError("a frozen unembedding cannot be differentiated")
         hidden, targets, table = jax.tree.map(lambda x: x.value, (hidden, targets, table), is_leaf=_is_primal)
 
         def sloped(states: jax.Array, tokens: jax.Array) -> tuple[TokenLogprobs, jax.Array]:
@@ -321,20 +320,20 @@ def _make_frozen_scorer(piece: Piece, pieces: int) -> Callable[[jax.Array, jax.A
             value, pull, entropy = jax.vjp(logprob, states, has_aux=True)
             return TokenLogprobs(value, entropy), pull(jnp.ones_like(value))[0]
 
-        found, slope = _in_pieces(sloped, pieces, hidden, targets)
-        return found, (slope, hidden, targets, table)
+        scores, slope = _in_pieces(sloped, pieces, hidden, targets)
+        return scores, (slope, hidden, targets, table)
 
-    def backward(kept: tuple[PyTree, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
-        slope, hidden, targets, table = kept
+    def backward(residuals: tuple[PyTree, ...], g: TokenLogprobs) -> tuple[jax.Array, None, None]:
+        slope, hidden, targets, table = residuals
         by_state = jnp.zeros(hidden.shape, jnp.float32)
         if not _is_zero(g.logprob):
             by_state += slope.astype(jnp.float32) * g.logprob[..., None]
         if not _is_zero(g.entropy):
 
             def entropy(states: jax.Array) -> jax.Array:
-                one = jax.checkpoint(lambda states, tokens: piece(states, tokens, table).entropy)
-                found: jax.Array = _in_pieces(one, pieces, states, targets)
-                return found
+                entropy_of = jax.checkpoint(lambda states, tokens: piece(states, tokens, table).entropy)
+                entropies: jax.Array = _in_pieces(entropy_of, pieces, states, targets)
+                return entropies
 
             by_state += jax.vjp(entropy, hidden)[1](g.entropy)[0]
         return by_state.astype(hidden.dtype), None, None
@@ -351,22 +350,24 @@ def _is_zero(cotangent: Any) -> bool:
     return isinstance(cotangent, SymbolicZero)
 
 
-def _in_pieces(one: Callable[[jax.Array, jax.Array], Any], pieces: int, hidden: jax.Array, targets: jax.Array) -> Any:
-    """Run a function of states [B,G,t,D] and tokens [B,G,t] on T cut into pieces, one at a time; join what it gives."""
+def _in_pieces(
+    function: Callable[[jax.Array, jax.Array], Any], pieces: int, hidden: jax.Array, targets: jax.Array
+) -> Any:
+    """Run a function of states [B,G,t,D] and tokens [B,G,t] on pieces of T, one at a time, and join the results."""
     if pieces == 1:
-        return one(hidden, targets)
+        return function(hidden, targets)
     b, g, t = targets.shape
-    found = jax.lax.map(lambda part: one(*part), (_split(hidden, pieces), _split(targets, pieces)))
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1, *x.shape[4:])[:, :, :t], found)
+    results = jax.lax.map(lambda part: function(*part), (_split(hidden, pieces), _split(targets, pieces)))
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(b, g, -1, *x.shape[4:])[:, :, :t], results)
 
 
 def logit_pieces(rows: int, tokens: int, vocab: int, kept_bytes: int) -> int:
-    """Return into how many pieces the logits of `rows` completions are cut, so that few bytes are held at a time."""
+    """Return the number of pieces into which the logits of `rows` completions are split to fit `kept_bytes`."""
     return math.ceil(tokens / max(kept_bytes // (4 * rows * vocab), 1))
 
 
 def _split(x: jax.Array, pieces: int) -> jax.Array:
-    """Cut axis 2 into equal pieces, the last filled up with zeros, and bring them to the front.
+    """Split axis 2 into equal pieces, the last padded with zeros, on a new leading axis.
 
     [B,G,T,...] -> [pieces,B,G,⌈T/pieces⌉,...]
     """

@@ -159,5 +159,5 @@ def test_groups_of_a_database_are_chosen_together() -> None:
     """Of three databases with three groups each two databases are chosen, and of each the two furthest apart."""
     spread = [0.2, 0.9, 0.1, 1.0, 0.0, 0.0, 0.4, 0.0, 0.5]
     rewards = np.array([[0.0, one] for one in spread], np.float32)
-    assert choose_groups(rewards, np.ones((9, 2)), 4, together=2, asked=3) == [1, 0, 3, 4]
-    assert choose_groups(rewards, np.ones((9, 2)), 2, together=2, asked=3) == [1, 0]
+    assert choose_groups(rewards, np.ones((9, 2)), 4, together=2, sampled=3) == [1, 0, 3, 4]
+    assert choose_groups(rewards, np.ones((9, 2)), 2, together=2, sampled=3) == [1, 0]

@@ -19,13 +19,15 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import LossFn, init_state, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.policy import make_policy
 
 V, D = 48, 16
-TIED = ModelConfig("qwen2", V, D, 1, 2, 1, 8, 24, 1e4, 1e-6, True, False, True, 1024)
+TIED = ModelConfig("qwen2", V, D, 1, 2, 1, 8, 24, Rope(1e4), Norms(), True, False, True, 1024)
 UNTIED = dataclasses.replace(TIED, family="qwen3", tie_embeddings=False, qk_norm=True, qkv_bias=False)
-GEMMA = dataclasses.replace(TIED, family="gemma3_text", norms_from_one=True, post_norms=True, scale_embeddings=True)
+GEMMA = dataclasses.replace(
+    TIED, family="gemma3_text", norms=Norms(is_zero_centered=True, has_post_norms=True), scale_embeddings=True
+)
 B, G, P, T = 4, 2, 512, 128
 LOSSES: dict[str, LossFn] = {
     "sft": sft_loss,

@@ -17,12 +17,12 @@ from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
 from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, OptimConfig, PpoConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import add_value_head
 
-CONFIG = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 B, G, P, T = 3, 4, 11, 16
 # Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

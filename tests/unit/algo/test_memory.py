@@ -18,11 +18,11 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import LossFn, init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig, KlConfig, LossConfig, OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters, policy_params
 from jaxrl_sql.models.policy import make_policy
 
-CONFIG = ModelConfig("qwen3", 64, 32, 4, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 64, 32, 4, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant", weight_decay=0.01)
 B, G, P, T = 4, 3, 11, 16
 # Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.

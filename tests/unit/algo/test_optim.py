@@ -13,12 +13,25 @@ import pytest
 
 from jaxrl_sql.algo.optim import make_optimizer, make_schedule
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.ops.stochastic_rounding import in_bfloat16
 from jaxrl_sql.models.spec import decayed
 
 GEMMA = ModelConfig(
-    "gemma3_text", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, False, True, True, 128, norms_from_one=True, post_norms=True
+    "gemma3_text",
+    64,
+    32,
+    2,
+    4,
+    2,
+    8,
+    48,
+    Rope(1e4),
+    Norms(is_zero_centered=True, has_post_norms=True),
+    False,
+    True,
+    True,
+    128,
 )
 PLAIN = OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant", max_grad_norm=1e9)
 

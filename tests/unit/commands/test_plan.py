@@ -70,7 +70,7 @@ def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[
             "--compile updates: 'updates' is none of all, none, update",
         ),
         (["--topology", "v5e:4x4", "--answer-tokens", "5000"], "up to sampling.max_new_tokens=4096 tokens"),
-        (["--topology", "v5e:4x4", "model.shape=qwen"], "model.shape='qwen' is none of qwen2.5-coder-0.5b"),
+        (["--topology", "v5e:4x4", "model.shape=qwen"], "model.shape='qwen' is unknown; valid are qwen2.5-coder-0.5b"),
         (["--topology", "v5e:4x4", "model.shapes=qwen"], "unknown key model.shapes; the nearest is model.shape"),
         (["--topology", "v5e:4x8", "--mesh", "1x1x32"], "mesh: layers/q: dimension heads of size 28 is not divided"),
     ],

@@ -56,13 +56,13 @@ def _compile(tensor: int, remat: str) -> tuple[int, ...]:
     from jax.experimental import topologies
 
     from jaxrl_sql.batch import Segment
-    from jaxrl_sql.models import ModelConfig, init_params, param_shardings, prediction_states
+    from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, param_shardings, prediction_states
     from jaxrl_sql.models.attention import splash
     from jaxrl_sql.parallel import make_mesh
 
     devices = topologies.get_topology_desc(topology_name="v5e:2x2", platform="tpu").devices
     mesh = make_mesh(1, 4 // tensor, tensor, devices)
-    config = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 512, 1e6, 1e-6, True, False, True, 1024)
+    config = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 512, Rope(1e6), Norms(), True, False, True, 1024)
     b, p, g, t = 4, 160, 2, 48
 
     def loss(params: Any, prompt: Any, prompt_len: Any, completion: Any, completion_len: Any) -> Any:

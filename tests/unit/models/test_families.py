@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_sql.config import TrainConfig
 from jaxrl_sql.config.fields import fields_of
-from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models import ModelConfig, Rope
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
@@ -81,8 +81,8 @@ def read(hf: dict[str, Any], **changes: Any) -> ModelConfig:
 
 def test_llama_as_published_and_as_transformers_5_writes_it() -> None:
     config = read(LLAMA32_1B)
-    assert config.rope_scaling == RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
-    assert (config.rope_theta, config.sliding, config.norms_from_one) == (5e5, None, False)
+    assert config.rope.scaling == RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
+    assert (config.rope.theta, config.sliding, config.norms.is_zero_centered) == (5e5, None, False)
     nested = {**LLAMA32_1B["rope_scaling"], "rope_theta": 500000.0}
     assert read(LLAMA32_1B, rope_parameters=nested, rope_scaling=None, rope_theta=None) == config
     assert read(LLAMA32_1B, rope_parameters=nested) == config
@@ -92,9 +92,9 @@ def test_llama_as_published_and_as_transformers_5_writes_it() -> None:
 def test_gemma_as_published_as_older_ones_and_as_transformers_5_writes_it() -> None:
     config = read(GEMMA3_270M)
     assert config.sliding == SlidingWindow(512, ((True,) * 5 + (False,)) * 3, 1e4)
-    assert (config.rope_theta, config.rope_scaling, config.query_scalar) == (1e6, None, None)
-    assert config.norms_from_one
-    assert config.post_norms
+    assert (config.rope.theta, config.rope.scaling, config.query_scalar) == (1e6, None, None)
+    assert config.norms.is_zero_centered
+    assert config.norms.has_post_norms
     assert config.scale_embeddings
     assert config.tie_embeddings
     assert config.activation == "gelu_tanh"
@@ -109,7 +109,7 @@ def test_gemma_as_published_as_older_ones_and_as_transformers_5_writes_it() -> N
     }
     assert read(GEMMA3_270M, rope_parameters=nested, rope_theta=None, rope_local_base_freq=None) == config
     stretched = read(GEMMA3_270M, rope_scaling={"factor": 8.0, "rope_type": "linear"})
-    assert stretched.rope_scaling == RopeScaling("linear", 8.0)
+    assert stretched.rope.scaling == RopeScaling("linear", 8.0)
     assert stretched.sliding == config.sliding, "only layers that see everything are stretched"
 
 
@@ -202,7 +202,7 @@ def test_a_new_model_of_every_family_can_be_saved_as_one() -> None:
     assert fields_of(TrainConfig)["model.family"].rule == tuple(FAMILIES)
     for name, family in FAMILIES.items():
         config = ModelConfig(
-            *(name, 64, 32, 7, 4, 2, 8, 48, 1e4, 1e-6),
+            *(name, 64, 32, 7, 4, 2, 8, 48, Rope(1e4)),
             tie_embeddings=True,
             max_positions=128,
             sliding=family.new_sliding(7) if family.new_sliding else None,

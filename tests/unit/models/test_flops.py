@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.batch import Segment
-from jaxrl_sql.models import ModelConfig, count_params, init_params, prediction_states, unembed
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params, prediction_states, unembed
 from jaxrl_sql.models.flops import (
     decode_bytes,
     decode_flops,
@@ -22,7 +22,7 @@ from jaxrl_sql.models.flops import (
 from jaxrl_sql.models.spec import SlidingWindow
 
 # One layer: XLA counts the body of a scan once. Wide enough that what is no matrix product is little beside them.
-ONE = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 768, 1e4, 1e-6, True, False, True, 512)
+ONE = ModelConfig("qwen2", 512, 256, 1, 4, 2, 64, 768, Rope(1e4), Norms(), True, False, True, 512)
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -12,14 +12,14 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.frozen import joined, split
 from jaxrl_sql.models.lora import merge, policy_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.value import decay_mask
 from jaxrl_sql.types import InputError
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 
 
 def batch() -> GroupBatch:

@@ -13,27 +13,35 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params, load_checkpoint, load_config, save_checkpoint
+from jaxrl_sql.models import (
+    ModelConfig,
+    Norms,
+    Rope,
+    forward,
+    init_params,
+    load_checkpoint,
+    load_config,
+    save_checkpoint,
+)
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.types import InputError
 
-QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
-QWEN2 = ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, 1e4, 1e-5, False, False, True, 32)
-LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, 5e5, 1e-5, True, False, False, 256)
-LLAMA3 = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0), tie_embeddings=False)
-LINEAR = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0))
+QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, Rope(1e6), Norms(), True, True, False, 64)
+QWEN2 = ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, Rope(1e4), Norms(1e-5), False, False, True, 32)
+LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, Rope(5e5), Norms(1e-5), True, False, False, 256)
+LLAMA3 = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0)), tie_embeddings=False)
+LINEAR = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("linear", 4.0)))
 GEMMA3 = dataclasses.replace(
-    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, 1e6, 1e-6, True, True, False, 64),
+    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, Rope(1e6), Norms(), True, True, False, 64),
     sliding=SlidingWindow(5, (True, True, True, True, True, False, True), 1e4),
     activation="gelu_tanh",
-    norms_from_one=True,
-    post_norms=True,
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
     scale_embeddings=True,
 )
-CAPPED = dataclasses.replace(GEMMA3, final_logit_cap=30.0, rope_scaling=RopeScaling("linear", 8.0))
+CAPPED = dataclasses.replace(GEMMA3, final_logit_cap=30.0, rope=Rope(1e6, RopeScaling("linear", 8.0)))
 CONFIGS = {
     "qwen3": QWEN3,
     "qwen2-untied": QWEN2,
@@ -157,9 +165,9 @@ def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files
 
 
 def test_other_factors_than_llama_3s_are_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
-    other = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0, 1.0, 4.0, 64))
+    other = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0, 1.0, 4.0, 64)))
     gguf_files.write_gguf(tmp_path / "m.gguf", other, random_params(other))
-    with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's stretching by 32"):
+    with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's frequency scaling by 32"):
         load_config(tmp_path / "m.gguf")
 
 
@@ -170,7 +178,7 @@ def test_factors_that_are_cut_short_are_refused_as_such(tmp_path: Path, gguf_fil
     whole = path.read_bytes()
     for missing in (1, 4, 100):
         path.write_bytes(whole[: end - missing])
-        with pytest.raises(InputError, match=r"not a readable GGUF file \(rope_freqs.weight goes on behind its end\)"):
+        with pytest.raises(InputError, match=r"not a readable GGUF file \(rope_freqs.weight extends past its end\)"):
             load_config(path)
     path.write_bytes(whole[:end])
     assert load_config(path) == LLAMA3

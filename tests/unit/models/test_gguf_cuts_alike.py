@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import LlamaTokenizer, PreTrainedTokenizerFast
 
 from jaxrl_sql.commands.export import main as export
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_tokenizer import SPLITS, WHOLE
 from jaxrl_sql.models.formats.gguf_write import save_gguf
@@ -22,7 +22,7 @@ from jaxrl_sql.models.formats.hf import hf_tensors
 from jaxrl_sql.types import InputError
 
 pytest.importorskip("gguf")
-LLAMA = ModelConfig("llama", 40, 32, 1, 2, 2, 16, 32, 1e4, 1e-6, True, False, False, 64)
+LLAMA = ModelConfig("llama", 40, 32, 1, 2, 2, 16, 32, Rope(1e4), Norms(), True, False, False, 64)
 PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *"▁abc", "▁a", "ab", "▁ab", "▁▁", "bc"]
 MERGES = [("▁", "a"), ("a", "b"), ("▁a", "b"), ("▁", "▁"), ("b", "c")]
 SPACES = [normalizers.Replace(" ", "▁")]
@@ -145,7 +145,7 @@ def test_another_way_of_cutting_bytes_goes_along_whole(tmp_path: Path, tokenizer
 
 
 def test_what_even_the_whole_does_not_say_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cuts text in a way that GGUF cannot say: .*without --gguf") as caught:
+    with pytest.raises(InputError, match=r"GGUF cannot express how the tokenizer splits .*without --gguf") as caught:
         written(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -10,10 +10,10 @@ import jax
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from jaxrl_sql.models import ModelConfig, init_params, load_tokenizer
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer
 from jaxrl_sql.types import InputError
 
-TINY = ModelConfig("qwen3", 40, 32, 1, 2, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
+TINY = ModelConfig("qwen3", 40, 32, 1, 2, 2, 16, 64, Rope(1e6), Norms(), True, True, False, 64)
 NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 BYTES = sorted(ByteLevel.alphabet())
 MERGED = ["SE", "LE", "SELE", "12"]
@@ -100,7 +100,7 @@ def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, give
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "carries none"),
+        ({}, "has no tokenizer"),
         (byte_level(model="bert"), "of kind 'bert'; valid are gpt2, llama"),
         (byte_level(pre="tekken"), "splits text as 'tekken'; valid are llama-bpe, llama-v3, llama3, qwen2"),
     ],

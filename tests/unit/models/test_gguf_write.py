@@ -11,7 +11,16 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_config, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import (
+    ModelConfig,
+    Norms,
+    Rope,
+    init_params,
+    load_checkpoint,
+    load_config,
+    load_tokenizer,
+    save_checkpoint,
+)
 from jaxrl_sql.models.formats import gguf_write
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.models.formats.gguf_write import save_gguf
@@ -22,22 +31,21 @@ from jaxrl_sql.types import InputError
 
 gguf = pytest.importorskip("gguf")
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
-QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, 1e6, 1e-6, True, True, False, 64)
-LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, 5e5, 1e-5, True, False, False, 256)
+QWEN3 = ModelConfig("qwen3", 40, 32, 2, 4, 2, 16, 64, Rope(1e6), Norms(), True, True, False, 64)
+LLAMA = ModelConfig("llama", 40, 32, 2, 4, 2, 16, 64, Rope(5e5), Norms(1e-5), True, False, False, 256)
 GEMMA3 = dataclasses.replace(
-    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, 1e6, 1e-6, True, True, False, 64),
+    ModelConfig("gemma3_text", 40, 32, 7, 4, 1, 16, 64, Rope(1e6), Norms(), True, True, False, 64),
     sliding=SlidingWindow(5, (True, True, True, True, True, False, True), 1e4),
     activation="gelu_tanh",
-    norms_from_one=True,
-    post_norms=True,
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
     scale_embeddings=True,
 )
 CONFIGS = {
     "qwen3": QWEN3,
-    "qwen2-untied": ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, 1e4, 1e-5, False, False, True, 32),
+    "qwen2-untied": ModelConfig("qwen2", 40, 32, 2, 2, 1, 16, 64, Rope(1e4), Norms(1e-5), False, False, True, 32),
     "llama": LLAMA,
-    "llama3-untied": dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0), tie_embeddings=False),
-    "llama-linear": dataclasses.replace(LLAMA, rope_scaling=RopeScaling("linear", 4.0)),
+    "llama3-untied": dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0)), tie_embeddings=False),
+    "llama-linear": dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("linear", 4.0))),
     "gemma3": GEMMA3,
     "odd-width": dataclasses.replace(QWEN3, d_model=24),
 }
@@ -128,13 +136,13 @@ def test_what_gguf_cannot_say_is_refused_in_one_line(tmp_path: Path) -> None:
         params = jax.tree.map(lambda leaf: leaf * scale, random_params(config))
         save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
 
-    with pytest.raises(InputError, match="no name for family 'mamba'; it has for gemma3_text, llama, qwen2, qwen3"):
+    with pytest.raises(InputError, match="no name for family 'mamba'; supported are gemma3_text, llama, qwen2, qwen3"):
         save(dataclasses.replace(QWEN3, family="mamba"))
-    with pytest.raises(InputError, match="'q4' is no kind of GGUF; valid are f16, q8_0"):
+    with pytest.raises(InputError, match="'q4' is not a kind of GGUF; valid are f16, q8_0"):
         save(QWEN3, "q4")
-    with pytest.raises(InputError, match="weights beyond float16"):
+    with pytest.raises(InputError, match="out of the range of float16"):
         save(QWEN3, scale=1e6)
-    with pytest.raises(InputError, match=r"m\.gguf cannot say query_scalar = 64\.0 .*without --gguf"):
+    with pytest.raises(InputError, match=r"GGUF cannot express query_scalar = 64\.0 .*without --gguf"):
         save(dataclasses.replace(GEMMA3, query_scalar=64.0))
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, load_tokenizer, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, load_tokenizer, save_checkpoint
 from jaxrl_sql.models.families import FAMILIES
 from jaxrl_sql.models.formats.hf import stop_tokens
 from jaxrl_sql.models.rope import RopeScaling
@@ -25,21 +25,20 @@ from jaxrl_sql.models.stacked_layers import split_layers
 from jaxrl_sql.types import InputError
 
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
-QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
-QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, 1e4, 1e-5, False, False, True, 32)
-LLAMA = ModelConfig("llama", 30, 16, 2, 4, 2, 8, 24, 5e5, 1e-5, True, False, False, 256)
-LLAMA = dataclasses.replace(LLAMA, rope_scaling=RopeScaling("llama3", 32.0, 1.0, 4.0, 64))
+QWEN3 = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, Rope(1e6), Norms(), True, True, False, 64)
+QWEN2 = ModelConfig("qwen2", 30, 16, 2, 4, 2, 4, 24, Rope(1e4), Norms(1e-5), False, False, True, 32)
+LLAMA = ModelConfig("llama", 30, 16, 2, 4, 2, 8, 24, Rope(5e5), Norms(1e-5), True, False, False, 256)
+LLAMA = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0, 1.0, 4.0, 64)))
 GEMMA3 = dataclasses.replace(
-    ModelConfig("gemma3_text", 30, 16, 3, 4, 1, 8, 24, 1e6, 1e-6, True, True, False, 64),
+    ModelConfig("gemma3_text", 30, 16, 3, 4, 1, 8, 24, Rope(1e6), Norms(), True, True, False, 64),
     sliding=SlidingWindow(5, (True, False, True), 1e4),
     activation="gelu_tanh",
-    norms_from_one=True,
-    post_norms=True,
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
     scale_embeddings=True,
 )
 CAPPED = dataclasses.replace(
     GEMMA3,
-    rope_scaling=RopeScaling("linear", 8.0),
+    rope=Rope(1e6, RopeScaling("linear", 8.0)),
     sliding=None,
     query_scalar=24,
     attn_score_cap=50.0,
@@ -252,7 +251,7 @@ def test_a_config_that_is_not_implemented_is_refused_by_field(tmp_path: Path, ch
 def test_the_rotary_base_may_stand_in_either_place(tmp_path: Path, changes: Any) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     edit_config(tmp_path, **changes)
-    assert load_checkpoint(tmp_path)[0].rope_theta == QWEN3.rope_theta == 1e6
+    assert load_checkpoint(tmp_path)[0].rope.theta == QWEN3.rope.theta == 1e6
 
 
 def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
@@ -276,7 +275,7 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
 def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: Any) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    with pytest.raises(InputError, match=r"index.json: weight_map must say the file of each tensor: copy or fetch it"):
+    with pytest.raises(InputError, match=r"index.json: weight_map must name the file of each tensor: copy or fetch it"):
         load_checkpoint(tmp_path)
 
 
@@ -291,8 +290,10 @@ def test_unsupported_dtype_and_family_are_refused(tmp_path: Path) -> None:
         save_checkpoint(tmp_path, dataclasses.replace(QWEN2, head_dim=8), {})
     with pytest.raises(InputError, match=r"family llama has sliding = None, not SlidingWindow"):
         save_checkpoint(tmp_path, dataclasses.replace(LLAMA, sliding=SlidingWindow(4, (True, False), 1e4)), {})
+    with pytest.raises(InputError, match=r"family llama has norms\.is_zero_centered = False, not True"):
+        save_checkpoint(tmp_path, dataclasses.replace(LLAMA, norms=Norms(1e-5, is_zero_centered=True)), {})
     with pytest.raises(InputError, match=r"rope_parameters of type 'llama3' is not supported; valid: 'default'"):
-        save_checkpoint(tmp_path, dataclasses.replace(QWEN3, rope_scaling=LLAMA.rope_scaling), {})
+        save_checkpoint(tmp_path, dataclasses.replace(QWEN3, rope=LLAMA.rope), {})
     assert not list(tmp_path.iterdir())
 
 

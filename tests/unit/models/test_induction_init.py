@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params
 from jaxrl_sql.models.induction_init import init_induction
 from jaxrl_sql.types import InputError
 
-CONFIG = ModelConfig("qwen3", 512, 128, 3, 2, 2, 64, 64, 1e4, 1e-6, True, True, False, 256)
+CONFIG = ModelConfig("qwen3", 512, 128, 3, 2, 2, 64, 64, Rope(1e4), Norms(), True, True, False, 256)
 
 
 FORWARD = jax.jit(forward, static_argnums=1)

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxrl_sql.batch import Segment
-from jaxrl_sql.models import ModelConfig, forward, init_params, unembed
+from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params, unembed
 from jaxrl_sql.models.lora import (
     Adapters,
     chosen,
@@ -32,11 +32,11 @@ from jaxrl_sql.models.transformer import prediction_states
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.types import InputError
 
-QWEN3 = ModelConfig("qwen3", 61, 32, 2, 4, 2, 16, 48, 1e4, 1e-6, True, True, False, 128)
+QWEN3 = ModelConfig("qwen3", 61, 32, 2, 4, 2, 16, 48, Rope(1e4), Norms(), True, True, False, 128)
 QWEN2 = dataclasses.replace(QWEN3, family="qwen2", tie_embeddings=False, qk_norm=False, qkv_bias=True, n_kv_heads=4)
 GEMMA3 = dataclasses.replace(
     QWEN3, family="gemma3_text", sliding=SlidingWindow(4, (True, False), 100.0), activation="gelu_tanh",
-    norms_from_one=True, post_norms=True, scale_embeddings=True,
+    norms=Norms(is_zero_centered=True, has_post_norms=True), scale_embeddings=True,
 )  # fmt: skip
 CONFIGS = pytest.mark.parametrize(
     "config",

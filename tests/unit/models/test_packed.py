@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig, LossConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.attention import TreeAttention, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.models.packed import of_completions, packed_rows
@@ -28,7 +28,7 @@ from jaxrl_sql.models.value import add_value_head
 from jaxrl_sql.training.batching.pack import with_learned_alone, with_packed_rows
 from jaxrl_sql.types import InputError
 
-PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 SLIDING = dataclasses.replace(PLAIN, sliding=SlidingWindow(5, (True, False), 1e4))
 B, G, P, T = 3, 6, 8, 16
 

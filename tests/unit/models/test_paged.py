@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params, paged, unembed
+from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params, paged, unembed
 from jaxrl_sql.models.attention.paged_kernel import TRITON_INTERPRETED, Kernel
 from jaxrl_sql.models.paged import (
     BlockMap,
@@ -26,9 +26,23 @@ from jaxrl_sql.models.paged import (
 from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.models.stacked_layers import abstract_layers, layer_of, split_layers
 
-PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256)
+PLAIN = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 256)
 WINDOW = ModelConfig(
-    "gemma3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 256, sliding=SlidingWindow(5, (True, False), 1e3)
+    "gemma3",
+    24,
+    32,
+    2,
+    4,
+    2,
+    8,
+    48,
+    Rope(1e4),
+    Norms(),
+    True,
+    True,
+    False,
+    256,
+    sliding=SlidingWindow(5, (True, False), 1e3),
 )
 SIZE = 4
 decode_tokens = jax.jit(paged.decode_tokens, static_argnums=1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig
+from jaxrl_sql.models import ModelConfig, Norms, Rope
 from jaxrl_sql.models.attention import paged_kernel
 from jaxrl_sql.models.attention.paged import PagedKeys, Score, paged_attention
 from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers, attend
@@ -175,13 +175,13 @@ def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
     ],
 )
 def test_what_no_kernel_serves_is_refused(platform: str, ways: int, depth: int, blocks: Any, said: str) -> None:
-    config = ModelConfig("qwen3", 512, 128, 3, 4, 2, depth, 256, 1e4, 1e-6, True, True, False, 1024)
+    config = ModelConfig("qwen3", 512, 128, 3, 4, 2, depth, 256, Rope(1e4), Norms(), True, True, False, 1024)
     with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{said}.*; possible here: xla$"):
         paged_kernel.kernel_for("pallas", config, blocks, platform, ways)
     assert paged_kernel.kernel_for("xla", config, blocks, platform, ways) is None
 
 
 def test_each_platform_has_its_kernel() -> None:
-    config = ModelConfig("qwen3", 512, 128, 3, 4, 2, 128, 256, 1e4, 1e-6, True, True, False, 1024)
+    config = ModelConfig("qwen3", 512, 128, 3, 4, 2, 128, 256, Rope(1e4), Norms(), True, True, False, 1024)
     for platform, kernel in (("gpu", paged_kernel.TRITON), ("tpu", paged_kernel.MOSAIC)):
         assert paged_kernel.kernel_for("pallas", config, (64, 32), platform, 1) is kernel

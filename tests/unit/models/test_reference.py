@@ -14,19 +14,21 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, forward, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, forward, init_params
 from jaxrl_sql.models.rope import RopeScaling, rope_frequencies
 from jaxrl_sql.models.spec import SlidingWindow
 
 Array = np.ndarray
 
 GEMMA3 = ModelConfig(
-    *("gemma3_text", 41, 24, 3, 4, 2, 8, 20, 1e4, 1e-6, True, True, False, 64),
-    rope_scaling=RopeScaling("linear", 8.0),
+    *("gemma3_text", 41, 24, 3, 4, 2, 8, 20, Rope(1e4, RopeScaling("linear", 8.0))),
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
+    tie_embeddings=True,
+    qk_norm=True,
+    qkv_bias=False,
+    max_positions=64,
     sliding=SlidingWindow(3, (True, False, True), 50.0),
     activation="gelu_tanh",
-    norms_from_one=True,
-    post_norms=True,
     scale_embeddings=True,
     query_scalar=20.0,
     attn_score_cap=1.5,
@@ -38,7 +40,7 @@ ALWAYS = {(3, "capped"), (40, "plain")}
 
 
 def norm(x: Array, weight: Array) -> Array:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + GEMMA3.norm_eps) * (1 + weight)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + GEMMA3.norms.eps) * (1 + weight)
 
 
 def turned(x: Array, position: int, theta: float, factor: float) -> Array:
@@ -56,8 +58,8 @@ def gelu_tanh(x: Array) -> Array:
 def attended(w: dict[str, Array], config: ModelConfig, x: Array, slides: bool) -> Array:
     """Return attention's output [T,D] for normed states x [T,D]."""
     assert config.sliding is not None
-    assert config.rope_scaling is not None
-    theta, factor = (config.sliding.rope_theta, 1.0) if slides else (config.rope_theta, config.rope_scaling.factor)
+    assert config.rope.scaling is not None
+    theta, factor = (config.sliding.rope_theta, 1.0) if slides else (config.rope.theta, config.rope.scaling.factor)
     out = np.zeros_like(x)
     for head in range(config.n_heads):
         shared = head // (config.n_heads // config.n_kv_heads)
@@ -119,7 +121,7 @@ def test_logits_are_the_references(window: int, caps: tuple[float | None, float 
 
 def test_llama3_keeps_fast_frequencies_divides_slow_ones_and_moves_over_between() -> None:
     scaling = RopeScaling("llama3", 8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192)
-    plain, scaled = (np.asarray(rope_frequencies(64, 5e5, s), np.float64) for s in (None, scaling))
+    plain, scaled = (np.asarray(rope_frequencies(64, Rope(5e5, s)), np.float64) for s in (None, scaling))
     turns = 8192 * plain / (2 * np.pi)
     ratio = plain / scaled
     np.testing.assert_allclose(ratio[turns >= 4], 1.0, rtol=1e-6)
@@ -129,4 +131,4 @@ def test_llama3_keeps_fast_frequencies_divides_slow_ones_and_moves_over_between(
     assert (np.diff(between) > 0).all()
     assert between.min() > 1
     assert between.max() < 8
-    np.testing.assert_allclose(rope_frequencies(64, 5e5, RopeScaling("linear", 4.0)), plain / 4, rtol=1e-6)
+    np.testing.assert_allclose(rope_frequencies(64, Rope(5e5, RopeScaling("linear", 4.0))), plain / 4, rtol=1e-6)

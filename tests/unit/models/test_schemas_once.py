@@ -18,7 +18,7 @@ from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import GrpoConfig, LossConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
 from jaxrl_sql.models.policy import make_policy
@@ -26,7 +26,7 @@ from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.training.batching.pack import with_packed_rows, with_schemas_once
 from jaxrl_sql.types import InputError
 
-MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 192)
+MODEL = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 192)
 SLIDING = dataclasses.replace(MODEL, sliding=SlidingWindow(5, (True, False), 1e4))
 B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)
@@ -112,7 +112,7 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
     once = with_packed_rows(once) if is_packed else once
 
     if is_packed and attention is SPLASH:
-        with pytest.raises(InputError, match="tell several questions"):
+        with pytest.raises(InputError, match="packed answers of several questions"):
             differentiated(config, attention)(params, once)
         return
     (want, scores), wanted = differentiated(config, "xla")(params, alone)
@@ -178,5 +178,5 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
 
 def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
     batch = with_schemas_once(make_batch(), Q)
-    with pytest.raises(InputError, match="2 questions with their schema and answers, 352 tokens"):
+    with pytest.raises(InputError, match="below the 352 tokens of 2 questions with their schema"):
         make_scorer(make_policy(MODEL), MicroBatches(1, 240))(init_params(MODEL, jax.random.key(3)), None, batch)

@@ -37,5 +37,7 @@ def test_all_published_shapes_are_counted_above() -> None:
 
 
 def test_another_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"model\.shape='qwen9' is none of qwen2\.5-coder-0\.5b, .*gemma-3-1b"):
+    with pytest.raises(
+        InputError, match=r"model\.shape='qwen9' is unknown; valid are qwen2\.5-coder-0\.5b, .*gemma-3-1b"
+    ):
         published_shape("qwen9")

@@ -13,20 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, count_params, init_params, param_specs
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params, param_specs
 from jaxrl_sql.models.rope import RopeScaling
 from jaxrl_sql.models.spec import SlidingWindow, leaf_of
 from jaxrl_sql.types import InputError
 
-SMALL = ModelConfig("qwen3", 50, 24, 3, 4, 2, 8, 40, 1e4, 1e-6, False, True, False, 64)
+SMALL = ModelConfig("qwen3", 50, 24, 3, 4, 2, 8, 40, Rope(1e4), Norms(), False, True, False, 64)
 # Published shapes and parameter counts.
-QWEN3_0_6B = ModelConfig("qwen3", 151_936, 1024, 28, 16, 8, 128, 3072, 1e6, 1e-6, True, True, False, 40_960)
-QWEN25_0_5B = ModelConfig("qwen2", 151_936, 896, 24, 14, 2, 64, 4864, 1e6, 1e-6, True, False, True, 32_768)
-LLAMA32_1B = ModelConfig("llama", 128_256, 2048, 16, 32, 8, 64, 8192, 5e5, 1e-5, True, False, False, 131_072)
+QWEN3_0_6B = ModelConfig("qwen3", 151_936, 1024, 28, 16, 8, 128, 3072, Rope(1e6), Norms(), True, True, False, 40_960)
+QWEN25_0_5B = ModelConfig("qwen2", 151_936, 896, 24, 14, 2, 64, 4864, Rope(1e6), Norms(), True, False, True, 32_768)
+LLAMA32_1B = ModelConfig(
+    "llama", 128_256, 2048, 16, 32, 8, 64, 8192, Rope(5e5), Norms(1e-5), True, False, False, 131_072
+)
 GEMMA3_270M = ModelConfig(
-    *("gemma3_text", 262_144, 640, 18, 4, 1, 256, 2048, 1e6, 1e-6, True, True, False, 32_768),
-    norms_from_one=True,
-    post_norms=True,
+    *("gemma3_text", 262_144, 640, 18, 4, 1, 256, 2048, Rope(1e6)),
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
+    tie_embeddings=True,
+    qk_norm=True,
+    qkv_bias=False,
+    max_positions=32_768,
 )
 GEMMA3_1B = dataclasses.replace(GEMMA3_270M, d_model=1152, n_layers=26, d_ff=6912)
 
@@ -44,7 +49,7 @@ def test_parameter_counts_are_the_published_ones() -> None:
     [
         SMALL,
         dataclasses.replace(SMALL, qkv_bias=True, qk_norm=False, tie_embeddings=True),
-        dataclasses.replace(SMALL, post_norms=True),
+        dataclasses.replace(SMALL, norms=Norms(has_post_norms=True)),
     ],
 )
 def test_specs_describe_the_parameters_leaf_by_leaf(config: ModelConfig) -> None:
@@ -71,10 +76,12 @@ def test_init_is_a_function_of_key_and_path_alone() -> None:
     assert init_params(SMALL, jax.random.key(3), jnp.bfloat16)["embed"].dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(SMALL, post_norms=True, norms_from_one=True)])
+@pytest.mark.parametrize(
+    "config", [SMALL, dataclasses.replace(SMALL, norms=Norms(is_zero_centered=True, has_post_norms=True))]
+)
 def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
     params = init_params(config, jax.random.key(0))
-    assert float(params["final_norm"][0]) == (0.0 if config.norms_from_one else 1.0)
+    assert float(params["final_norm"][0]) == (0.0 if config.norms.is_zero_centered else 1.0)
     for spec in param_specs(config):
         leaf = np.asarray(leaf_of(params, spec))
         assert abs(leaf.mean() - spec.init.mean) < 0.1 * max(spec.init.std, 1e-6), spec.name

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxrl_sql.models import ModelConfig, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.models.formats.hf import read_tensors
-from jaxrl_sql.models.formats.load_sharded import place, reading_threads
+from jaxrl_sql.models.formats.load_sharded import load_leaf, reading_threads
 from jaxrl_sql.models.formats.tensor_files import Encoding, StoredTensor, is_sound, read_safetensors
 from jaxrl_sql.models.spec import Init, ParamSpec
 from jaxrl_sql.types import InputError
 
-TINY = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, 1e6, 1e-6, True, True, False, 64)
+TINY = ModelConfig("qwen3", 30, 16, 2, 4, 2, 8, 24, Rope(1e6), Norms(), True, True, False, 64)
 
 
 def stored(path: Path, name: str) -> StoredTensor:
@@ -58,7 +58,7 @@ def test_bfloat16_keeps_every_value_when_it_is_read_as_float32(tmp_path: Path) -
     spec = ParamSpec(("w",), bits.shape, ("vocab", "width"), Init(0.0, 0.0), "w", bits.shape)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with reading_threads() as threads:
-        leaf = place(spec, [stored(tmp_path / "f.safetensors", "w")], np.dtype(np.float32), here, threads)
+        leaf = load_leaf(spec, [stored(tmp_path / "f.safetensors", "w")], np.dtype(np.float32), here, threads)
     np.testing.assert_array_equal(leaf, bits.view(jnp.bfloat16).astype(np.float32))
 
 
@@ -128,10 +128,10 @@ def test_a_file_cut_short_after_it_was_opened_is_told(tmp_path: Path) -> None:
 MEASURE = r"""
 import re, sys
 import jax, numpy as np
-from jaxrl_sql.models import ModelConfig, count_params, init_params, load_checkpoint, save_checkpoint
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params, load_checkpoint, save_checkpoint
 from jaxrl_sql.parallel.mesh import make_mesh
 
-config = ModelConfig("qwen3", 12288, 1024, 4, 8, 2, 64, 1024, 1e6, 1e-6, True, True, False, 64)
+config = ModelConfig("qwen3", 12288, 1024, 4, 8, 2, 64, 1024, Rope(1e6), Norms(), True, True, False, 64)
 folder, what = sys.argv[1:]
 def peak():  # of this program; getrusage's begins with what the caller had when it forked
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])

@@ -15,6 +15,8 @@ import pytest
 from jaxrl_sql.batch import Segment
 from jaxrl_sql.models import (
     ModelConfig,
+    Norms,
+    Rope,
     forward,
     hidden_states,
     init_params,
@@ -36,8 +38,8 @@ QWEN3 = ModelConfig(
     n_kv_heads=2,
     head_dim=16,
     d_ff=48,
-    rope_theta=10_000.0,
-    norm_eps=1e-6,
+    rope=Rope(10_000.0),
+    norms=Norms(),
     tie_embeddings=True,
     qk_norm=True,
     qkv_bias=False,
@@ -50,11 +52,10 @@ QWEN2 = dataclasses.replace(
 GEMMA3 = dataclasses.replace(
     QWEN3,
     family="gemma3_text",
-    rope_scaling=RopeScaling("llama3", 8.0, original_max_positions=32),
+    rope=Rope(10_000.0, RopeScaling("llama3", 8.0, original_max_positions=32)),
     sliding=SlidingWindow(4, (True, False), 100.0),
     activation="gelu_tanh",
-    norms_from_one=True,
-    post_norms=True,
+    norms=Norms(is_zero_centered=True, has_post_norms=True),
     scale_embeddings=True,
     query_scalar=24.0,
     attn_score_cap=3.0,

@@ -11,13 +11,13 @@ import numpy as np
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.batch import GroupBatch, Segment
 from jaxrl_sql.config import OptimConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters, merge, policy_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.models.transformer import prediction_states
 from jaxrl_sql.models.value import ActorCritic, add_value_head, decay_mask, policy_part
 
-CONFIG = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 
 
 def make_batch() -> GroupBatch:

@@ -9,12 +9,12 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_sql.models import ModelConfig, init_params, param_shardings, param_specs, shard_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, param_shardings, param_specs, shard_params
 from jaxrl_sql.parallel import batch_sharding, constrain, make_mesh, shard_batch
 from jaxrl_sql.parallel.rules import RULES, logit_ways, spec_of
 from jaxrl_sql.types import InputError
 
-CONFIG = ModelConfig("qwen3", 50, 24, 2, 4, 2, 8, 40, 1e4, 1e-6, False, True, True, 64)
+CONFIG = ModelConfig("qwen3", 50, 24, 2, 4, 2, 8, 40, Rope(1e4), Norms(), False, True, True, 64)
 
 
 def abstract(data: int, fsdp: int, tensor: int) -> AbstractMesh:

@@ -191,7 +191,7 @@ def test_the_command_plans_for_gpus_that_are_not_there() -> None:
 def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     """Compile a small program for one chip, or an update for four, and return its text."""
     from jaxrl_sql.config import TrainConfig, load_config
-    from jaxrl_sql.models import ModelConfig
+    from jaxrl_sql.models import ModelConfig, Norms, Rope
     from jaxrl_sql.parallel import make_mesh
     from jaxrl_sql.planning import programs
     from jaxrl_sql.planning.chips import find_topology
@@ -205,7 +205,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
     config = load_config(TrainConfig, SMALL, ["model.dtype=bfloat16", *sizes.split(), *overrides])
     sections = config.workload(60)
     if case == "update":
-        model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, 1e4, 1e-6, True, True, False, 1024)
+        model = ModelConfig("qwen3", 512, 128, 1, 4, int(option), 32, 256, Rope(1e4), Norms(), True, True, False, 1024)
         whole = find_workload(config.model, sections, 2)
         work = (with_packing(whole, between(8, 32)) if config.grpo.packing else whole).update
         assert work is not None
@@ -214,7 +214,7 @@ def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
             return str(programs.lower_update(setting, work).compile().as_text())
     if option == "stacked":
         programs._weights = programs._params
-    model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, 1e4, 1e-6, True, True, False, 1024)
+    model = ModelConfig("qwen3", 512, 128, 3, 4, 2, 64, 256, Rope(1e4), Norms(), True, True, False, 1024)
     load = find_workload(config.model, sections, 1).rollout
     assert load is not None
     mesh = make_mesh(1, 2, 2, devices) if "x" in config.rollout.mesh else make_mesh(1, 1, 1, devices[:1])

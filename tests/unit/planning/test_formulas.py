@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.flops import UPDATE_PASSES, grouped_forward_flops, layer_weights, update_flops
 from jaxrl_sql.models.ops.micro_batches import row_counts
 from jaxrl_sql.models.shapes import published_shape
@@ -30,7 +30,7 @@ from jaxrl_sql.types import InputError, Prompt
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
-MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, False, True, 1024)
+MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, False, True, 1024)
 
 
 class Letters:
@@ -483,7 +483,7 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
     assert (split.at_once(8), split.passes, split.again) == ((2, 4), 16, 1)
     assert split.tokens == 16 * (2 * 128 + 8 * 64)
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
-    with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: allow as many"):
+    with pytest.raises(InputError, match=r"grpo\.max_tokens_per_device=191: .* are 192: raise it"):
         update("grpo.max_tokens_per_device=191")
     with pytest.raises(InputError, match=r"leave grpo\.gradient_accumulation_steps=2 at 1"):
         config("grpo.max_tokens_per_device=640", "grpo.gradient_accumulation_steps=2")

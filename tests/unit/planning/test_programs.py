@@ -14,7 +14,7 @@ import pytest
 from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.planning.memory import PlannedModel, estimate
@@ -24,7 +24,7 @@ from jaxrl_sql.planning.workload import Workload, find_workload
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
 # Large enough that what is not told apart (lengths, tables, keys) is little beside weights and pages.
-MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, 1e4, 1e-6, True, True, False, 1024)
+MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, Rope(1e4), Norms(), True, True, False, 1024)
 SHAPE = (
     "grpo.prompts=2", "grpo.num_generations=2", "rollout.max_num_seqs=4", "sampling.max_new_tokens=32",
     "validation.max_num_seqs=2",

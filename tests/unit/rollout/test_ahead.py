@@ -10,14 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.engine_config import KVBudget
 from jaxrl_sql.rollout.replicated import pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import UNFINISHED
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS, OTHERS = (init_params(CONFIG, jax.random.key(number)) for number in (1, 2))
 SAMPLING = SamplingParams(n=4, max_new_tokens=32, seed=3)
 SLOTS = 8

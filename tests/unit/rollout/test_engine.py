@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.batch import GroupBatch, Segment, pad_tokens
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.policy import make_policy
 from jaxrl_sql.rollout import Engine, EngineConfig, NotFiniteError, Sample, SamplingParams
 from jaxrl_sql.rollout.call import EngineCall
@@ -21,7 +21,7 @@ from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import plan
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 END = 5
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=4)

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Action, Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
 from jaxrl_sql.rollout.engine_config import KVBudget, fit_budget
 from jaxrl_sql.text2sql.env.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 SMALL: dict[str, Any] = {"completion_block_size": 4, "block_size": 8, "chunk_steps": 4}
 # Pools that are whole from the start: one decode program serves a call to its end.

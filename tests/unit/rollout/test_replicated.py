@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.lora import init_adapters, policy_params
 from jaxrl_sql.parallel import make_mesh
 from jaxrl_sql.parallel.mesh import replica_grid, replicas_here
@@ -25,7 +25,7 @@ from jaxrl_sql.rollout.replicated import deal, pack_samples, unpack_samples
 from jaxrl_sql.rollout.sampling import GenerationRequest, Part
 from jaxrl_sql.types import InputError, Prompt, Turn
 
-CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 
 

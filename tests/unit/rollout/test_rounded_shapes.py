@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import pytest
 
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.rollout.decode import decode_chunk
 from jaxrl_sql.types import Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 
 

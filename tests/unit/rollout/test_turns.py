@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.inference.policy_client import EnvStates
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import SQL_STOPS, Action, Engine, EngineConfig, Sample, SamplingParams, SqlTurns
 from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.text2sql.env.observe import observe
 from jaxrl_sql.text2sql.env.turns import Observation, PendingObservation
 from jaxrl_sql.types import InputError, Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 1, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 PARAMS = init_params(CONFIG, jax.random.key(3))
 # Pools that are whole from the start, and a call's longest answer: with them calls have the same decode program.
 SIZES: dict[str, Any] = {

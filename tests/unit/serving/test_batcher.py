@@ -13,14 +13,14 @@ import jax
 import pytest
 from starlette.testclient import TestClient
 
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.rollout import Engine, EngineConfig, Sample, SamplingParams
 from jaxrl_sql.serving.app import make_app
 from jaxrl_sql.serving.batcher import Batcher, Job, QueueFullError
 from jaxrl_sql.serving.protocol import CompletionRequest, Writer
 from jaxrl_sql.types import Prompt
 
-CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 128)
+CONFIG = ModelConfig("qwen3", 24, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 IDS = tuple(range(10))
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import ModelConfig, init_adapters, init_params, load_checkpoint, load_tokenizer
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_adapters, init_params, load_checkpoint, load_tokenizer
 from jaxrl_sql.runtime.display import make_display
 from jaxrl_sql.training.build import export_model
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
 START = Path(__file__).parents[3] / "configs" / "recipes_start"
-MODEL = ModelConfig("llama", 1038, 16, 1, 2, 1, 8, 16, 1e4, 1e-6, True, False, False, 64)
+MODEL = ModelConfig("llama", 1038, 16, 1, 2, 1, 8, 16, Rope(1e4), Norms(), True, False, False, 64)
 
 
 def dtypes(folder: Path) -> tuple[str, str, set[str]]:

@@ -14,7 +14,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state
 from jaxrl_sql.batch import TrainState
 from jaxrl_sql.config import TrainConfig, load_config
-from jaxrl_sql.models import ModelConfig, count_params, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, count_params, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.parallel.mesh import make_mesh
 from jaxrl_sql.planning import memory
@@ -26,7 +26,7 @@ from jaxrl_sql.types import InputError
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
-MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, 1e4, 1e-6, True, True, False, 1024)
+MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 1024)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_sql.models.ops import cpu
-from jaxrl_sql.models.ops.linear import Turned, linear
+from jaxrl_sql.models.ops.linear import Transposed, linear
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_matrix_that_lies_turned() -> None:
     for d, v in ((4, 9), (9, 4)):
         x, w = jax.random.normal(a, (2, 3, d)), jax.random.normal(b, (v, d))
         weights = jax.random.normal(c, (2, 3, v))
-        got, pull = jax.vjp(lambda x, w: linear(x, Turned(w)), x, w)
+        got, pull = jax.vjp(lambda x, w: linear(x, Transposed(w)), x, w)
         want, pull_plain = jax.vjp(lambda x, w: x @ w.T, x, w)
-        assert Turned(w).shape == (d, v)
+        assert Transposed(w).shape == (d, v)
         for one, other in zip((got, *pull(weights)), (want, *pull_plain(weights)), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -72,22 +72,22 @@ def test_a_matrix_that_lies_turned() -> None:
 @pytest.mark.skipif(
     cpu.cpu_flags().isdisjoint({"amx_bf16", "avx512_bf16"}), reason="needs a CPU with instructions for bfloat16"
 )
-@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(("t", "d", "v"), [(1, 64, 96), (7, 1, 3), (130, 33, 257), (64, 640, 1), (256, 256, 640)])
 def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
-    t: int, d: int, v: int, is_turned: bool, monkeypatch: pytest.MonkeyPatch
+    t: int, d: int, v: int, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result, its input's gradient and its weight's are one product each, of operands that stay bfloat16."""
     monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
     r = np.random.default_rng(0)
-    shapes = (2, t, d), (v, d) if is_turned else (d, v), (2, t, v)
+    shapes = (2, t, d), (v, d) if is_transposed else (d, v), (2, t, v)
     x, w, g = (jnp.asarray(r.normal(size=shape).astype(np.float32)) for shape in shapes)
     x, g = (z.astype(jnp.bfloat16) for z in (x, g))
 
     @jax.jit
     def both(x: jax.Array, w: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
         # What reads the gradient turns it, which must not be taken into the product again.
-        out, pull = jax.vjp(lambda x, w: linear(x, Turned(w) if is_turned else w), x, w)
+        out, pull = jax.vjp(lambda x, w: linear(x, Transposed(w) if is_transposed else w), x, w)
         dx, dw = pull(g)
         return out, dx, dw.T
 
@@ -99,9 +99,9 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
         for name in (name for pair in operands for name in pair):
             assert f"{name} = bf16[" in text, text
     wide = [np.asarray(z.astype(jnp.bfloat16), np.float64) for z in (x, w, g)]
-    matrix = wide[1].T if is_turned else wide[1]
+    matrix = wide[1].T if is_transposed else wide[1]
     dw = np.einsum("btd,btv->dv", wide[0], wide[2])
-    expected = (wide[0] @ matrix, wide[2] @ matrix.T, dw if is_turned else dw.T)
+    expected = (wide[0] @ matrix, wide[2] @ matrix.T, dw if is_transposed else dw.T)
     for one, other, rounding in zip(both(x, w, g), expected, (2**-8, 2**-8, 1e-5), strict=True):
         np.testing.assert_allclose(
             np.asarray(one, np.float64), other, rtol=rounding, atol=rounding * np.abs(other).max()
@@ -111,7 +111,7 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
 @pytest.mark.parametrize("shape", [(64, 96), (2, 3, 40, 16), (5, 32), (33, 64), (1, 1)])
 def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
     x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
-    np.testing.assert_array_equal(jax.jit(cpu.turned)(x), np.swapaxes(x, -1, -2))
+    np.testing.assert_array_equal(jax.jit(cpu.transposed)(x), np.swapaxes(x, -1, -2))
 
 
 @pytest.mark.parametrize(

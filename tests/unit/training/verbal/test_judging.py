@@ -16,7 +16,7 @@ import jax
 import pytest
 
 from jaxrl_sql.config import ChatConfig, DataConfig, ExecutorConfig
-from jaxrl_sql.models import ModelConfig, init_params
+from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
 from jaxrl_sql.runtime.control_tokens import ControlTokens
@@ -325,7 +325,7 @@ def encoded(text: str) -> Prompt:
 
 def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path: Path) -> None:
     """Random weights write noise: as SQL each noise reads as one of three queries, and none of it as scores."""
-    config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, 1e4, 1e-6, True, True, False, 2048)
+    config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, Rope(1e4), Norms(), True, True, False, 2048)
     engine = Engine(config, init_params(config, jax.random.key(0)), Bytes(), EngineConfig(8))
     sampling = SamplingParams(max_new_tokens=6, seed=1)
     questions = [
@@ -361,7 +361,7 @@ def test_a_real_engine_answers_and_judges(db: str, executor: Executor, tmp_path:
 
 
 def test_an_engine_refuses_a_prompt_that_is_too_long_and_the_judge_goes_on(db: str, tmp_path: Path) -> None:
-    config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, 1e4, 1e-6, True, True, False, 64)
+    config = ModelConfig("qwen3", 128, 32, 1, 2, 1, 16, 48, Rope(1e4), Norms(), True, True, False, 64)
     engine = Engine(config, init_params(config, jax.random.key(0)), Bytes(), EngineConfig(4))
     assert len(judge_text("about q", ["A", "B"])) > 64
     sampling = SamplingParams(max_new_tokens=4)

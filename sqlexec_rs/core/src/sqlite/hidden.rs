@@ -1,8 +1,8 @@
-//! Columns that no query may read, and what of a database holds or reaches their values.
+//! Columns that no query may read, and the other parts of a database that expose their values.
 //!
-//! The authorizer refuses a column by its name wherever SQLite asks about it. SQLite does not ask in a few places, so these are
-//! found when a database is opened: generated columns, virtual tables over a hidden column, and their shadow tables. It does
-//! not ask about the columns of USING and NATURAL either: a statement's text decides there.
+//! The authorizer refuses a column by name wherever SQLite calls it. SQLite does not call it for generated columns,
+//! virtual tables over a hidden column, and their shadow tables; these are found when a database is opened. It does
+//! not call it for the columns of USING and NATURAL either, which are found in the text of the statement.
 
 use crate::locks::lock;
 use crate::scan::is_among;
@@ -14,27 +14,27 @@ use rusqlite::{Connection, Row, ToSql};
 use crate::sqlite::hidden_text::{Definition, Token, mentions_name, mentions_table, segments, tokens};
 use crate::sqlite::meter;
 
-/// A column, or a whole table, that no query may read in any database that has it.
+/// A column, or a whole table, that no query may read. Applies to each database that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenColumn {
-    /// The table or view; case is ignored as SQLite ignores it.
+    /// The table or view, compared case-insensitively like SQLite does.
     pub table: String,
     /// The column; `None` hides the table.
     pub column: Option<String>,
 }
 
-/// Columns of SQLite's own tables that hold sampled values, or a greatest key.
+/// Columns of SQLite's system tables that hold sampled values or a largest key.
 const SYSTEM_COLUMNS: [(&[u8], &[u8]); 3] =
     [(b"sqlite_stat4", b"sample"), (b"sqlite_stat3", b"sample"), (b"sqlite_sequence", b"seq")];
 
-/// Words of a column's definition behind which values may follow.
+/// Keywords of a column definition after which values may follow.
 const VALUE_WORDS: [&str; 4] = ["default", "check", "as", "generated"];
 
-/// Queries for the definitions of a database, and for a table's columns with their defaults and kinds.
+/// Queries for the definitions of a database, and for the columns of a table with their defaults and kinds.
 const DEFINITIONS: &str = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL";
 const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FROM pragma_table_xinfo(?1)";
 
-/// The hidden columns of the open database, and the first that the statement being prepared would read.
+/// The hidden columns of the open database, and the first one that the statement being prepared would read.
 #[derive(Debug, Default)]
 pub(crate) struct Hiding {
     covered: OnceLock<Option<HiddenInDatabase>>,
@@ -42,7 +42,7 @@ pub(crate) struct Hiding {
 }
 
 impl Hiding {
-    /// Reads which of the hidden columns the database has, once.
+    /// Determines once which of the hidden columns the database contains.
     pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
         if !hidden.is_empty() && self.covered.get().is_none() {
             let covered = HiddenInDatabase::read(connection, hidden)?;
@@ -51,7 +51,7 @@ impl Hiding {
         Ok(())
     }
 
-    /// Returns whether the database has any.
+    /// Returns whether the database contains any.
     pub(crate) fn is_active(&self) -> bool {
         self.covered().is_some()
     }
@@ -68,7 +68,7 @@ impl Hiding {
         self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
     }
 
-    /// Returns the hidden column that a statement reads without SQLite asking about it.
+    /// Returns the hidden column that a statement reads without a call of the authorizer.
     pub(crate) fn read_by_text(&self, sql: &str) -> Option<String> {
         self.covered()?.joined(sql.as_bytes())
     }
@@ -79,7 +79,7 @@ impl Hiding {
         self.lock().clone()
     }
 
-    /// Records the refusal, if there is one; returns true otherwise.
+    /// Records the refusal and returns false, or returns true if there is none.
     pub(crate) fn allows(&self, refusal: impl FnOnce(&HiddenInDatabase) -> Option<String>) -> bool {
         let Some(refused) = self.covered().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);
@@ -99,18 +99,18 @@ impl Hiding {
 #[derive(Debug, Default)]
 pub(crate) struct HiddenInDatabase {
     columns: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Tables and views of which nothing may be read.
+    /// Tables and views that may not be read at all.
     whole: Vec<Vec<u8>>,
-    /// Those that are views, which SQLite may take apart before it asks.
+    /// The views among them, which SQLite may flatten before it calls the authorizer.
     views: Vec<Vec<u8>>,
-    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` shows.
+    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` would reveal.
     with_defaults: Vec<Vec<u8>>,
-    /// A definition may hold values of a hidden column, in a DEFAULT, a CHECK or a condition.
+    /// Whether a definition may contain values of a hidden column, in a DEFAULT, a CHECK or a condition.
     has_values_in_definitions: bool,
 }
 
 impl HiddenInDatabase {
-    /// Reads which of the hidden columns a database has; `None` for none.
+    /// Determines which of the hidden columns a database contains; `None` if none.
     pub(crate) fn read(connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<Option<Self>> {
         let definitions = read_definitions(connection)?;
         let mut covered = Self::default();
@@ -137,7 +137,7 @@ impl HiddenInDatabase {
         Ok(Some(covered))
     }
 
-    /// Adds a column of a table, if it has it, with the generated columns that are computed from it.
+    /// Adds a column if the table has it, and the generated columns that are computed from it.
     fn add(&mut self, connection: &Connection, table: &Definition, column: &[u8]) -> rusqlite::Result<()> {
         let columns = read_columns(connection, &table.name)?;
         let Some(own) = columns.iter().find(|one| one.name.eq_ignore_ascii_case(column)) else { return Ok(()) };
@@ -162,7 +162,7 @@ impl HiddenInDatabase {
         Ok(())
     }
 
-    /// Returns the views that mention a table with a hidden column, or another such view.
+    /// Returns the views that mention a table with a hidden column, or such a view.
     fn views_of_tables(&self, definitions: &[Definition]) -> Vec<Vec<u8>> {
         let mut rest: Vec<_> =
             definitions.iter().filter(|one| one.is_view()).map(|one| (&one.name, tokens(&one.sql))).collect();
@@ -179,8 +179,8 @@ impl HiddenInDatabase {
         }
     }
 
-    /// Adds virtual tables over hidden columns or over `readers`, the tables that store their content, and views whose joins
-    /// reach them; true where there was one.
+    /// Adds virtual tables over hidden columns or over `readers` (tables that store their content), and views whose
+    /// joins read them. Returns whether any was added.
     fn add_whole(&mut self, definitions: &[Definition], readers: &[Vec<u8>]) -> bool {
         let n_before = self.whole.len();
         for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
@@ -217,7 +217,7 @@ impl HiddenInDatabase {
         self.columns.iter().map(|(table, _)| table).chain(&self.whole)
     }
 
-    /// Returns whether a definition mentions a hidden column where values may be written.
+    /// Returns whether a definition mentions a hidden column next to literal values.
     fn may_hold_values(&self, definition: &Definition, definitions: &[Definition]) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {
@@ -235,7 +235,7 @@ impl HiddenInDatabase {
         is_about(&all) && all.iter().any(may_hold)
     }
 
-    /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
+    /// Returns the hidden name that reading a column would expose. An empty column means a row without columns.
     pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
         let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
         if is_among(table, &self.whole) {
@@ -249,7 +249,7 @@ impl HiddenInDatabase {
         (is_definition && self.has_values_in_definitions).then(|| name_of(table, column))
     }
 
-    /// Returns the hidden name whose values a PRAGMA would show.
+    /// Returns the hidden name whose values a PRAGMA would expose.
     pub(crate) fn refusal_of_pragma(&self, pragma: &[u8], argument: Option<&[u8]>) -> Option<String> {
         let shows_defaults = pragma.eq_ignore_ascii_case(b"table_info") || pragma.eq_ignore_ascii_case(b"table_xinfo");
         let has_defaults = |table: &[u8]| is_among(table, &self.with_defaults) || is_among(table, &self.whole);
@@ -257,8 +257,8 @@ impl HiddenInDatabase {
         Some(format!("the defaults of {}", name_of(table, b"")))
     }
 
-    /// Returns the hidden name that a text reads without a question by SQLite: in a view that SQLite flattens, and in the
-    /// columns of USING and NATURAL.
+    /// Returns the hidden name that a statement reads without a call of the authorizer: in a view that SQLite
+    /// flattens, or in the columns of USING and NATURAL.
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
         if let Some(view) = self.views.iter().find(|view| mentions_table(&all, view)) {
@@ -279,7 +279,8 @@ impl HiddenInDatabase {
     }
 }
 
-/// Returns whether a token in double quotes is the index's name or one that a table's definition has; else it is a text.
+/// Returns whether a token in double quotes is the index's name or a name in a table definition; otherwise it is a
+/// text.
 fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> bool {
     let Token::Quoted(b'"', name) = token else { return false };
     token.is(&index.name)
@@ -288,7 +289,7 @@ fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> boo
             .any(|other| other.is_table() && (token.is(&other.name) || mentions_name(&tokens(&other.sql), name)))
 }
 
-/// Returns the names in the lists behind USING.
+/// Returns the names in the lists after USING.
 fn using_names(all: &[Token]) -> Vec<&Token> {
     let mut names = Vec::new();
     for (at, _) in all.iter().enumerate().filter(|(_, token)| token.is_word("using")) {
@@ -299,7 +300,7 @@ fn using_names(all: &[Token]) -> Vec<&Token> {
     names
 }
 
-/// Returns whether a table is named as one that stores the content of a virtual table.
+/// Returns whether a table has the name of one that stores the content of a virtual table.
 fn is_shadow(name: &[u8], owner: &[u8]) -> bool {
     let (start, end) = name.split_at(owner.len().min(name.len()));
     start.eq_ignore_ascii_case(owner) && end.starts_with(b"_")
@@ -338,15 +339,15 @@ fn read_columns(connection: &Connection, table: &[u8]) -> rusqlite::Result<Vec<C
     Ok(columns)
 }
 
-/// Copies a text, which need not be UTF-8.
+/// Copies a text, which may not be valid UTF-8.
 fn read_text(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<u8>> {
-    meter::set_lenient(true); // a value may need memory to be read, and rusqlite panics where it gets none
+    meter::set_lenient(true); // reading a value may need memory, and rusqlite panics if it gets none
     let text = row.get_ref(at).map(|value| value.as_bytes().unwrap_or_default().to_vec());
     meter::set_lenient(false);
     text
 }
 
-/// A name as the database spells it.
+/// A name in the spelling of the database.
 struct Name<'a>(&'a [u8]);
 
 impl ToSql for Name<'_> {

@@ -1,4 +1,4 @@
-//! What touches SQLite: files and their identity, the sandbox, hooks and bounds, one run on one connection.
+//! The SQLite engine: files and their identity, the sandbox, hooks and bounds, and single runs on a connection.
 
 pub mod busy;
 pub mod classify;

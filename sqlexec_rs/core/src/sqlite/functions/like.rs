@@ -1,18 +1,18 @@
 //! LIKE and GLOB.
 //!
-//! SQLite's own take the product of pattern and text in one call, and no bound is asked meanwhile. These match the same
-//! texts, character by character as SQLite reads them, and ask. SQLite uses an index for a pattern with a fixed beginning
-//! only where LIKE is its own: see `sandbox`.
+//! SQLite's own functions take time proportional to pattern times text in one call, without checking any bound. These
+//! match the same texts, reading characters like SQLite, and check the bounds. SQLite uses an index for a pattern
+//! with a fixed prefix only with its own LIKE: see `sandbox`.
 
 use super::utf8;
 use super::work::{RunStopped, WorkMeter};
 
-/// The characters with a meaning; 0 is none, as no text holds it.
+/// The special characters of a pattern; 0 for none, because no text contains it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wildcards {
     any: u32,
     one: u32,
-    /// Begins a set of characters, as in `[a-z]`.
+    /// Starts a set of characters, as in `[a-z]`.
     set: u32,
     escape: u32,
     ignores_case: bool,
@@ -24,18 +24,18 @@ pub(super) const GLOB: Wildcards =
     Wildcards { any: b'*' as u32, one: b'?' as u32, set: b'[' as u32, escape: 0, ignores_case: false };
 
 impl Wildcards {
-    /// Returns LIKE's wildcards with an escape; a wildcard that is the escape is no wildcard.
+    /// Returns LIKE's wildcards with an escape character. A wildcard equal to the escape loses its meaning.
     pub(super) fn with_escape(self, escape: u32) -> Self {
         let unless_escape = |wildcard| if wildcard == escape { 0 } else { wildcard };
         Self { any: unless_escape(self.any), one: unless_escape(self.one), escape, ..self }
     }
 
-    /// Tells whether a pattern matches a whole text; both end at their first NUL.
+    /// Returns whether a pattern matches a whole text; both end at their first NUL.
     pub(super) fn matches(&self, pattern: &[u8], text: &[u8], work: &mut WorkMeter<'_>) -> Result<bool, RunStopped> {
         let (pattern, text) = (utf8::until_nul(pattern), utf8::until_nul(text));
         let (mut p, mut t) = (0, 0);
-        // Where to go on after a mismatch: behind the last `any`, which then takes one character more. Earlier ones need
-        // not be tried again, as the last could take whatever they would leave.
+        // The state for retrying after a mismatch: after the last `any`, which then takes one more character. Earlier
+        // ones need no retry, because the last could match whatever they would leave.
         let mut retry: Option<(usize, usize)> = None;
         loop {
             work.spend(1)?;
@@ -105,7 +105,8 @@ impl Wildcards {
         self.ignores_case && a < 0x80 && b < 0x80 && fold(a) == fold(b)
     }
 
-    /// Passes what follows an `any` in the pattern: more of them, and `one`s, each of which takes a character of the text.
+    /// Skips what follows an `any` in the pattern: further `any`s, and `one`s, each of which takes a character of the
+    /// text.
     fn skip_ones(&self, pattern: &[u8], mut p: usize, text: &[u8], mut t: usize) -> Option<(usize, usize)> {
         while p < pattern.len() {
             let (wanted, next_p) = utf8::read(pattern, p);
@@ -122,7 +123,7 @@ impl Wildcards {
         Some((p, t))
     }
 
-    /// Returns the first place at or after `from` where what follows an `any` may begin.
+    /// Returns the first position from `from` at which the pattern after an `any` may match.
     fn next_start(
         &self,
         pattern: &[u8],
@@ -133,7 +134,7 @@ impl Wildcards {
     ) -> Result<Option<usize>, RunStopped> {
         let wanted = u32::from(pattern[p]);
         if wanted >= 0x80 || [self.set, self.escape].contains(&wanted) {
-            return Ok(Some(from)); // no byte tells: each place is tried
+            return Ok(Some(from)); // no byte is distinctive: each position is tried
         }
         let byte = pattern[p];
         let rest = &text[from..];
@@ -154,8 +155,8 @@ enum Step {
     End,
 }
 
-/// Returns the place behind the set of characters that begins at `p`, if `found` is in it. A set that never ends holds
-/// nothing.
+/// Returns the position after the set of characters that starts at `p`, if `found` is in it. An unterminated set
+/// contains nothing.
 fn in_set(pattern: &[u8], p: usize, found: u32) -> Option<usize> {
     const CLOSE: u32 = b']' as u32;
     let read = |p: usize| if p < pattern.len() { utf8::read(pattern, p) } else { (0, p) };

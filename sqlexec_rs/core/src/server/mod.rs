@@ -1,11 +1,11 @@
-//! Runs queries on servers: a session a database for each thread of the pool, under the limits that a client can hold.
+//! Runs queries on servers: one session per database and pool thread, under the limits that a client can enforce.
 //!
-//! An engine is a [`Session`]: it connects, runs one text under a [`Watch`], and is closed by being dropped. The SQL runs in
-//! the server, so there is nothing here to be isolated from, and worker processes are for SQLite alone.
+//! An engine implements [`Session`]: it connects, runs one text under a [`Watch`], and closes when dropped. The SQL
+//! runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
 
 #![cfg_attr(
     not(all(feature = "postgresql", feature = "mysql")),
-    allow(dead_code, unused_imports, unused_variables, reason = "both servers' modules use it between them")
+    allow(dead_code, unused_imports, unused_variables, reason = "the modules of both servers together use everything")
 )]
 
 mod gate;
@@ -38,19 +38,19 @@ pub use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
 
-/// Databases whose gates a thread knows by their URLs.
+/// Maximum number of databases whose gates a thread remembers by URL.
 const MOST_GATES: usize = 256;
 
 /// The sessions of one thread, by URL.
 pub(crate) struct Servers {
     sessions: Vec<OpenSession>,
     gates: Arc<Gates>,
-    /// The gates of the databases that were asked.
+    /// The gates of the databases used so far.
     known_gates: Vec<(Arc<Path>, Arc<Gate>)>,
-    /// The number of the thread, by which a URL of several roles says its own.
+    /// The thread's number in the pool, which selects its role if the URL has several.
     thread: usize,
     cap: usize,
-    /// What the servers hold is said not to change.
+    /// Whether the caller guarantees that the databases do not change.
     is_unchanging: bool,
     clock: u64,
     stats: Arc<Stats>,
@@ -58,14 +58,14 @@ pub(crate) struct Servers {
 
 struct OpenSession {
     path: Arc<Path>,
-    /// Its role runs golds, or other texts; `None` where it runs both.
+    /// Whether its role runs gold queries or other texts; `None` if it runs both.
     is_for_golds: Option<bool>,
     session: Box<dyn Session>,
     last_used: u64,
 }
 
 impl Servers {
-    /// Starts without a session; `cap` is the most that stay open.
+    /// Creates a set without sessions; at most `cap` stay open.
     pub(crate) fn new(thread: usize, cap: usize, is_unchanging: bool, stats: &Arc<Stats>, gates: &Arc<Gates>) -> Self {
         Self {
             sessions: Vec::new(),
@@ -79,8 +79,8 @@ impl Servers {
         }
     }
 
-    /// Runs a query. When the session is lost, the query runs once more with no other run of the pool on that server: a server
-    /// that was restarted has closed all sessions. A text that loses its session again has crashed it.
+    /// Runs a query. If the session is lost, the query is repeated with no other run of the pool on that server,
+    /// because a restarted server has closed all sessions. A query that loses its session again has crashed it.
     pub(crate) fn run(&mut self, query: &InFlightQuery) -> Outcome {
         let sql: &str = &query.key.sql.text;
         if let Some(outcome) = outcome_without_engine(query) {
@@ -103,7 +103,8 @@ impl Servers {
                 Err(outcome) => return *outcome,
             };
             let refreshed = open.session.refresh(&query.cancel);
-            // Neither the wait at the gate nor that for the server's return counts, for a retry as for a first run.
+            // Time spent at the gate or waiting for the server to return does not count, for retries as for first
+            // runs.
             let begun = Instant::now();
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
             match refreshed.and_then(|()| open.session.run(&request, &watch)) {
@@ -129,13 +130,13 @@ impl Servers {
         outcome
     }
 
-    /// Closes all: after a panic nothing is known about any of them.
+    /// Closes all sessions. After a panic, the state of none is known.
     pub(crate) fn clear(&mut self) {
         self.stats.closed(self.sessions.len() as u64);
         self.sessions.clear();
     }
 
-    /// Waits while too many given-up sessions still run on the query's server; returns an outcome if the wait fails.
+    /// Waits while too many abandoned sessions still run on the query's server. Returns an outcome if the wait fails.
     fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
         if self.stats.given_up.is_empty() {
             return None;
@@ -144,7 +145,7 @@ impl Servers {
         self.stats.given_up.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
     }
 
-    /// Returns the gate of a query's server, or the fault of the URL.
+    /// Returns the gate of a query's server, or the error in the URL.
     fn gate(&mut self, query: &InFlightQuery) -> Result<Arc<Gate>, String> {
         let is_of = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
         if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| is_of(path)) {
@@ -161,7 +162,7 @@ impl Servers {
 
     /// Takes a session of the query's role, or opens one.
     fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<OpenSession, Box<Outcome>> {
-        // Within a batch the path is the very same.
+        // Within a batch, equal paths share one allocation.
         let is_of = |session: &OpenSession| {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
@@ -187,10 +188,10 @@ impl Servers {
         }
     }
 
-    /// Returns the outcome of a run whose session was lost twice, the second time with no other run on the server.
+    /// Returns the outcome of a run whose session was lost twice, the second time in exclusive use of the server.
     ///
-    /// The text has crashed it where nobody ended the session: a process of PostgreSQL's serves one session alone, and
-    /// MariaDB's is then away.
+    /// The query crashed the session unless someone ended it: a PostgreSQL process serves a single session, and
+    /// MariaDB is unavailable after a crash.
     fn lost(&self, query: &InFlightQuery, why: &str) -> Outcome {
         let is_crash = match query.engine {
             Engine::Postgresql => is_abrupt(why) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend"),
@@ -234,12 +235,12 @@ impl Drop for Servers {
     }
 }
 
-/// Returns the outcome of a run that met its end by the clock or by its caller.
+/// Returns the outcome of a run that reached its deadline or was cancelled.
 fn stopped(watch: &Watch<'_>, query: &InFlightQuery) -> Option<Outcome> {
     watch.stop().map(|stop| stop_outcome(stop, &query.limits))
 }
 
-/// Returns the outcome of a text that no engine need see.
+/// Returns the outcome of a text that needs no engine.
 pub(crate) fn outcome_without_engine(query: &InFlightQuery) -> Option<Outcome> {
     let sql = &query.key.sql.text;
     let max_sql = query.limits.caps.max_sql_length as usize;
@@ -253,7 +254,7 @@ pub(crate) fn outcome_without_engine(query: &InFlightQuery) -> Option<Outcome> {
     }
 }
 
-/// Tells whether a text names a function whose values change by themselves.
+/// Returns whether a text names a function whose value changes between calls.
 pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     const NAMES: [&str; 19] = [
         "today",
@@ -280,14 +281,14 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     NAMES.iter().any(|name| sql.contains(name))
 }
 
-/// Returns whether a connection ended without a word of the server, as when what served it has crashed.
+/// Returns whether a connection ended without a message from the server, as after a crash.
 fn is_abrupt(why: &str) -> bool {
     [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
         || why == CLOSED
 }
 
-/// Returns whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
-/// says that it starts or stops (PostgreSQL's 57P01 to 57P03).
+/// Returns whether an unreachable server may come back by itself: it refuses or closes connections, or reports that
+/// it is starting or stopping (SQLSTATE 57P01 to 57P03 in PostgreSQL).
 fn is_absence(why: &str) -> bool {
     let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];
     io.iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())) && !why.contains('='))
@@ -297,15 +298,15 @@ fn is_absence(why: &str) -> bool {
         || why.ends_with("(57P03)")
 }
 
-/// Opens a session on a server, where this build has its engine.
+/// Opens a session on a server, if this build has its engine.
 fn connect(engine: Engine, url: &Url, watch: &Watch<'_>) -> Result<Box<dyn Session>, String> {
     match engine {
         #[cfg(feature = "postgresql")]
         Engine::Postgresql => Ok(Box::new(postgresql::Postgresql::connect(url, watch)?)),
         #[cfg(feature = "mysql")]
         Engine::Mysql => Ok(Box::new(mysql::Mysql::connect(url, watch)?)),
-        Engine::Sqlite | Engine::Duckdb => Err("it has no servers".to_owned()),
+        Engine::Sqlite | Engine::Duckdb => Err("this engine has no servers".to_owned()),
         #[cfg(not(all(feature = "postgresql", feature = "mysql")))]
-        _ => Err("this build has no such engine: build it with the features postgresql and mysql".to_owned()),
+        _ => Err("this build lacks the engine: build it with the features postgresql and mysql".to_owned()),
     }
 }

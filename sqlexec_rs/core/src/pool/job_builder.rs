@@ -1,5 +1,5 @@
-//! Builds a job, a batch of its items after the other: each run is found in the cache, joined where it is in flight, or
-//! queued. Threads run what was added while the caller makes the next batch.
+//! Builds a job batch by batch: each run is found in the cache, joined in flight, or queued. Threads run what was
+//! added while the caller prepares the next batch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::request::{InFlightQuery, Limits, Query, RunKey};
 use crate::sqlite::dbfile::FileIdentity;
 use crate::target::Engine;
 
-/// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
+/// Number of runs that are looked up and queued together, so that threads start early.
 const CHUNK: usize = 256;
 
-/// A job to which items are still being added. To drop it cancels what was added.
+/// A job to which items are still being added. Dropping it cancels the added items.
 pub struct JobBuilder {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
     plan: Plan,
-    /// (database, SQL) pairs that are still to come, as the caller counted them.
+    /// Number of (database, SQL) pairs still to be added, as counted by the caller.
     n_to_come: usize,
     databases: Vec<Database>,
     started: Option<StartedJob>,
 }
 
-/// What there is from the first batch on.
+/// The part of a job that exists after the first batch.
 struct StartedJob {
     state: Arc<JobState>,
     limits_number: u32,
     ticket: u64,
-    /// Tasks for which the queue keeps room.
+    /// Number of tasks for which the queue has reserved room.
     n_reserved: usize,
     queries: Vec<Arc<InFlightQuery>>,
     is_open: bool,
@@ -44,14 +44,14 @@ struct StartedJob {
 
 struct Database {
     path: Arc<Path>,
-    /// Its engine, and the number of its state; or why it has none.
+    /// Its engine and state number, or the outcome for an unreadable database.
     state: Result<(Engine, u32), Arc<Outcome>>,
 }
 
-/// What tells one state of a database from another.
+/// Identifies the state of a database.
 enum Identity {
     File(Engine, FileIdentity),
-    /// Of a server nothing does.
+    /// A server, whose state has no identity.
     None(Engine),
 }
 
@@ -68,7 +68,7 @@ impl Identity {
 }
 
 impl JobBuilder {
-    /// Begins; `n_pairs` is how many (database, SQL) pairs all items will ask for, duplicates included.
+    /// Creates a builder. `n_pairs` is the number of (database, SQL) pairs of all items, including duplicates.
     pub(crate) fn new(shared: &Arc<Shared>, plan: Plan, limits: &Arc<Limits>, n_pairs: usize) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -80,8 +80,8 @@ impl JobBuilder {
         }
     }
 
-    /// Adds items under their numbers. The first batch waits for room in the queue for all of them; meanwhile
-    /// `keep_waiting` is asked whether to go on, and false gives up with [`Fault::Interrupted`].
+    /// Adds items under their numbers. The first batch waits until the queue has room for all of them. Meanwhile
+    /// `keep_waiting` is called; if it returns false, the call fails with [`Fault::Interrupted`].
     pub fn add(
         &mut self,
         items: impl IntoIterator<Item = (u32, ScoreItem)>,
@@ -96,7 +96,7 @@ impl JobBuilder {
         self.request_from(n_old, n_asked, keep_waiting)
     }
 
-    /// Adds the queries with these numbers; waits as `add` does.
+    /// Adds the queries with these numbers; waits like `add`.
     pub(crate) fn add_queries(
         &mut self,
         numbers: &[u32],
@@ -110,12 +110,12 @@ impl JobBuilder {
         self.request_from(n_old, numbers.len(), keep_waiting)
     }
 
-    /// Returns the job, to which nothing is added any more.
+    /// Finishes and returns the job.
     pub fn finish(mut self) -> Result<Job, Fault> {
         if self.started.is_none() {
-            self.request_from(0, 0, &mut || true)?; // a job of nothing
+            self.request_from(0, 0, &mut || true)?; // an empty job
         }
-        let started = self.started.as_mut().ok_or(Fault::Internal("a job that has not begun"))?;
+        let started = self.started.as_mut().ok_or(Fault::Internal("the job has not started"))?;
         let state = Arc::clone(&started.state);
         let mut tasks = Vec::new();
         for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
@@ -137,7 +137,7 @@ impl JobBuilder {
         }
     }
 
-    /// Requests the runs that were planned from number `n_old` on, for which `n_asked` pairs asked.
+    /// Requests the runs that were planned from number `n_old` on, for `n_asked` pairs.
     fn request_from(
         &mut self,
         n_old: usize,
@@ -155,7 +155,7 @@ impl JobBuilder {
         self.number_databases()?;
         let Some(started) = self.started.as_mut() else { return Ok(()) };
         mark_golds(&self.shared, &self.plan, &self.databases, started.limits_number);
-        // By database, so that a thread stays with a connection and what it holds.
+        // Ordered by database, so that a thread keeps using a connection and its caches.
         let runs = &self.plan.runs;
         let order =
             CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
@@ -168,7 +168,8 @@ impl JobBuilder {
         Ok(())
     }
 
-    /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
+    /// Waits for room before any run is created. Otherwise others could join a run that this call abandons before
+    /// queueing it.
     fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<StartedJob, Fault> {
         let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
         let is_closed = Arc::clone(&self.shared.is_closed);
@@ -183,7 +184,7 @@ impl JobBuilder {
         })
     }
 
-    /// Looks at the databases that are new here; refuses limits that would not hold there.
+    /// Identifies the databases that are new to the job. Refuses limits that their engines cannot enforce.
     fn number_databases(&mut self) -> Result<(), Fault> {
         let new = &self.plan.databases[self.databases.len()..];
         let identities: Vec<_> = new.iter().map(|path| Identity::of(path)).collect();
@@ -220,7 +221,7 @@ impl Drop for JobBuilder {
     }
 }
 
-/// Has the outcomes of runs kept that are known as golds' only now.
+/// Marks runs that turned out to be golds' as exempt from eviction.
 fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32) {
     if plan.late_golds.is_empty() {
         return;
@@ -234,7 +235,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
 }
 
 impl StartedJob {
-    /// Finds, joins or starts some of a job's runs; returns what is to be queued.
+    /// Finds, joins or starts some of a job's runs. Returns the tasks to queue.
     fn request(
         &mut self,
         shared: &Shared,

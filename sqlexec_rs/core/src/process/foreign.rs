@@ -1,5 +1,5 @@
-//! The worker process of an engine that is a library of another language: the library runs the SQL, and everything else (walls,
-//! limits of a result, the conversation with the pool) is as it is for SQLite.
+//! The worker process of an engine that is a library in another language. The library runs the SQL; confinement,
+//! result limits and the protocol with the pool are the same as for SQLite.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -22,20 +22,20 @@ use crate::request::{Limits, OutputKind, Parameters};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Bytes that are read or written at once.
+/// Bytes per read or write.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long databases stay open when nobody asks: their locks keep writers out.
+/// How long databases stay open without requests; their locks block writers.
 const IDLE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Databases that are open at most; each has a cache of its own.
+/// Maximum number of open databases; each has a separate cache.
 const MOST_OPEN: usize = 8;
 
-/// Eighths of its memory beyond which a process is replaced: an allocator keeps address space that it got once, and three
-/// eighths are what one run may take.
+/// Eighths of the memory limit above which a process is replaced. Allocators keep address space, and one run may take
+/// three eighths.
 const USED_UP: u64 = 5;
 
-/// Returns the bytes of address space that this process has, where the kernel tells.
+/// Returns the bytes of address space of this process, if the kernel reports them.
 fn address_space() -> Option<u64> {
     let pages: u64 = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
@@ -43,16 +43,16 @@ fn address_space() -> Option<u64> {
 
 /// A library that runs SQL.
 pub trait ForeignEngine {
-    /// Loads the library; what it cannot load it tells when a database is opened.
+    /// Loads the library. Failures are reported when a database is opened.
     fn load(&mut self);
 
-    /// Opens a database, to be read only.
+    /// Opens a database read-only.
     fn open(&mut self, file: &Path) -> Result<(), Box<Outcome>>;
 
-    /// Closes a database, if it is open.
+    /// Closes a database if it is open.
     fn close(&mut self, file: &Path);
 
-    /// Runs a text on an open database, or plans it, until the rows are enough, or no longer than so long.
+    /// Runs or plans a text on an open database, until there are enough rows or the time is over.
     fn run(
         &mut self,
         file: &Path,
@@ -64,7 +64,7 @@ pub trait ForeignEngine {
     ) -> Result<(), Box<Outcome>>;
 }
 
-/// The rows of a result, up to what the limits allow.
+/// The rows of a result, within the limits.
 pub struct Rows<'a> {
     table: Table,
     limits: &'a Limits,
@@ -76,12 +76,12 @@ impl<'a> Rows<'a> {
         Self { table: Table::default(), limits, excess: None }
     }
 
-    /// Sets the columns' names and types.
+    /// Sets the names and types of the columns.
     pub fn begin(&mut self, names: Vec<String>, types: Vec<Option<String>>) {
         self.table = Table::new(names).with_types(types);
     }
 
-    /// Begins a row; false where there are enough.
+    /// Starts a row; returns false if there are enough rows.
     pub fn begin_row(&mut self) -> bool {
         if self.table.n_rows() as u64 == self.limits.max_rows {
             self.excess = Some(Excess::Rows);
@@ -96,7 +96,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Ends the row; false where it was too much.
+    /// Ends the row; returns false if the result has become too large.
     pub fn end_row(&mut self) -> bool {
         if self.excess.is_some() {
             return false;
@@ -118,9 +118,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Is a worker process: confines it, loads the library, and answers requests over its standard input until there are no more.
+/// Runs a worker process: confines it, loads the library, and serves requests on its standard input until it closes.
 ///
-/// `memory_bytes` is its address space. It may write no file.
+/// `memory_bytes` limits the address space. The process may not write files.
 pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usize) -> io::Result<()> {
     worker::close_inherited();
     worker::confine(memory_bytes)?;
@@ -160,16 +160,16 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     }
 }
 
-/// The databases that are open.
+/// The open databases.
 struct OpenDatabases<'a> {
     engine: &'a mut dyn ForeignEngine,
     cap: usize,
     memory_bytes: u64,
-    /// The number of each one's state, and when it was used last.
+    /// The state number and the time of last use of each.
     states: HashMap<PathBuf, (u32, u64)>,
     clock: u64,
     opened: u64,
-    /// Too little memory is left for the next run.
+    /// Whether too little memory is left for the next run.
     is_used_up: bool,
 }
 
@@ -196,7 +196,7 @@ impl OpenDatabases<'_> {
         }
         let begun = Instant::now();
         let mut outcome = self.run(file, request, begun);
-        // What other databases have in their caches is memory, too.
+        // The caches of other databases count as used memory too.
         if self.is_used_up && self.states.len() > 1 {
             self.is_used_up = false;
             self.close_but(Some(file));
@@ -248,7 +248,7 @@ impl OpenDatabases<'_> {
         }
     }
 
-    /// Closes all but one.
+    /// Closes all databases, or all but one.
     fn close_but(&mut self, kept: Option<&Path>) {
         let files: Vec<PathBuf> = self.states.keys().filter(|file| Some(file.as_path()) != kept).cloned().collect();
         for file in &files {

@@ -1,10 +1,11 @@
-//! `defog`: as data frames the tables are equal, or the gold's columns are found among the predicted ones (Defog's sql-eval).
+//! `defog`: the tables are equal as data frames, or the gold's columns occur among the predicted ones (Defog's
+//! sql-eval).
 //!
-//! Its scorer compares cells first, as NumPy does: a side of one row or one column is repeated to the other's size, so that
-//! an empty result is right where the gold has one row. Then it compares frames with columns in the order of their names and
-//! rows without duplicates. Last it looks for each gold column among the predicted ones. Rows are sorted in each, unless the
-//! question asks for an order. Where pandas raises (texts and numbers in one column that is sorted, names that come twice),
-//! the prediction is wrong. The types of columns and the tolerance are those of pandas 2.2 and 2.3.
+//! The scorer has three steps. First it compares cells like NumPy: a side with one row or one column is broadcast to
+//! the other's size, so an empty result matches a gold with one row. Then it compares frames with columns sorted by
+//! name and without duplicate rows. Last, it looks for each gold column among the predicted ones. Rows are sorted in
+//! each step, unless the question asks for an order. Where pandas raises (mixed types in a sorted column, repeated
+//! names), the prediction is wrong. Column types and tolerance follow pandas 2.2 and 2.3.
 
 use std::cmp::Ordering;
 
@@ -20,16 +21,16 @@ use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Numbers are equal this close, or within this share of the larger one, where neither column is of integers.
+/// Absolute tolerance, and tolerance relative to the larger number, if neither column holds integers.
 const TOLERANCE: f64 = 1e-8;
 const SHARE: f64 = 1e-5;
-/// What NULL becomes before frames are compared.
+/// The value that replaces NULL before frames are compared.
 const NULL: Value<'_> = Value::Integer(-99_999);
 
-/// pandas would raise.
+/// A case in which pandas raises.
 struct PandasError;
 
-/// Tells whether the scorer calls a prediction correct; `asks_for_order` is what it reads from the question.
+/// Returns whether the scorer accepts a prediction. `asks_for_order` is its reading of the question.
 pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bool) -> bool {
     let rows = |sql| if asks_for_order { RowOrder::By(order_by(sql)) } else { RowOrder::Sorted };
     let by_name = || equal_by_name((gold.table, rows(gold.sql)), (predicted.table, rows(predicted.sql)));
@@ -38,7 +39,7 @@ pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bo
         || by_name().and_then(|is_equal| if is_equal { Ok(true) } else { has_columns() }).unwrap_or(false)
 }
 
-/// Compares cell by cell; a side that has one row (or one column) is repeated as often as the other has.
+/// Compares cell by cell, broadcasting a side with one row or one column.
 fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
     let common = |a: usize, b: usize| match (a, b) {
         _ if a == b || b == 1 => Some(a),
@@ -57,7 +58,7 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
             spend(1);
             let ((r, c), (other_r, other_c)) = (cell(gold, row, column), cell(predicted, row, column));
             match (gold.value(r, c), predicted.value(other_r, other_c)) {
-                // Beside numbers alone NULL is NaN, which is equal to nothing.
+                // In a column of numbers NULL is NaN, which is equal to nothing.
                 (Value::Null, Value::Null) => !of_gold[c] && !of_predicted[other_c],
                 (a, b) => equal(a, b),
             }
@@ -65,7 +66,7 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
     })
 }
 
-/// Tells which columns have numbers, and nothing else but NULL.
+/// Returns which columns contain only numbers and NULL.
 fn are_numeric(table: &Table) -> Vec<bool> {
     let is_numeric = |column| {
         let mut kinds =
@@ -75,21 +76,21 @@ fn are_numeric(table: &Table) -> Vec<bool> {
     (0..table.width()).map(is_numeric).collect()
 }
 
-/// How the rows of a frame are put in order.
+/// How the rows of a frame are ordered.
 enum RowOrder {
     /// By all columns.
     Sorted,
-    /// As the clause of the SQL says (its first key, then all other columns), or as they came where it has none.
+    /// By the first key of the SQL's ORDER BY, then by all other columns; in result order if there is none.
     By(Option<OrderBy>),
 }
 
-/// The first key of the first ORDER BY in a text, as words.
+/// The words of the first key of the first ORDER BY in a text.
 struct OrderBy {
     words: Vec<String>,
     is_ascending: bool,
 }
 
-/// Reads the first key as the scorer's regular expressions do: up to a comma, a semicolon or a closing parenthesis.
+/// Parses the first key like the scorer's regular expressions: up to a comma, a semicolon or a closing parenthesis.
 fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     const KEY: &str = "order by";
     let sql = sql?;
@@ -98,7 +99,7 @@ fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     let mut texts = starts.map(|rest| (rest.find([';', ',', ')', '\n']), rest)).peekable();
     texts.peek()?;
     let ends = |(end, rest): (Option<usize>, &'_ str)| match end {
-        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key may not go on in another line
+        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key must not continue on another line
         Some(end) => Some(rest[..end].to_owned()),
         None => Some(rest.to_owned()),
     };
@@ -113,7 +114,7 @@ fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     Some(OrderBy { words: names.filter(|word| !is_keyword(word)).collect(), is_ascending })
 }
 
-/// Some columns and rows of a table, by their numbers.
+/// A selection of columns and rows of a table, by number.
 struct Frame<'a> {
     table: &'a Table,
     columns: Vec<usize>,
@@ -121,7 +122,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Drops duplicate rows, puts columns in the order of their names, and rows in theirs.
+    /// Drops duplicate rows and sorts columns by name and rows by `order`.
     fn normalised(table: &'a Table, named: &[(&str, usize)], order: &RowOrder) -> Result<Self, PandasError> {
         let numbers: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
         let mut named = named.to_vec();
@@ -174,7 +175,7 @@ fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Res
     }))
 }
 
-/// Tells whether each gold column, sorted, is a predicted one, and whether these columns make the gold's rows.
+/// Returns whether each sorted gold column occurs among the predicted ones, and these columns form the gold's rows.
 fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<bool, PandasError> {
     if gold.is_empty() || gold.width() == 0 {
         return Ok(false);
@@ -200,7 +201,7 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
         let Some(place) = found else { return Ok(false) };
         matched.push(candidates.remove(place).0);
     }
-    // Of names that come twice it makes others, which the predicted table then does not have.
+    // The reference renames repeated names, which the predicted table then lacks.
     let names = predicted.columns();
     if matched.iter().any(|number| names.iter().filter(|name| **name == names[*number]).count() > 1) {
         return Err(PandasError);
@@ -215,7 +216,7 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
     Ok(left.rows.len() == right.rows.len() && (0..left.columns.len()).all(is_same))
 }
 
-/// Compares columns as `assert_series_equal` does: exactly where one is of integers, else with a tolerance.
+/// Compares columns like `assert_series_equal`: exactly if either holds integers, otherwise with a tolerance.
 fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
     let is_integer =
         |values: &[Value<'_>]| values.iter().inspect(|_| pace(1)).all(|value| matches!(value, Value::Integer(_)));
@@ -238,15 +239,15 @@ fn as_float(value: Value<'_>) -> Option<f64> {
     }
 }
 
-/// Sorts a column by itself, NULL last; raises where it has values of two kinds.
+/// Sorts a single column, NULL last. Fails if it has values of two kinds.
 fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, PandasError> {
     let mut rows: Vec<usize> = collect(0..table.n_rows());
     sort_rows(table, &mut rows, &[column], true)?;
     Ok(collect(rows.into_iter().inspect(|_| pace(1)).map(|row| table.value(row, column))))
 }
 
-/// Sorts rows by some columns, NULL last either way. By one column alone values must be of one kind; among several columns
-/// texts follow what is none, and bytes cannot be compared with numbers.
+/// Sorts rows by some columns, NULL last in both directions. A single column must have values of one kind. Among
+/// several columns, texts sort after other values, and bytes cannot be compared with numbers.
 fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), PandasError> {
     for column in by {
         let mut has = [false; 4];
@@ -273,7 +274,7 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
     Ok(())
 }
 
-// Kinds of values, in the order in which they are sorted.
+// Kinds of values, in sort order.
 const NUMBERS: usize = 0;
 const BYTES: usize = 1;
 const TEXTS: usize = 2;
@@ -288,7 +289,7 @@ fn kind_number(value: Value<'_>) -> usize {
     }
 }
 
-/// Returns the first of each set of rows that are equal in some columns.
+/// Returns the first row of each group that is equal in some columns.
 fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     let width = columns.len();
     let mut cells: Vec<Value<'_>> = Vec::new();
@@ -317,9 +318,10 @@ fn named(table: &Table) -> Vec<(&str, usize)> {
     table.columns().iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect()
 }
 
-/// Appends the place to each name that comes more than once.
+/// Appends the position to each repeated name.
 fn unique_names(names: &[String]) -> Vec<String> {
     let count = |name: &String| names.iter().filter(|other| *other == name).count();
-    let of = |(place, name): (usize, &String)| if count(name) > 1 { format!("{name}_{place}") } else { name.clone() };
+    let of =
+        |(position, name): (usize, &String)| if count(name) > 1 { format!("{name}_{position}") } else { name.clone() };
     names.iter().enumerate().map(of).collect()
 }

@@ -1,7 +1,7 @@
-//! A guess at what a name that is not there was meant to be, from the schema of the connection.
+//! Suggestions for unknown names, from the schema of the connection.
 //!
-//! It is made only when a query fails, is bounded in everything (columns read, bytes of a name, VM steps), and changes no
-//! status. It rests on SQLite's message and on the words of the statement, which tell the tables it names and their aliases.
+//! A hint is computed only when a query fails, is bounded (columns read, bytes of a name, VM steps), and changes no
+//! status. It uses SQLite's message and the words of the statement, which show the tables it names and their aliases.
 
 mod names;
 mod nearest;
@@ -15,10 +15,10 @@ use words::{Mention, mentions};
 
 pub(crate) use names::NameCache;
 
-/// Instructions that reading the schema may take: far above what thousands of columns need.
+/// Maximum number of VM steps to read the schema: far above the needs of thousands of columns.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
 
-/// Guesses the name that SQLite's `message` was about, hidden columns left out. The caller bounds the connection by
+/// Suggests the name that SQLite's `message` is about, excluding hidden columns. The caller bounds the connection by
 /// [`MAX_STEPS`].
 pub(crate) fn hint(
     connection: &Connection,
@@ -36,7 +36,7 @@ pub(crate) fn hint(
     }
 }
 
-/// What SQLite could not find, or could not choose.
+/// The name that SQLite could not find or found ambiguous.
 enum Missing<'a> {
     Table(&'a str),
     Column(Option<&'a str>, &'a str),
@@ -79,7 +79,7 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
     {
         return Some(format!("{} is not in the FROM clause.", quote_name(names.table(table))));
     }
-    // Columns of the table that was named come first, then of the others in the statement, then of the whole schema.
+    // Columns of the named table come first, then those of other tables in the statement, then the whole schema.
     let mut nearest = Nearest::new(wanted);
     for (place, (table, column)) in names.columns() {
         let mention = mentioned.iter().position(|mention| mention.table == table);

@@ -168,7 +168,7 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     output = capsys.readouterr().out
     assert "write_all" not in output
     assert "the log holds" not in output
-    assert "functions that write, lock, work on or show other sessions: revoked" in output
+    assert "functions that write, lock, overrun or show other sessions: revoked" in output
 
 
 def test_readers_of_another_database_are_made_by_the_printed_statements(

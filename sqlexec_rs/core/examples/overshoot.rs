@@ -29,9 +29,9 @@ const N_NAMED: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() {
-    let here = std::env::current_exe().unwrap();
-    let beside = here.ancestors().nth(2).unwrap().join("sqlexec-worker");
-    let worker = std::env::args_os().nth(1).map_or(beside, PathBuf::from);
+    let program = std::env::current_exe().unwrap();
+    let sibling = program.ancestors().nth(2).unwrap().join("sqlexec-worker");
+    let worker = std::env::args_os().nth(1).map_or(sibling, PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     let shop: Arc<Path> = folder.path().join("shop.sqlite").into();
     cases::make_shop(&shop);

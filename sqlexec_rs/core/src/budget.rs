@@ -13,10 +13,10 @@ use std::time::Instant;
 use crate::memory::{self, OutOfMemory};
 
 /// Steps between two checks of the clock and the memory: about 100 µs, or 10 ms if each step formats a text.
-const LOOK_PERIOD: u64 = 1 << 16;
+const CHECK_PERIOD: u64 = 1 << 16;
 
 /// Maximum number of items whose sort needs little memory and at most 30 ms.
-pub(crate) const FEW: usize = 1 << 15;
+pub(crate) const SMALL_SORT: usize = 1 << 15;
 
 /// Bytes of text that are hashed, compared or copied per step.
 const BYTES_PER_STEP: usize = 64;
@@ -45,21 +45,21 @@ thread_local! {
     /// The bounds of the current comparison, if any.
     static BOUNDS: RefCell<Option<ComparisonBounds>> = const { RefCell::new(None) };
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
-    static UNTIL_LOOK: Cell<u64> = const { Cell::new(u64::MAX) };
+    static STEPS_UNTIL_CHECK: Cell<u64> = const { Cell::new(u64::MAX) };
     /// Whether the next check is the first. Most comparisons need no second check and little memory.
-    static IS_FIRST_LOOK: Cell<bool> = const { Cell::new(true) };
+    static IS_FIRST_CHECK: Cell<bool> = const { Cell::new(true) };
 }
 
 /// Runs a comparison under bounds; returns the exceeded bound as an error.
 pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
     BOUNDS.set(Some(bounds.clone()));
     LEFT.set(bounds.steps);
-    UNTIL_LOOK.set(0); // check at the first step
-    IS_FIRST_LOOK.set(true);
+    STEPS_UNTIL_CHECK.set(0); // check at the first step
+    IS_FIRST_CHECK.set(true);
     let result = catch_unwind(AssertUnwindSafe(compare));
     BOUNDS.set(None);
     LEFT.set(u64::MAX);
-    UNTIL_LOOK.set(u64::MAX);
+    STEPS_UNTIL_CHECK.set(u64::MAX);
     result.map_err(|panic| match panic.downcast::<Overrun>() {
         Ok(overrun) => *overrun,
         Err(panic) if panic.is::<OutOfMemory>() => Overrun::Memory,
@@ -71,12 +71,12 @@ pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) 
 #[inline]
 pub(crate) fn spend(steps: usize) {
     let steps = steps as u64;
-    let until_look = UNTIL_LOOK.get();
-    if steps < until_look {
-        UNTIL_LOOK.set(until_look - steps);
+    let steps_left = STEPS_UNTIL_CHECK.get();
+    if steps < steps_left {
+        STEPS_UNTIL_CHECK.set(steps_left - steps);
         LEFT.set(LEFT.get().saturating_sub(steps));
     } else {
-        look(steps);
+        check_bounds(steps);
     }
 }
 
@@ -84,8 +84,8 @@ pub(crate) fn spend(steps: usize) {
 /// small per cell.
 #[inline]
 pub(crate) fn pace(steps: usize) {
-    let until_look = UNTIL_LOOK.get();
-    if (steps as u64) < until_look { UNTIL_LOOK.set(until_look - steps as u64) } else { look(0) }
+    let steps_left = STEPS_UNTIL_CHECK.get();
+    if (steps as u64) < steps_left { STEPS_UNTIL_CHECK.set(steps_left - steps as u64) } else { check_bounds(0) }
 }
 
 /// Calls [`pace`] for work on `n` bytes.
@@ -116,10 +116,10 @@ pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
 /// Sorts items; each comparison counts as a step for the clock.
 pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
     spend_on_sort(items.len());
-    if items.len() < FEW {
+    if items.len() < SMALL_SORT {
         return items.sort_by(order);
     }
-    memory::or_end(memory::check_room(size_of_val(items) / 2)); // a stable sort allocates this much
+    memory::or_unwind(memory::check_room(size_of_val(items) / 2)); // a stable sort allocates this much
     items.sort_by(|a, b| {
         pace(1);
         order(a, b)
@@ -128,7 +128,7 @@ pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
 
 /// Sorts items by keys that are computed once, under the same bounds.
 pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
-    if items.len() < FEW {
+    if items.len() < SMALL_SORT {
         spend_on_sort(items.len());
         return items.sort_by_cached_key(key);
     }
@@ -139,7 +139,7 @@ pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T)
 
 /// Sorts numbers under the same bounds.
 pub(crate) fn sort_numbers(numbers: &mut [u64]) {
-    if numbers.len() < FEW {
+    if numbers.len() < SMALL_SORT {
         return numbers.sort_unstable();
     }
     numbers.sort_unstable_by(|a, b| {
@@ -154,7 +154,7 @@ pub(crate) fn spend_on_sort(n: usize) {
 }
 
 #[cold]
-fn look(steps: u64) {
+fn check_bounds(steps: u64) {
     let overrun = BOUNDS.with_borrow(|bounds| {
         let bounds = bounds.as_ref()?;
         let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Atomic::Relaxed);
@@ -165,11 +165,11 @@ fn look(steps: u64) {
         if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Some(Overrun::Wall);
         }
-        if !IS_FIRST_LOOK.replace(false) && memory::check_room(0).is_err() {
+        if !IS_FIRST_CHECK.replace(false) && memory::check_room(0).is_err() {
             return Some(Overrun::Memory);
         }
         LEFT.set(left);
-        UNTIL_LOOK.set(LOOK_PERIOD.min(left.saturating_add(1)));
+        STEPS_UNTIL_CHECK.set(CHECK_PERIOD.min(left.saturating_add(1)));
         None
     });
     if let Some(overrun) = overrun {

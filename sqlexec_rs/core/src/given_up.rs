@@ -1,8 +1,8 @@
 //! Sessions that the pool abandoned and that may still run on their server.
 //!
 //! Some server functions check neither the clock nor cancellation while they work. Their runs return in time, but the
-//! server continues. Each such session is tracked here until it has ended on the server. A server with [`MOST`] of
-//! them gets no new run, because they would take all its processors and memory.
+//! server continues. Each such session is tracked here until it has ended on the server. A server with [`MAX_ABANDONED`]
+//! of them gets no new run, because they would take all its processors and memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use crate::locks::lock;
 use crate::outcome::{Outcome, Status};
 
 /// Number of unfinished abandoned sessions at which a server gets no new run.
-pub(crate) const MOST: usize = 4;
+pub(crate) const MAX_ABANDONED: usize = 4;
 
 /// Maximum time that a run waits here.
-const HOLD: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Time between two checks of the sessions.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ type ServerSession = (String, Arc<Mutex<Box<dyn AbandonedSession>>>);
 pub(crate) struct GivenUp {
     sessions: Mutex<Vec<ServerSession>>,
     /// Time of the last check; also the lock of the checking thread.
-    looked_at: Mutex<Option<Instant>>,
+    checked_at: Mutex<Option<Instant>>,
     /// Number of sessions, readable without the lock.
     n_sessions: AtomicUsize,
 }
@@ -54,9 +54,9 @@ impl GivenUp {
 
     /// Drops the sessions that have ended, unless they were just checked or another thread is checking. A check may
     /// connect to a server and blocks no other thread.
-    fn look(&self) {
-        let Ok(mut looked_at) = self.looked_at.try_lock() else { return };
-        if looked_at.is_some_and(|time| time.elapsed() < PERIOD) {
+    fn check_sessions(&self) {
+        let Ok(mut checked_at) = self.checked_at.try_lock() else { return };
+        if checked_at.is_some_and(|time| time.elapsed() < PERIOD) {
             return;
         }
         let all: Vec<_> = lock(&self.sessions).iter().map(|(_, remains)| Arc::clone(remains)).collect();
@@ -64,7 +64,7 @@ impl GivenUp {
         let mut sessions = lock(&self.sessions);
         sessions.retain(|(_, remains)| !ended.iter().any(|other| Arc::ptr_eq(remains, other)));
         self.n_sessions.store(sessions.len(), Ordering::Relaxed);
-        *looked_at = Some(Instant::now());
+        *checked_at = Some(Instant::now());
     }
 
     /// Returns the number of sessions that have not ended.
@@ -72,7 +72,7 @@ impl GivenUp {
         if self.is_empty() {
             return 0;
         }
-        self.look();
+        self.check_sessions();
         lock(&self.sessions).len() as u64
     }
 
@@ -83,10 +83,10 @@ impl GivenUp {
 
     /// Waits until a server may get a new run. `Err` holds the outcome of a run that is cancelled or waited too long.
     pub(crate) fn wait(&self, server: &str, cancel: &AtomicBool) -> Result<(), Box<Outcome>> {
-        let end = Instant::now() + HOLD;
+        let end = Instant::now() + MAX_WAIT;
         loop {
-            self.look();
-            if lock(&self.sessions).iter().filter(|(other, _)| *other == server).count() < MOST {
+            self.check_sessions();
+            if lock(&self.sessions).iter().filter(|(other, _)| *other == server).count() < MAX_ABANDONED {
                 return Ok(());
             }
             if cancel.load(Ordering::Relaxed) {
@@ -94,9 +94,9 @@ impl GivenUp {
             }
             if Instant::now() >= end {
                 let error = format!(
-                    "{server}: at least {MOST} abandoned queries still run on the server after {} s: wait for them to \
-                     end, or restart the server",
-                    HOLD.as_secs()
+                    "{server}: at least {MAX_ABANDONED} abandoned queries still run on the server after {} s: wait for \
+                     them to end, or restart the server",
+                    MAX_WAIT.as_secs()
                 );
                 return Err(Box::new(Outcome::failed(Status::DbError, error)));
             }
@@ -144,12 +144,12 @@ mod tests {
         let barrier = Arc::new(Barrier::new(2));
         given_up.add(server.to_owned(), Box::new(Slow(Arc::clone(&barrier))));
         std::thread::scope(|scope| {
-            let looking = scope.spawn(|| given_up.count());
+            let checking = scope.spawn(|| given_up.count());
             barrier.wait();
             let results = [given_up.wait(server, &cancelled), given_up.wait("i:1", &cancelled)];
             barrier.wait();
             assert!(results.iter().all(Result::is_ok), "runs must not wait for the check");
-            assert_eq!(looking.join().unwrap(), 0);
+            assert_eq!(checking.join().unwrap(), 0);
         });
     }
 
@@ -157,12 +157,12 @@ mod tests {
     fn server_at_the_bound_gets_no_run_until_a_session_ends() {
         let given_up = GivenUp::default();
         let (full, other) = ("h:1", "h:2");
-        let ends: Vec<_> = (0..MOST).map(|_| Arc::new(AtomicBool::new(false))).collect();
+        let ends: Vec<_> = (0..MAX_ABANDONED).map(|_| Arc::new(AtomicBool::new(false))).collect();
         for end in &ends {
             assert!(given_up.wait(full, &AtomicBool::new(false)).is_ok());
             given_up.add(full.to_owned(), Box::new(Controlled(Arc::clone(end))));
         }
-        assert_eq!(given_up.count(), MOST as u64);
+        assert_eq!(given_up.count(), MAX_ABANDONED as u64);
         assert!(given_up.wait(other, &AtomicBool::new(false)).is_ok());
         let cancelled = given_up.wait(full, &AtomicBool::new(true)).unwrap_err();
         assert_eq!(cancelled.status, Status::Cancelled);

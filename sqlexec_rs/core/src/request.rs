@@ -212,7 +212,7 @@ impl Default for Limits {
 pub(crate) struct ExecRequest<'a> {
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<&'a Parameters>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
     pub(crate) limits: &'a Limits,
 }
 
@@ -223,15 +223,15 @@ pub(crate) struct RunKey {
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
     pub(crate) parameters: Option<Arc<Parameters>>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
 }
 
 impl Hash for RunKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.db, self.limits, &self.sql).hash(state);
         // Few requests are for plans or have parameters.
-        if self.wanted != OutputKind::Rows {
-            self.wanted.hash(state);
+        if self.output != OutputKind::Rows {
+            self.output.hash(state);
         }
         if let Some(parameters) = &self.parameters {
             parameters.hash(state);
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     pub(crate) fn query(sql: &str, db: u32) -> InFlightQuery {
         let sql = Hashed::new(sql.into());
         InFlightQuery {
-            key: RunKey { db, limits: 0, sql, parameters: None, wanted: OutputKind::Rows },
+            key: RunKey { db, limits: 0, sql, parameters: None, output: OutputKind::Rows },
             engine: Engine::Sqlite,
             path: Path::new("/a").into(),
             limits: Arc::default(),
@@ -294,11 +294,11 @@ pub(crate) mod tests {
 
     #[test]
     fn other_engines_may_have_separate_limits() {
-        let theirs = Arc::new(Limits { max_rows: 5, ..Limits::default() });
-        let one = Arc::new(Limits { vm_steps: Some(9), ..Limits::default() });
-        let both = Arc::new(Limits { other_engines: Some(Arc::clone(&theirs)), ..Limits::clone(&one) });
+        let others = Arc::new(Limits { max_rows: 5, ..Limits::default() });
+        let outer = Arc::new(Limits { vm_steps: Some(9), ..Limits::default() });
+        let both = Arc::new(Limits { other_engines: Some(Arc::clone(&others)), ..Limits::clone(&outer) });
         assert_eq!(both.on(Engine::Sqlite), &both);
-        assert_eq!(both.on(Engine::Duckdb), &theirs);
-        assert_eq!(one.on(Engine::Mysql), &one);
+        assert_eq!(both.on(Engine::Duckdb), &others);
+        assert_eq!(outer.on(Engine::Mysql), &outer);
     }
 }

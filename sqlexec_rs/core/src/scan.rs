@@ -46,7 +46,7 @@ pub fn scan(sql: &str) -> Scan<'_> {
 pub fn strip_distinct(sql: &str) -> String {
     const WORD: &str = "distinct";
     let bytes = sql.as_bytes();
-    let mut kept = String::with_capacity(sql.len());
+    let mut stripped = String::with_capacity(sql.len());
     let (mut at, mut copied) = (0, 0);
     while at < bytes.len() {
         if !is_word(bytes[at]) {
@@ -55,13 +55,13 @@ pub fn strip_distinct(sql: &str) -> String {
         }
         let end = word_end(bytes, at);
         if sql[at..end].eq_ignore_ascii_case(WORD) && !starts_with_from(bytes, end) {
-            kept.push_str(&sql[copied..at]);
+            stripped.push_str(&sql[copied..at]);
             copied = end;
         }
         at = end;
     }
-    kept.push_str(&sql[copied.min(sql.len())..]);
-    kept
+    stripped.push_str(&sql[copied.min(sql.len())..]);
+    stripped
 }
 
 /// Maximum number of tokens in a statement. An IN list of 20,000 numbers takes 40,000.
@@ -138,7 +138,7 @@ pub fn patterns(sql: &str) -> Patterns {
     if !may_match_patterns(bytes) {
         return Patterns::None;
     }
-    let mut found = Patterns::None;
+    let mut kind_of_patterns = Patterns::None;
     let mut at = 0;
     while at < bytes.len() {
         let end = if is_word(bytes[at]) { word_end(bytes, at) } else { token_end(bytes, at) };
@@ -148,11 +148,11 @@ pub fn patterns(sql: &str) -> Patterns {
             return Patterns::Any;
         }
         if is_operator {
-            found = Patterns::Short;
+            kind_of_patterns = Patterns::Short;
         }
         at = end;
     }
-    found
+    kind_of_patterns
 }
 
 /// Searches for the rarer letters of `like` and `glob` first.

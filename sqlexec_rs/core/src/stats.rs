@@ -84,13 +84,13 @@ impl Stats {
     }
 
     /// Reserves bytes for a copy if they fit the budget.
-    pub(crate) fn take_for_copies(&self, bytes: u64, budget: u64) -> bool {
+    pub(crate) fn reserve_copy_bytes(&self, bytes: u64, budget: u64) -> bool {
         let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= budget);
         self.copied_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
     /// Releases the bytes of a copy.
-    pub(crate) fn give_back_of_copies(&self, bytes: u64) {
+    pub(crate) fn release_copy_bytes(&self, bytes: u64) {
         self.copied_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -100,7 +100,7 @@ impl Stats {
     }
 
     /// Adds the difference between a worker process's previous and current copy counts.
-    pub(crate) fn copies_elsewhere(&self, before: (u64, u64), now: (u64, u64)) {
+    pub(crate) fn add_worker_copies(&self, before: (u64, u64), now: (u64, u64)) {
         self.databases_copied.fetch_add(now.0.saturating_sub(before.0), Ordering::Relaxed);
         self.copied_bytes.fetch_add(now.1, Ordering::Relaxed);
         self.copied_bytes.fetch_sub(before.1, Ordering::Relaxed);

@@ -118,10 +118,10 @@ impl<'a, 'py> Texts<'a, 'py> {
         }
         // The last bytes differ in numbered texts. A collision only costs time.
         let tail = bytes.iter().rev().take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
-        let place = &mut self.0[(tail.wrapping_mul(0x9e37_79b1) >> 22) as usize];
-        match place {
+        let cached = &mut self.0[(tail.wrapping_mul(0x9e37_79b1) >> 22) as usize];
+        match cached {
             Some((known, text)) if *known == bytes => Ok(text.clone()),
-            _ => Ok(place.insert((bytes, text_to_python(py, bytes)?)).1.clone()),
+            _ => Ok(cached.insert((bytes, text_to_python(py, bytes)?)).1.clone()),
         }
     }
 }

@@ -106,14 +106,14 @@ impl ForeignEngine for Duckdb {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: OutputKind,
+        output: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>> {
         let run = self.attach(|py, engine| {
             let parameters = parameters.map(|parameters| parameters_to_python(py, parameters)).transpose()?;
             let seconds = time.map(|time| time.as_secs_f64());
-            let is_plan = wanted == OutputKind::Plan;
+            let is_plan = output == OutputKind::Plan;
             let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds, is_plan))?;
             let (names, types) = header.extract()?;
             rows.begin(names, types);
@@ -153,8 +153,8 @@ fn push(engine: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, rows: &mut Rows<'_>
         rows.push(Value::Blob(bytes.as_bytes()));
     } else if let Ok(number) = value.extract::<i64>() {
         rows.push(Value::Integer(number));
-    } else if let Some(made) = of_text(value)? {
-        made.push(rows);
+    } else if let Some(parsed) = of_text(value)? {
+        parsed.push(rows);
     } else {
         return push(engine, &engine.call_method1("to_cell", (value,))?, rows);
     }

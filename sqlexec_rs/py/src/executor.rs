@@ -288,15 +288,15 @@ impl Executor {
         &self,
         py: Python<'py>,
         query: Query,
-        wanted: OutputKind,
+        output: OutputKind,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.start(py, &[query], wanted, limits)?.wait_for_first(py)
+        self.start(py, &[query], output, limits)?.wait_for_first(py)
     }
 
-    fn start(&self, py: Python<'_>, queries: &[Query], wanted: OutputKind, limits: Option<Limits>) -> PyResult<Job> {
+    fn start(&self, py: Python<'_>, queries: &[Query], output: OutputKind, limits: Option<Limits>) -> PyResult<Job> {
         let limits = self.core_limits(limits);
-        let inner = interruptibly(py, |keep_waiting| self.pool.submit_while(queries, wanted, &limits, keep_waiting))?;
+        let inner = interruptibly(py, |keep_waiting| self.pool.submit_while(queries, output, &limits, keep_waiting))?;
         Ok(Job { inner, rules: None })
     }
 
@@ -305,7 +305,7 @@ impl Executor {
     fn start_score(&self, py: Python<'_>, batch: Batch<'_>, rules: &[String], limits: Option<Limits>) -> PyResult<Job> {
         let rules = rules_of(rules)?;
         let limits = self.core_limits(limits);
-        if limits.cuts || limits.other_engines.as_ref().is_some_and(|theirs| theirs.cuts) {
+        if limits.cuts || limits.other_engines.as_ref().is_some_and(|others| others.cuts) {
             return Err(PyValueError::new_err(
                 "a result that may be cut cannot be scored: on_excess must be \"refuse\"",
             ));
@@ -354,7 +354,7 @@ fn minor_version(version: &str) -> PyResult<u32> {
 
 /// Converts the hidden columns from (table, column) or, for whole tables, (table, None).
 fn hidden_columns(hide: &[(String, Option<String>)]) -> PyResult<Arc<[HiddenColumn]>> {
-    let of = |(table, column): &(String, Option<String>)| {
+    let hidden_column = |(table, column): &(String, Option<String>)| {
         if table.contains('\0') || column.as_ref().is_some_and(|column| column.contains('\0')) {
             return Err(PyValueError::new_err(format!(
                 "hide: a name must not contain a NUL character, like {table:?}"
@@ -362,7 +362,7 @@ fn hidden_columns(hide: &[(String, Option<String>)]) -> PyResult<Arc<[HiddenColu
         }
         Ok(HiddenColumn { table: table.clone(), column: column.clone() })
     };
-    hide.iter().map(of).collect()
+    hide.iter().map(hidden_column).collect()
 }
 
 /// Returns the path of the worker program that was installed with this module.

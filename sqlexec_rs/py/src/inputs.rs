@@ -80,8 +80,8 @@ fn sql_of(text: &Bound<'_, PyString>) -> PyResult<Arc<str>> {
     match text.to_str() {
         Ok(text) => Ok(text.into()),
         Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
-            let place: usize = error.value(text.py()).getattr("start")?.extract()?;
-            Ok(format!("{HALF_PAIR}character {}", place + 1).into())
+            let position: usize = error.value(text.py()).getattr("start")?.extract()?;
+            Ok(format!("{HALF_PAIR}character {}", position + 1).into())
         }
         Err(error) => Err(error),
     }
@@ -156,7 +156,7 @@ impl Inputs {
             return Ok(Gold::Taken(Arc::clone(known)));
         }
         let sources: Golds = if let Ok(list) = argument.cast::<PyList>() {
-            list.iter().map(|one| gold_source(&one)).collect::<PyResult<_>>()?
+            list.iter().map(|item| gold_source(&item)).collect::<PyResult<_>>()?
         } else {
             [gold_source(argument)?].into()
         };

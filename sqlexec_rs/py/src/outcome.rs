@@ -88,9 +88,9 @@ impl Outcome {
     #[staticmethod]
     fn _from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
         let outcome = py.detach(|| outcome_from_bytes(bytes)).map_err(|fault| raise(&fault))?;
-        let why =
+        let reason =
             || PyValueError::new_err("an outcome can only be unpickled by the version of sqlexec_rs that pickled it");
-        Ok(Self::new(Arc::new(outcome.ok_or_else(why)?)))
+        Ok(Self::new(Arc::new(outcome.ok_or_else(reason)?)))
     }
 
     #[getter]
@@ -205,12 +205,12 @@ impl Outcome {
     /// Returns status, error and hint in one line.
     fn failure(&self) -> String {
         let status = self.inner.status.name();
-        let said = [self.inner.error.as_deref(), self.inner.hint.as_deref()].into_iter().flatten();
-        format!("{status}: {}", said.collect::<Vec<_>>().join(". "))
+        let parts = [self.inner.error.as_deref(), self.inner.hint.as_deref()].into_iter().flatten();
+        format!("{status}: {}", parts.collect::<Vec<_>>().join(". "))
     }
 
     fn wanted_table(&self) -> PyResult<&Arc<sqlexec_core::Table>> {
-        let why = || PyValueError::new_err(format!("the outcome has no table: {}", self.failure()));
-        self.table().ok_or_else(why)
+        let reason = || PyValueError::new_err(format!("the outcome has no table: {}", self.failure()));
+        self.table().ok_or_else(reason)
     }
 }

@@ -48,11 +48,11 @@ MORE_ON_POSTGRESQL = {
     "large object": ("SELECT lo_create(77); GRANT UPDATE ON LARGE OBJECT 77 TO {r}", "the large object 77"),
     "default privileges": (
         "ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT INSERT ON TABLES TO {r}",
-        "will have INSERT on what owner creates",
+        "will have INSERT on future objects of owner",
     ),
     "default privileges on sequences": (
         "ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON SEQUENCES TO {r}",
-        "will have USAGE on what owner creates",
+        "will have USAGE on future objects of owner",
     ),
     "foreign-data wrapper": (
         "CREATE FOREIGN DATA WRAPPER {b}; GRANT USAGE ON FOREIGN DATA WRAPPER {b} TO {r}",

@@ -7,7 +7,7 @@
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
 use crate::budget::{pace, spend_on_bytes};
-use crate::memory::{check_room_for, collect, or_end};
+use crate::memory::{check_room_for, collect, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -104,19 +104,19 @@ fn read_real(text: &[u8]) -> Option<f64> {
 /// Returns the type that fits all fields. Integers of more than 64 bits remain text, unless a fraction precedes them.
 fn type_of(fields: &[Field]) -> FrameType {
     let is_missing = |field: &Field| matches!(field, Field::Missing);
-    let some = || fields.iter().filter(|field| !is_missing(field));
-    if some().all(|field| matches!(field, Field::Integer(_) | Field::Real)) {
+    let present = || fields.iter().filter(|field| !is_missing(field));
+    if present().all(|field| matches!(field, Field::Integer(_) | Field::Real)) {
         let is_fraction_or_huge = |field: &&Field| match field {
             Field::Integer(i) => *i > u64::MAX.into(),
             _ => true,
         };
-        match some().find(is_fraction_or_huge) {
+        match present().find(is_fraction_or_huge) {
             Some(Field::Integer(_)) => return FrameType::Text,
             Some(_) => return FrameType::Real,
             None => {}
         }
         let fits = |range: std::ops::RangeInclusive<i128>| {
-            some().all(|field| matches!(field, Field::Integer(i) if range.contains(i)))
+            present().all(|field| matches!(field, Field::Integer(i) if range.contains(i)))
         };
         let is_whole = !fields.iter().any(is_missing);
         return match (fits(i64::MIN.into()..=i64::MAX.into()), is_whole) {
@@ -126,7 +126,7 @@ fn type_of(fields: &[Field]) -> FrameType {
             (false, _) => FrameType::Text,
         };
     }
-    if some().all(|field| matches!(field, Field::Truth(_))) { FrameType::Truth } else { FrameType::Text }
+    if present().all(|field| matches!(field, Field::Truth(_))) { FrameType::Truth } else { FrameType::Text }
 }
 
 fn as_real(value: Value<'_>) -> Option<f64> {
@@ -142,7 +142,7 @@ fn text_in_csv(value: Value<'_>) -> Vec<u8> {
     pace(4);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
-        or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+        or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
     }
     match value {
         Value::Null => Vec::new(),

@@ -16,7 +16,7 @@ use super::number::is_close;
 use super::options::Side;
 use super::refined::order;
 use crate::budget::{self, pace, spend};
-use crate::memory::{collect, grow, or_end};
+use crate::memory::{collect, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -52,14 +52,14 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
         return false;
     };
     let cell = |table: &Table, row: usize, column: usize| (row.min(table.n_rows() - 1), column.min(table.width() - 1));
-    let (of_gold, of_predicted) = (are_numeric(gold), are_numeric(predicted));
+    let (gold_is_numeric, predicted_is_numeric) = (are_numeric(gold), are_numeric(predicted));
     (0..n_rows).all(|row| {
         (0..width).all(|column| {
             spend(1);
             let ((r, c), (other_r, other_c)) = (cell(gold, row, column), cell(predicted, row, column));
             match (gold.value(r, c), predicted.value(other_r, other_c)) {
                 // In a column of numbers NULL is NaN, which is equal to nothing.
-                (Value::Null, Value::Null) => !of_gold[c] && !of_predicted[other_c],
+                (Value::Null, Value::Null) => !gold_is_numeric[c] && !predicted_is_numeric[other_c],
                 (a, b) => equal(a, b),
             }
         })
@@ -99,15 +99,15 @@ fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     let mut texts = starts.map(|rest| (rest.find([';', ',', ')', '\n']), rest)).peekable();
     texts.peek()?;
     let ends = |(end, rest): (Option<usize>, &'_ str)| match end {
-        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key must not continue on another line
+        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key ends with its line
         Some(end) => Some(rest[..end].to_owned()),
         None => Some(rest.to_owned()),
     };
     let key = texts.find_map(ends).unwrap_or_default();
-    let words: Vec<&str> = key.split_whitespace().map(|word| word.rsplit('.').next().unwrap_or(word)).collect();
-    let says = |keyword: &str| words.iter().any(|word| word.eq_ignore_ascii_case(keyword));
-    let is_ascending = !says("desc") && says("asc");
-    let names = words.iter().map(|word| word.replace('(', ""));
+    let key_words: Vec<&str> = key.split_whitespace().map(|word| word.rsplit('.').next().unwrap_or(word)).collect();
+    let has_keyword = |keyword: &str| key_words.iter().any(|word| word.eq_ignore_ascii_case(keyword));
+    let is_ascending = !has_keyword("desc") && has_keyword("asc");
+    let names = key_words.iter().map(|word| word.replace('(', ""));
     let is_keyword = |word: &String| {
         ["desc", "asc", "nulls", "last", "first", "limit"].iter().any(|keyword| word.eq_ignore_ascii_case(keyword))
     };
@@ -151,8 +151,8 @@ impl<'a> Frame<'a> {
         Ok(Self { table, columns, rows })
     }
 
-    fn column(&self, place: usize) -> Vec<Value<'a>> {
-        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[place])))
+    fn column(&self, index: usize) -> Vec<Value<'a>> {
+        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[index])))
     }
 }
 
@@ -164,9 +164,9 @@ fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Res
         return Ok(false);
     }
     let filled = |value: Value<'_>| matches!(value, Value::Null);
-    Ok((0..gold.columns.len()).all(|place| {
+    Ok((0..gold.columns.len()).all(|index| {
         spend(gold.rows.len());
-        gold.column(place).into_iter().zip(predicted.column(place)).all(|(a, b)| match (filled(a), filled(b)) {
+        gold.column(index).into_iter().zip(predicted.column(index)).all(|(a, b)| match (filled(a), filled(b)) {
             (true, true) => true,
             (true, false) => NULL.equals(b),
             (false, true) => NULL.equals(a),
@@ -186,20 +186,20 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
         if candidates.is_empty() {
             return Ok(false);
         }
-        let wanted = sorted_column(gold, column)?;
-        let mut found = None;
-        for (place, (number, sorted)) in candidates.iter_mut().enumerate() {
+        let gold_column = sorted_column(gold, column)?;
+        let mut matching = None;
+        for (index, (number, sorted)) in candidates.iter_mut().enumerate() {
             let sorted = match sorted {
                 Some(sorted) => sorted,
                 None => sorted.insert(sorted_column(predicted, *number)?),
             };
-            if same_series(&wanted, sorted) {
-                found = Some(place);
+            if same_series(&gold_column, sorted) {
+                matching = Some(index);
                 break;
             }
         }
-        let Some(place) = found else { return Ok(false) };
-        matched.push(candidates.remove(place).0);
+        let Some(index) = matching else { return Ok(false) };
+        matched.push(candidates.remove(index).0);
     }
     // The reference renames repeated names, which the predicted table then lacks.
     let names = predicted.columns();
@@ -207,12 +207,13 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
         return Err(PandasError);
     }
     let unique = unique_names(gold.columns());
-    let of_gold: Vec<(&str, usize)> = unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
-    let of_predicted: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
+    let gold_names: Vec<(&str, usize)> =
+        unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
+    let predicted_names: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
     let rows = if asks_for_order { RowOrder::By(None) } else { RowOrder::Sorted };
-    let left = Frame::normalised(gold, &of_gold, &rows)?;
-    let right = Frame::normalised(predicted, &of_predicted, &rows)?;
-    let is_same = |place| same_series(&left.column(place), &right.column(place));
+    let left = Frame::normalised(gold, &gold_names, &rows)?;
+    let right = Frame::normalised(predicted, &predicted_names, &rows)?;
+    let is_same = |index| same_series(&left.column(index), &right.column(index));
     Ok(left.rows.len() == right.rows.len() && (0..left.columns.len()).all(is_same))
 }
 
@@ -262,14 +263,14 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
     }
     budget::spend_on_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
     budget::sort_by(rows, |a, b| {
-        let of = |column: &usize| {
+        let compare_column = |column: &usize| {
             let (a, b) = (table.value(*a, *column), table.value(*b, *column));
             let by_kind = kind_number(a).cmp(&kind_number(b));
-            let found = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
+            let ordering = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
             let has_null = matches!(a, Value::Null) || matches!(b, Value::Null);
-            if is_ascending || has_null { found } else { found.reverse() }
+            if is_ascending || has_null { ordering } else { ordering.reverse() }
         };
-        by.iter().map(of).find(|found| *found != Ordering::Equal).unwrap_or(Ordering::Equal)
+        by.iter().map(compare_column).find(|ordering| *ordering != Ordering::Equal).unwrap_or(Ordering::Equal)
     });
     Ok(())
 }
@@ -293,20 +294,20 @@ fn kind_number(value: Value<'_>) -> usize {
 fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     let width = columns.len();
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_end(grow(&mut cells, table.n_rows() * width));
+    or_unwind(grow(&mut cells, table.n_rows() * width));
     for row in 0..table.n_rows() {
         pace(width);
         cells.extend(columns.iter().map(|column| table.value(row, *column)));
     }
-    let of = |row: usize| &cells[row * width..(row + 1) * width];
+    let cells_of_row = |row: usize| &cells[row * width..(row + 1) * width];
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let is_new = |row: &usize| {
         pace(width);
         let same = |other: &usize| {
             spend(1);
-            equal_cells(of(*other), of(*row))
+            equal_cells(cells_of_row(*other), cells_of_row(*row))
         };
-        let entry = seen.entry(hash_one(of(*row)), same, |other| hash_one(of(*other)));
+        let entry = seen.entry(hash_one(cells_of_row(*row)), same, |other| hash_one(cells_of_row(*other)));
         let is_vacant = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
         entry.or_insert(*row);
         is_vacant
@@ -321,7 +322,7 @@ fn named(table: &Table) -> Vec<(&str, usize)> {
 /// Appends the position to each repeated name.
 fn unique_names(names: &[String]) -> Vec<String> {
     let count = |name: &String| names.iter().filter(|other| *other == name).count();
-    let of =
+    let unique_name =
         |(position, name): (usize, &String)| if count(name) > 1 { format!("{name}_{position}") } else { name.clone() };
-    names.iter().enumerate().map(of).collect()
+    names.iter().enumerate().map(unique_name).collect()
 }

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use super::multiset::Interner;
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
 use crate::budget::{equal_bytes, spend, spend_on_bytes};
-use crate::memory::{check_room_for, or_end};
+use crate::memory::{check_room_for, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -78,7 +78,7 @@ fn sorted_text(value: Value<'_>) -> Vec<u8> {
     spend(TEXT_STEPS);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(PASSES * bytes.len());
-        or_end(check_room_for(PASSES * bytes.len()));
+        or_unwind(check_room_for(PASSES * bytes.len()));
     }
     let number = match value {
         Value::Null => None,
@@ -148,15 +148,15 @@ mod tests {
 
     #[test]
     fn first_hundred_sorted_rows_count() {
-        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+        let column_of = |numbers: &mut dyn Iterator<Item = i64>| {
             let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
             table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
         };
-        let gold = of(&mut (100..250));
-        assert!(equal_as_text(&of(&mut (100..200).rev()), &gold));
-        assert!(equal_as_text(&of(&mut (100..200).chain(400..999)), &gold));
-        assert!(!equal_as_text(&of(&mut (100..199)), &gold));
-        assert!(!equal_as_text(&of(&mut (100..250).chain(10..11)), &gold), "a different row is among the first");
+        let gold = column_of(&mut (100..250));
+        assert!(equal_as_text(&column_of(&mut (100..200).rev()), &gold));
+        assert!(equal_as_text(&column_of(&mut (100..200).chain(400..999)), &gold));
+        assert!(!equal_as_text(&column_of(&mut (100..199)), &gold));
+        assert!(!equal_as_text(&column_of(&mut (100..250).chain(10..11)), &gold), "a different row is among the first");
     }
 
     #[test]
@@ -182,13 +182,13 @@ mod tests {
 
     #[test]
     fn first_hundred_rows_count_in_result_order() {
-        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+        let column_of = |numbers: &mut dyn Iterator<Item = i64>| {
             let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
             table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
         };
-        let gold = of(&mut (0..150));
-        assert!(equal_as_written(&of(&mut (0..100).rev().chain(900..950)), &gold));
-        assert!(!equal_as_written(&of(&mut (0..150).rev()), &gold), "different rows come first");
-        assert!(!equal_as_written(&of(&mut (0..99)), &gold));
+        let gold = column_of(&mut (0..150));
+        assert!(equal_as_written(&column_of(&mut (0..100).rev().chain(900..950)), &gold));
+        assert!(!equal_as_written(&column_of(&mut (0..150).rev()), &gold), "different rows come first");
+        assert!(!equal_as_written(&column_of(&mut (0..99)), &gold));
     }
 }

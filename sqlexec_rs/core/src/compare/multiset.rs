@@ -3,7 +3,7 @@
 use hashbrown::HashTable;
 
 use crate::budget::{equal_bytes, pace, spend};
-use crate::memory::{OutOfMemory, check_room_for, grow, or_end};
+use crate::memory::{OutOfMemory, check_room_for, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -60,8 +60,8 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
 /// Returns a hash table with room for `n` items, or ends the comparison.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
-    or_end(check_room_for(2 * n * size_of::<T>()));
-    or_end(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // the table is empty, so nothing is hashed
+    or_unwind(check_room_for(2 * n * size_of::<T>()));
+    or_unwind(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // the table is empty, so nothing is hashed
     table
 }
 
@@ -91,9 +91,9 @@ impl<'a> Interner<'a> {
         pace(4);
         let next = self.values.len() as u32;
         if self.values.len() == self.values.capacity() {
-            or_end(grow(&mut self.values, 1));
+            or_unwind(grow(&mut self.values, 1));
             let hash = |number: &u32| hash_one(self.values[*number as usize]);
-            or_end(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
+            or_unwind(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
         }
         let values = &self.values;
         let same = |number: &u32| {
@@ -111,7 +111,7 @@ impl<'a> Interner<'a> {
     /// Returns the cells of a table as numbers, row by row.
     pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
         let mut cells = Vec::new();
-        or_end(grow(&mut cells, table.n_rows() * table.width()));
+        or_unwind(grow(&mut cells, table.n_rows() * table.width()));
         cells.extend((0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)));
         cells
     }

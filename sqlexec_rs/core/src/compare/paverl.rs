@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use super::number::{parse_integer, parse_number};
 use super::options::Options;
 use super::pytext::repr_float;
-use crate::budget::{FEW, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
-use crate::memory::{check_room_for, collect, or_end};
+use crate::budget::{SMALL_SORT, equal_bytes, pace, spend, spend_on_bytes, spend_on_sort};
+use crate::memory::{check_room_for, collect, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -31,15 +31,15 @@ enum NormalColumn<'a> {
 
 /// Returns the accuracy in [0, 1]; 0 if the row counts differ by more than `row_slack`.
 pub(super) fn accuracy(predicted: &Table, gold: &Table, options: &Options) -> f64 {
-    let (found, wanted) = matched(predicted, gold, options);
-    if wanted == 0 { 0.0 } else { found as f64 / wanted as f64 }
+    let (n_found, n_wanted) = matched(predicted, gold, options);
+    if n_wanted == 0 { 0.0 } else { n_found as f64 / n_wanted as f64 }
 }
 
 /// Returns whether all rows and columns are found (`EX_b`), with fewer extra columns than `surplus_columns`.
 pub(super) fn is_whole(predicted: &Table, gold: &Table, options: &Options) -> bool {
-    let (found, wanted) = matched(predicted, gold, options);
+    let (n_found, n_wanted) = matched(predicted, gold, options);
     let surplus = predicted.width().saturating_sub(gold.width());
-    wanted > 0 && found == wanted && options.surplus_columns.is_none_or(|n| surplus < n)
+    n_wanted > 0 && n_found == n_wanted && options.surplus_columns.is_none_or(|n| surplus < n)
 }
 
 /// Returns the number of matched gold cells and the number of gold cells; for a gold without rows, its columns count.
@@ -48,18 +48,22 @@ fn matched(predicted: &Table, gold: &Table, options: &Options) -> (usize, usize)
     if gold.width() == 0 || n_predicted.abs_diff(n_gold) > options.row_slack || (n_gold == 0) != (n_predicted == 0) {
         return (0, n_gold.max(1) * gold.width());
     }
-    let (of_predicted, of_gold) = (normalise(predicted), normalise(gold));
+    let (predicted_columns, gold_columns) = (normalise(predicted), normalise(gold));
     if n_gold == 0 {
-        return (n_matched(&of_gold, &of_predicted), gold.width());
+        return (n_matched(&gold_columns, &predicted_columns), gold.width());
     }
     let n_columns = if n_predicted == n_gold {
-        n_matched(&of_gold, &of_predicted)
+        n_matched(&gold_columns, &predicted_columns)
     } else if n_predicted > n_gold {
-        filter_by_key(&of_gold, &of_predicted, options.drop_duplicates).map_or(0, |kept| n_matched(&of_gold, &kept))
-    } else if of_gold.len() == 1 && key(&of_predicted).is_some_and(|key| is_sub_multiset(key, &of_gold[0])) {
-        of_predicted.len() // the prediction itself is the reference
+        filter_by_key(&gold_columns, &predicted_columns, options.drop_duplicates)
+            .map_or(0, |selected| n_matched(&gold_columns, &selected))
+    } else if gold_columns.len() == 1
+        && key(&predicted_columns).is_some_and(|key| is_sub_multiset(key, &gold_columns[0]))
+    {
+        predicted_columns.len() // the prediction itself is the reference
     } else {
-        filter_by_key(&of_predicted, &of_gold, false).map_or(0, |kept| n_matched(&kept, &of_predicted))
+        filter_by_key(&predicted_columns, &gold_columns, false)
+            .map_or(0, |selected| n_matched(&selected, &predicted_columns))
     };
     let n_rows = n_predicted.min(n_gold);
     (n_rows * n_columns.min(gold.width()), n_gold * gold.width())
@@ -77,7 +81,7 @@ fn normalise_column(table: &Table, number: usize) -> NormalColumn<'_> {
             if row.is_multiple_of(BLOCK) {
                 pace(2 * BLOCK);
             }
-            go_through(table.value(row, number))
+            charge_value(table.value(row, number))
         })
     };
     let is_null = |value: Value<'_>| matches!(value, Value::Null | Value::Text(b""));
@@ -106,7 +110,7 @@ fn normalise_column(table: &Table, number: usize) -> NormalColumn<'_> {
 }
 
 /// Charges the steps to read a long value.
-fn go_through(value: Value<'_>) -> Value<'_> {
+fn charge_value(value: Value<'_>) -> Value<'_> {
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
     }
@@ -129,7 +133,7 @@ fn normal_text(value: Value<'_>) -> Cow<'_, [u8]> {
         Value::Real(r) => Cow::Owned(repr_float(r).into_bytes()),
         Value::Text(text) => Cow::Borrowed(text),
         Value::Blob(bytes) => {
-            or_end(check_room_for(bytes.len()));
+            or_unwind(check_room_for(bytes.len()));
             Cow::Owned([b"b'", bytes, b"'"].concat())
         }
     }
@@ -157,7 +161,7 @@ fn filter_by_key<'a>(
     if drop_duplicates && count(&rows) > key.len() {
         keep_first_of_equal(larger, &mut rows);
     }
-    (count(&rows) == key.len()).then(|| larger.iter().map(|column| column.keep(&rows)).collect())
+    (count(&rows) == key.len()).then(|| larger.iter().map(|column| column.select_rows(&rows)).collect())
 }
 
 /// Deselects every selected row that repeats an earlier one.
@@ -167,7 +171,7 @@ fn keep_first_of_equal(columns: &[NormalColumn<'_>], rows: &mut [bool]) {
     for (row, is_kept) in rows.iter_mut().enumerate().filter(|(_, is_kept)| **is_kept) {
         pace(8 * columns.len());
         if seen.len() == seen.capacity() {
-            or_end(check_room_for(4 * seen.len() * size_of::<Vec<Value<'_>>>()));
+            or_unwind(check_room_for(4 * seen.len() * size_of::<Vec<Value<'_>>>()));
         }
         *is_kept = seen.insert(columns.iter().map(|column| column.value(row)).collect::<Vec<_>>());
     }
@@ -202,8 +206,8 @@ fn n_matched(reference: &[NormalColumn<'_>], others: &[NormalColumn<'_>]) -> usi
     let mut unused: Vec<NormalColumn<'_>> = others.iter().map(NormalColumn::sorted).collect();
     let mut n = 0;
     for column in reference.iter().map(NormalColumn::sorted) {
-        if let Some(place) = unused.iter().position(|other| column.matches(other)) {
-            unused.remove(place);
+        if let Some(index) = unused.iter().position(|other| column.matches(other)) {
+            unused.remove(index);
             n += 1;
         }
     }
@@ -293,16 +297,16 @@ impl<'a> NormalColumn<'a> {
         }
     }
 
-    fn keep(&self, rows: &[bool]) -> NormalColumn<'a> {
+    fn select_rows(&self, rows: &[bool]) -> NormalColumn<'a> {
         match self {
-            NormalColumn::Text(values) => NormalColumn::Text(kept(values, rows)),
-            NormalColumn::Real(values) => NormalColumn::Real(kept(values, rows)),
-            NormalColumn::Integer(values) => NormalColumn::Integer(kept(values, rows)),
+            NormalColumn::Text(values) => NormalColumn::Text(select(values, rows)),
+            NormalColumn::Real(values) => NormalColumn::Real(select(values, rows)),
+            NormalColumn::Integer(values) => NormalColumn::Integer(select(values, rows)),
         }
     }
 }
 
-fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
+fn select<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
     let is_kept = |(_, is_kept): &(&T, &bool)| **is_kept;
     collect(values.iter().zip(rows).inspect(|_| pace(1)).filter(is_kept).map(|(value, _)| value.clone()))
 }
@@ -310,7 +314,7 @@ fn kept<T: Clone>(values: &[T], rows: &[bool]) -> Vec<T> {
 fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
     spend_on_sort(values.len());
     let mut values = collect(values.iter().cloned());
-    if values.len() < FEW {
+    if values.len() < SMALL_SORT {
         values.sort_unstable();
         return values;
     }
@@ -324,7 +328,7 @@ fn sorted<T: Ord + Clone>(values: &[T]) -> Vec<T> {
 fn sorted_reals(values: &[f64]) -> Vec<f64> {
     spend_on_sort(values.len());
     let mut values = collect(values.iter().copied());
-    if values.len() < FEW {
+    if values.len() < SMALL_SORT {
         values.sort_unstable_by(f64::total_cmp);
         return values;
     }

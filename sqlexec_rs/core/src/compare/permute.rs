@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::multiset::{Interner, same_multiset};
 use crate::budget::{pace, sort_numbers, spend};
-use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_end, repeat};
+use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_unwind, repeat};
 use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -67,35 +67,35 @@ impl Matrix {
         // One list of row numbers for both; those of `other` follow.
         let n = self.n_rows();
         let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
-        let theirs: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
+        let other_rows: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
         let hash = |number: &usize| {
             pace(self.width);
             hash_one(row(number))
         };
-        same_multiset(&rows(self), &theirs, hash, |a, b| row(a) == row(b))
+        same_multiset(&rows(self), &other_rows, hash, |a, b| row(a) == row(b))
     }
 
     /// Returns signatures of the columns and of the rows, invariant under permutations of either.
     fn signatures(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut of_rows = repeat(1_u64, self.n_rows());
-        let mut of_columns = vec![1_u64; self.width];
+        let mut row_signatures = repeat(1_u64, self.n_rows());
+        let mut column_signatures = vec![1_u64; self.width];
         for _ in 0..ROUNDS {
             spend(2 * self.cells.len());
             let mut next = vec![0_u64; self.width];
-            for (row, signature) in of_rows.iter().enumerate() {
+            for (row, signature) in row_signatures.iter().enumerate() {
                 pace(self.width);
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
                     *sum = sum.wrapping_add(hash_one((*signature, *cell)));
                 }
             }
-            of_columns = of_columns.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
-            for (row, signature) in of_rows.iter_mut().enumerate() {
+            column_signatures = column_signatures.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
+            for (row, signature) in row_signatures.iter_mut().enumerate() {
                 pace(self.width);
-                let cells = of_columns.iter().zip(self.row(row)).map(hash_one);
+                let cells = column_signatures.iter().zip(self.row(row)).map(hash_one);
                 *signature = hash_one((*signature, cells.fold(0, u64::wrapping_add)));
             }
         }
-        (of_columns, of_rows)
+        (column_signatures, row_signatures)
     }
 
     /// Hashes the multiset of rows with two columns swapped.
@@ -143,12 +143,13 @@ fn columns_agree(
     gold_columns.iter().all(|column| {
         let equal = |other: &usize| {
             let mut rows = gold_rows.iter().zip(predicted_rows);
-            let differs = rows.position(|(mine, theirs)| gold.at(*mine, *column) != predicted.at(*theirs, *other));
+            let differs = rows
+                .position(|(row_number, other_row)| gold.at(*row_number, *column) != predicted.at(*other_row, *other));
             spend(differs.unwrap_or(gold_rows.len()) + 1);
             differs.is_none()
         };
         // Column equality is an equivalence relation, so any equal column may be taken.
-        unused.iter().position(equal).map(|place| unused.swap_remove(place)).is_some()
+        unused.iter().position(equal).map(|index| unused.swap_remove(index)).is_some()
     })
 }
 
@@ -222,8 +223,8 @@ impl<'a> Search<'a> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
         spend(2 * gold_classes.len());
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
-        or_end(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
-        or_end(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
+        or_unwind(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
+        or_unwind(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {
             pace(4);
@@ -238,7 +239,7 @@ impl<'a> Search<'a> {
         let gold: Vec<u32> = collect(gold_classes.iter().enumerate().map(&mut number_gold));
         let is_discrete = sizes.len() == gold.len();
         let mut predicted = Vec::new();
-        or_end(grow(&mut predicted, gold.len()));
+        or_unwind(grow(&mut predicted, gold.len()));
         for (row, class) in predicted_classes.iter().enumerate() {
             pace(4);
             let number = *numbers.get(&(*class, self.predicted.at(row, candidate)))?;

@@ -73,9 +73,9 @@ pub(super) fn drop_undecodable(text: &[u8]) -> Cow<'_, str> {
 pub(super) fn parse_float(text: &[u8]) -> Option<f64> {
     let is_space = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
     let text = std::str::from_utf8(text).ok()?.trim_matches(is_space);
-    let digit = |place: Option<usize>| place.and_then(|i| text.as_bytes().get(i)).is_some_and(u8::is_ascii_digit);
-    let is_between = |place: usize| digit(place.checked_sub(1)) && digit(Some(place + 1));
-    if !text.match_indices('_').all(|(place, _)| is_between(place)) {
+    let digit = |index: Option<usize>| index.and_then(|i| text.as_bytes().get(i)).is_some_and(u8::is_ascii_digit);
+    let is_between = |index: usize| digit(index.checked_sub(1)) && digit(Some(index + 1));
+    if !text.match_indices('_').all(|(index, _)| is_between(index)) {
         return None;
     }
     text.replace('_', "").parse().ok()

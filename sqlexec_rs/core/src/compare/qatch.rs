@@ -14,16 +14,16 @@ pub(super) fn cell_overlap(predicted: &Table, gold: &Table) -> f64 {
     if predicted.is_empty() || gold.is_empty() {
         return f64::from(predicted.is_empty() && gold.is_empty());
     }
-    let (of_predicted, of_gold) = (distinct(predicted), distinct(gold));
+    let (predicted_cells, gold_cells) = (distinct(predicted), distinct(gold));
     let is_in_gold = |number: &&u32| {
         budget::pace(1);
         let value = cell(predicted, **number);
-        of_gold.find(hash_one(value), |other| is_same(cell(gold, *other), value)).is_some()
+        gold_cells.find(hash_one(value), |other| is_same(cell(gold, *other), value)).is_some()
     };
-    let n_shared = of_predicted.iter().filter(is_in_gold).count();
+    let n_shared = predicted_cells.iter().filter(is_in_gold).count();
     let (fewer, more) = (predicted.n_rows().min(gold.n_rows()), predicted.n_rows().max(gold.n_rows()));
     let share = |part: usize, whole: usize| ratio(part as f64, whole as f64); // a table may have no columns
-    (share(n_shared, of_predicted.len()) + share(n_shared, of_gold.len()) + share(fewer, more)) / 3.0
+    (share(n_shared, predicted_cells.len()) + share(n_shared, gold_cells.len()) + share(fewer, more)) / 3.0
 }
 
 /// Returns the numbers of the distinct cells. Numbers take less memory than values, of which a large result has many.

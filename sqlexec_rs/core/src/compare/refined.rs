@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::multiset::{equal_cells, same_multiset};
 use crate::budget::{pace, spend_on_sort};
-use crate::memory::{collect, grow, or_end};
+use crate::memory::{collect, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
@@ -36,7 +36,7 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
 /// Returns all cells, row by row, sorted within each row.
 fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_end(grow(&mut cells, table.n_rows() * table.width()));
+    or_unwind(grow(&mut cells, table.n_rows() * table.width()));
     cells.extend((0..table.n_rows()).inspect(|_| pace(table.width())).flat_map(|row| table.row(row)));
     for row in cells.chunks_mut(table.width()) {
         spend_on_sort(row.len());

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use super::multiset::{equal, table_for};
 use super::number::ratio;
 use crate::budget::{pace, spend};
-use crate::memory::{grow, or_end};
+use crate::memory::{grow, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -42,7 +42,7 @@ fn distinct_rows(table: &Table) -> Vec<usize> {
     let hashes = table.row_hashes();
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let mut rows = Vec::new();
-    or_end(grow(&mut rows, table.n_rows()));
+    or_unwind(grow(&mut rows, table.n_rows()));
     for (row, hash) in hashes.iter().enumerate() {
         pace(table.width());
         if seen.find(*hash, |other| table.rows_equal(*other, table, row)).is_none() {

@@ -4,7 +4,7 @@ use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, python_sort_key};
 use crate::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
-use crate::memory::{check_room_for, collect, or_end};
+use crate::memory::{check_room_for, collect, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
@@ -62,7 +62,7 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
         cells.sort_by_cached_key(|value| {
             if let Value::Text(bytes) | Value::Blob(bytes) = value {
                 spend_on_bytes(bytes.len());
-                or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+                or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
             }
             python_sort_key(*value)
         });
@@ -87,12 +87,12 @@ fn without_undecodable(table: &Table) -> Option<Table> {
         for value in table.row(row) {
             pace(1);
             let Value::Text(bytes) = value else {
-                or_end(clean.try_push(value));
+                or_unwind(clean.try_push(value));
                 continue;
             };
             spend_on_bytes(bytes.len());
-            or_end(check_room_for(bytes.len()));
-            or_end(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
+            or_unwind(check_room_for(bytes.len()));
+            or_unwind(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
         }
         clean.end_row();
     }

@@ -66,14 +66,15 @@ fn near_table(names: &Names, wanted: &str) -> Option<String> {
 }
 
 fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>, wanted: &str) -> Option<String> {
-    let is_it = |mention: &&Mention<'_>| {
+    let names_qualifier = |mention: &&Mention<'_>| {
         qualifier.is_some_and(|q| {
             mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
         })
     };
-    let own = mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(is_it));
+    let qualified =
+        mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(names_qualifier));
     if let Some(qualifier) = qualifier
-        && own.is_none()
+        && qualified.is_none()
         && let Some(table) = names.find_table(qualifier)
         && names.has_column(table, wanted)
     {
@@ -81,17 +82,20 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
     }
     // Columns of the named table come first, then those of other tables in the statement, then the whole schema.
     let mut nearest = Nearest::new(wanted);
-    for (place, (table, column)) in names.columns() {
+    for (position, (table, column)) in names.columns() {
         let mention = mentioned.iter().position(|mention| mention.table == table);
-        let rank = match (own, mention) {
-            (Some(own), _) if own.table == table => 0,
+        let rank = match (qualified, mention) {
+            (Some(qualified), _) if qualified.table == table => 0,
             (_, Some(_)) => 1,
             _ => 2,
         };
-        nearest.offer(column, rank, place);
+        nearest.offer(column, rank, position);
     }
     let (table, column) = names.column(nearest.best()?);
-    let shown = match own.filter(|own| own.table == table).or(mentioned.iter().find(|mention| mention.table == table)) {
+    let shown = match qualified
+        .filter(|qualified| qualified.table == table)
+        .or(mentioned.iter().find(|mention| mention.table == table))
+    {
         Some(mention) => mention.shown,
         None => names.table(table),
     };

@@ -78,8 +78,8 @@ impl Names {
     }
 
     /// Returns the table number and the name of the column at a position.
-    pub(super) fn column(&self, place: usize) -> (usize, &str) {
-        let column = &self.columns[place];
+    pub(super) fn column(&self, position: usize) -> (usize, &str) {
+        let column = &self.columns[position];
         (column.table, &column.name)
     }
 
@@ -112,8 +112,8 @@ impl NameCache {
     /// Returns the names of the current schema, excluding hidden columns; `None` if they cannot be read.
     pub(super) fn get(&self, connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
-        if let Some((kept, names)) = &*self.0.borrow()
-            && *kept == version
+        if let Some((cached_version, names)) = &*self.0.borrow()
+            && *cached_version == version
         {
             return Some(Arc::clone(names));
         }

@@ -94,8 +94,8 @@ fn without_separators(name: &str) -> impl Iterator<Item = char> {
 }
 
 fn holds_words<'a>(longer: &'a str, shorter: &'a str) -> bool {
-    let words = |name: &'a str| name.split(SEPARATORS).filter(|word| word.len() > 1);
-    words(shorter).next().is_some() && words(shorter).all(|word| words(longer).any(|other| other == word))
+    let words_of = |name: &'a str| name.split(SEPARATORS).filter(|word| word.len() > 1);
+    words_of(shorter).next().is_some() && words_of(shorter).all(|word| words_of(longer).any(|other| other == word))
 }
 
 #[cfg(test)]

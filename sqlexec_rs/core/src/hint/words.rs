@@ -53,7 +53,7 @@ impl Mention<'_> {
 /// Finds the tables that a statement names, ignoring names before a point, which are qualifiers.
 pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
     let words: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
-    let mut found: Vec<Mention<'a>> = Vec::new();
+    let mut mentions_found: Vec<Mention<'a>> = Vec::new();
     for (i, word) in words.iter().enumerate() {
         let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
         let mut after = words[i + 1..].iter();
@@ -62,12 +62,12 @@ pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>
             Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),
             _ => None,
         };
-        found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
-        if found.len() == MAX_MENTIONS {
+        mentions_found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
+        if mentions_found.len() == MAX_MENTIONS {
             break;
         }
     }
-    found
+    mentions_found
 }
 
 /// An identifier or a keyword, without quotes.
@@ -120,8 +120,8 @@ mod tests {
     fn finds_tables_and_aliases() {
         let names = Names::of(&["singer", "order", "concert"]);
         let sql = "SELECT singer.x, 'concert', T1.y FROM Singer AS T1 JOIN [order] o ON T1.a = o.b, \"concert\" WHERE x -- singer";
-        let found: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
-        assert_eq!(found, [(0, "T1"), (1, "o"), (2, "concert")]);
+        let mentioned: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
+        assert_eq!(mentioned, [(0, "T1"), (1, "o"), (2, "concert")]);
         assert_eq!(mentions("FROM singer, concert", &names).len(), 2);
         assert_eq!(mentions("FROM singer)", &names)[0].shown, "singer");
         assert!(mentions("SELECT 'open [singer é", &names).is_empty());

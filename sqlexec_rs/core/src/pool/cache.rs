@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hashbrown::hash_map::{Entry as Place, EntryRef};
+use hashbrown::hash_map::{Entry as MapEntry, EntryRef};
 
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
@@ -146,8 +146,8 @@ impl Cache {
                 let (_, old) = known.insert((identity, next));
                 self.old_states.insert(old);
             }
-            hash_map::Entry::Vacant(place) => {
-                place.insert((identity, next));
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert((identity, next));
             }
         }
         self.n_states += 1;
@@ -232,16 +232,16 @@ impl Cache {
         make_query: impl FnOnce(RunKey) -> InFlightQuery,
     ) -> Lookup {
         self.clock += 1;
-        let mut place = match self.entries.entry(key) {
-            Place::Occupied(place) => place,
-            Place::Vacant(place) => {
-                let query = Arc::new(make_query(place.key().clone()));
+        let mut map_entry = match self.entries.entry(key) {
+            MapEntry::Occupied(map_entry) => map_entry,
+            MapEntry::Vacant(map_entry) => {
+                let query = Arc::new(make_query(map_entry.key().clone()));
                 let waiters = Waiters { first: Some(waiter), others: Vec::new() };
-                place.insert(Entry::InFlight { query: Arc::clone(&query), waiters, is_gold });
+                map_entry.insert(Entry::InFlight { query: Arc::clone(&query), waiters, is_gold });
                 return Lookup::New(query);
             }
         };
-        let (found, was_gold) = match place.get_mut() {
+        let (lookup, was_gold) = match map_entry.get_mut() {
             Entry::Done { outcome, is_gold, last_used } => {
                 *last_used = self.clock;
                 (Lookup::Cached(Arc::clone(outcome)), *is_gold)
@@ -252,10 +252,10 @@ impl Cache {
             }
         };
         if is_gold && !was_gold {
-            let key = place.key().clone();
+            let key = map_entry.key().clone();
             self.mark_gold(&key);
         }
-        found
+        lookup
     }
 
     /// Exempts an outcome from eviction, if it is cached or in flight.

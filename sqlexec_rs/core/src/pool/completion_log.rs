@@ -132,8 +132,8 @@ fn call(callback: Callback) {
 
 impl fmt::Debug for CompletionLog {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (here, all) = self.progress();
-        write!(formatter, "CompletionLog({here} of {all})")
+        let (n_done, all) = self.progress();
+        write!(formatter, "CompletionLog({n_done} of {all})")
     }
 }
 

@@ -23,9 +23,9 @@ impl CsrGroups {
         let mut free = starts.clone();
         let mut members = vec![0; n_members];
         for (group, member) in pairs {
-            let place = &mut free[group as usize];
-            members[*place as usize] = member;
-            *place += 1;
+            let next_free = &mut free[group as usize];
+            members[*next_free as usize] = member;
+            *next_free += 1;
         }
         Self { members, starts }
     }

@@ -12,34 +12,34 @@ use crate::outcome::{Outcome, Status};
 use crate::request::{InFlightQuery, RunKey};
 
 /// Number of crashes after which a query is blocked.
-const MOST_COSTS: u8 = 2;
+const MAX_CRASHES: u8 = 2;
 
 /// How long a crash is remembered. Afterwards the server may be repaired, or may have crashed for another reason.
-const MEMORY: Duration = Duration::from_secs(600);
+const RETENTION: Duration = Duration::from_secs(600);
 
 /// Maximum number of remembered queries.
-const MOST_TEXTS: usize = 4_096;
+const MAX_QUERIES: usize = 4_096;
 
 /// For each query, the number of crashes and the time of the last one.
-type Costs = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
+type Crashes = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
 
 /// The crashes of a pool's queries.
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<Costs>,
+    costs: Mutex<Crashes>,
 }
 
 impl Culprits {
     /// Records `times` crashes of a query.
     pub(crate) fn add(&self, query: &InFlightQuery, times: u8) {
         let mut costs = lock(&self.costs);
-        if costs.len() >= MOST_TEXTS {
+        if costs.len() >= MAX_QUERIES {
             costs.clear();
         }
         let now = Instant::now();
         let (cost, last) = costs.entry(identify(query)).or_insert((0, now));
-        *cost = if now - *last < MEMORY { cost.saturating_add(times) } else { times };
+        *cost = if now - *last < RETENTION { cost.saturating_add(times) } else { times };
         *last = now;
         self.has_any.store(true, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ impl Culprits {
             return None;
         }
         let costs = lock(&self.costs);
-        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MOST_COSTS && last.elapsed() < MEMORY;
+        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MAX_CRASHES && last.elapsed() < RETENTION;
         let is_refused = costs.get(&identify(query)).is_some_and(is_culprit);
         is_refused.then(|| Outcome::failed(Status::Crashed, "the query crashed twice and is blocked for ten minutes"))
     }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn query_that_crashed_long_ago_runs_again() {
         let (culprits, text) = (Culprits::default(), query("a", 0, Engine::Mysql, 1));
-        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= MEMORY);
+        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
         culprits.add(&text, 2);
         assert!(culprits.refusal(&text).is_some());
         age();
@@ -101,7 +101,7 @@ mod tests {
         assert!(culprits.refusal(&query("a", 0, Engine::Sqlite, 2)).is_none(), "the file has changed");
         culprits.add(&query("d", 0, Engine::Mysql, 3), 2);
         assert!(culprits.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
-        (0..MOST_TEXTS as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
-        assert!(culprits.costs.lock().unwrap().len() <= MOST_TEXTS);
+        (0..MAX_QUERIES as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
+        assert!(culprits.costs.lock().unwrap().len() <= MAX_QUERIES);
     }
 }

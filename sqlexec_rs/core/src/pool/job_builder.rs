@@ -26,7 +26,7 @@ pub struct JobBuilder {
     limits: Arc<Limits>,
     plan: Plan,
     /// Number of (database, SQL) pairs still to be added, as counted by the caller.
-    n_to_come: usize,
+    n_remaining: usize,
     databases: Vec<Database>,
     started: Option<StartedJob>,
 }
@@ -74,7 +74,7 @@ impl JobBuilder {
             shared: Arc::clone(shared),
             limits: Arc::clone(limits),
             plan,
-            n_to_come: n_pairs,
+            n_remaining: n_pairs,
             databases: Vec::new(),
             started: None,
         }
@@ -88,12 +88,12 @@ impl JobBuilder {
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
         let n_old = self.plan.runs.len();
-        let mut n_asked = 0;
+        let mut n_requested = 0;
         for (number, item) in items {
-            n_asked += n_pairs(&item);
+            n_requested += n_pairs(&item);
             self.plan.add_item(number, item, n_old);
         }
-        self.request_from(n_old, n_asked, keep_waiting)
+        self.request_from(n_old, n_requested, keep_waiting)
     }
 
     /// Adds the queries with these numbers; waits like `add`.
@@ -137,21 +137,21 @@ impl JobBuilder {
         }
     }
 
-    /// Requests the runs that were planned from number `n_old` on, for `n_asked` pairs.
+    /// Requests the runs that were planned from number `n_old` on, for `n_requested` pairs.
     fn request_from(
         &mut self,
         n_old: usize,
-        n_asked: usize,
+        n_requested: usize,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
         let n_new = self.plan.runs.len() - n_old;
-        self.n_to_come = self.n_to_come.saturating_sub(n_asked);
+        self.n_remaining = self.n_remaining.saturating_sub(n_requested);
         if self.started.is_none() {
-            self.started = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
+            self.started = Some(self.begin(n_new + self.n_remaining, keep_waiting)?);
         }
         let stats = &self.shared.stats;
-        stats.requested(n_asked as u64);
-        stats.deduplicated((n_asked - n_new) as u64);
+        stats.requested(n_requested as u64);
+        stats.deduplicated((n_requested - n_new) as u64);
         self.number_databases()?;
         let Some(started) = self.started.as_mut() else { return Ok(()) };
         mark_golds(&self.shared, &self.plan, &self.databases, started.limits_number);
@@ -229,7 +229,7 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
         if let Ok((_, db)) = databases[run.database as usize].state {
-            cache.mark_gold(&RunKey { db, limits, sql: run.sql.clone(), parameters: None, wanted: plan.wanted });
+            cache.mark_gold(&RunKey { db, limits, sql: run.sql.clone(), parameters: None, output: plan.output });
         }
     }
 }
@@ -246,7 +246,7 @@ impl StartedJob {
     ) -> Vec<Task> {
         let handle = Arc::new(JobHandle(Arc::clone(&self.state)));
         let mut tasks = Vec::with_capacity(chunk.len());
-        let mut here = Vec::new();
+        let mut ready = Vec::new();
         let mut cache = shared.cache();
         let keeps_candidates = cache.keeps_candidates();
         for slot in chunk {
@@ -255,12 +255,12 @@ impl StartedJob {
             let (engine, db) = match &database.state {
                 Ok(state) => *state,
                 Err(outcome) => {
-                    here.push((*slot, Arc::clone(outcome)));
+                    ready.push((*slot, Arc::clone(outcome)));
                     continue;
                 }
             };
             let (sql, parameters) = (run.sql.clone(), run.parameters.clone());
-            let key = RunKey { db, limits: self.limits_number, sql, parameters, wanted: plan.wanted };
+            let key = RunKey { db, limits: self.limits_number, sql, parameters, output: plan.output };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,
@@ -274,7 +274,7 @@ impl StartedJob {
             match cache.request(key, run.is_gold, waiter, make_query) {
                 Lookup::Cached(outcome) => {
                     shared.stats.hit(run.is_gold);
-                    here.push((*slot, outcome));
+                    ready.push((*slot, outcome));
                 }
                 Lookup::Joined(query) => {
                     shared.stats.joined();
@@ -287,7 +287,7 @@ impl StartedJob {
             }
         }
         drop(cache);
-        for (slot, outcome) in here {
+        for (slot, outcome) in ready {
             self.state.deliver(slot, Ok(outcome));
         }
         tasks

@@ -181,12 +181,12 @@ impl Pool {
     pub fn submit_while(
         &self,
         queries: &[Query],
-        wanted: OutputKind,
+        output: OutputKind,
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), wanted), limits, queries.len());
+        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), output), limits, queries.len());
         let batches = Batches::new(queries.iter().map(|query| Arc::as_ptr(&query.database).addr()));
         for numbers in batches.iter() {
             builder.add_queries(numbers, queries, keep_waiting)?;
@@ -399,13 +399,13 @@ impl Source for SpareQueries<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
         let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
         if self.shared.risks.culprits.refusal(&query).is_some() {
-            self.shared.queue.give_back(std::iter::once(query)); // not sent, so it returns to the queue
+            self.shared.queue.return_queries(std::iter::once(query)); // not sent, so it returns to the queue
             return None;
         }
         Some(query)
     }
 
-    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
-        self.shared.queue.give_back(queries.into_iter());
+    fn return_queries(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
+        self.shared.queue.return_queries(queries.into_iter());
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
     /// The requested output of each run.
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
     /// The numbers of runs, found by hash. The runs themselves are in `runs`, so that a lookup touches little memory.
     run_numbers: HashTable<u32>,
     work: JobKind,
@@ -48,8 +48,8 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Starts to plan the execution of `n_items` (database, SQL) pairs.
-    pub(crate) fn execution(n_items: usize, wanted: OutputKind) -> Self {
-        Self { wanted, ..Self::new(JobKind::Execute { slot_of: vec![0; n_items] }, n_items) }
+    pub(crate) fn execution(n_items: usize, output: OutputKind) -> Self {
+        Self { output, ..Self::new(JobKind::Execute { slot_of: vec![0; n_items] }, n_items) }
     }
 
     /// Starts to plan the scoring of `n_items` items, most of which are expected to need two separate runs.
@@ -69,7 +69,7 @@ impl Plan {
             database_numbers: HashMap::new(),
             numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
-            wanted: OutputKind::Rows,
+            output: OutputKind::Rows,
             run_numbers: HashTable::with_capacity(n_runs),
             work,
             last_unit_of: Vec::new(),
@@ -154,12 +154,12 @@ impl Plan {
         let database = self.database(path);
         let next = self.runs.len() as u32;
         let runs = &self.runs;
-        let is_it = |slot: &u32| {
+        let is_equal = |slot: &u32| {
             let run = &runs[*slot as usize];
             run.database == database && run.sql.is(sql) && run.parameters.as_ref() == parameters
         };
         let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
-        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
+        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_equal, hash_of).or_insert(next).get();
         if slot == next {
             let (sql, parameters) = (sql.with(Arc::clone(sql.text)), parameters.cloned());
             self.runs.push(PlannedRun { database, sql, parameters, is_gold });

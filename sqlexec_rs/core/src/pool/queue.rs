@@ -17,7 +17,7 @@ use crate::request::InFlightQuery;
 const ASK_PERIOD: Duration = Duration::from_millis(50);
 
 /// The ticket of returned queries, which no batch has.
-const GIVEN_BACK: u64 = u64::MAX;
+const RETURNED: u64 = u64::MAX;
 
 /// Work for a thread.
 pub(crate) enum Task {
@@ -92,9 +92,9 @@ impl Queue {
             state = next;
             if waited.timed_out() {
                 drop(state);
-                let goes_on = keep_waiting();
+                let is_wanted = keep_waiting();
                 state = self.lock();
-                if !goes_on {
+                if !is_wanted {
                     break Err(Fault::Interrupted);
                 }
             }
@@ -194,11 +194,11 @@ impl Queue {
     }
 
     /// Returns queries to the front of the queue. A closed queue drops them.
-    pub(crate) fn give_back(&self, queries: impl ExactSizeIterator<Item = Arc<InFlightQuery>>) {
+    pub(crate) fn return_queries(&self, queries: impl ExactSizeIterator<Item = Arc<InFlightQuery>>) {
         let mut state = self.lock();
         if !state.is_closed && queries.len() > 0 {
             state.n_tasks += queries.len();
-            state.lines.push_front(BatchTasks { ticket: GIVEN_BACK, tasks: queries.map(Task::Run).collect() });
+            state.lines.push_front(BatchTasks { ticket: RETURNED, tasks: queries.map(Task::Run).collect() });
             drop(state);
             self.has_work.notify_all();
         }
@@ -350,16 +350,16 @@ mod tests {
         let queue = Queue::new(10);
         put(&queue, 1);
         assert!(queue.take_run(1, 0).is_none(), "the next task is of another kind");
-        queue.give_back([query(1), query(2), query(2)].into_iter());
+        queue.return_queries([query(1), query(2), query(2)].into_iter());
         assert!(queue.take_run(2, 0).is_none(), "the next task is on another database");
         assert!(queue.take_run(1, 4).is_none(), "too few tasks remain");
         assert!(queue.take_run(1, 3).is_some());
-        queue.give_back([query(3)].into_iter());
+        queue.return_queries([query(3)].into_iter());
         assert!(matches!(queue.take(&mut || ()), Some((Task::Run(query), 3)) if query.key.db == 3));
         assert!(matches!(queue.take(&mut || ()), Some((Task::Deliver(..), 2))), "lines are served in turn");
         assert!(queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_none());
         queue.close();
-        queue.give_back([query(1)].into_iter());
+        queue.return_queries([query(1)].into_iter());
         assert_eq!(queue.len(), 0);
     }
 

@@ -84,21 +84,21 @@ impl Runner {
         }
     }
 
-    /// Runs a query, which a worker process may already have. If `more_wait`, others follow and may be taken from the
-    /// source. A panic becomes a fault, after which all connections are reopened.
+    /// Runs a query, which a worker process may already have. If `has_successors`, others follow and may be taken
+    /// from the source. A panic becomes a fault, after which all connections are reopened.
     pub(crate) fn run(
         &mut self,
         query: &InFlightQuery,
         is_sent: bool,
-        more_wait: bool,
+        has_successors: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
         if !is_sent && let Some(outcome) = self.risks.culprits.refusal(query) {
             return Ok(outcome);
         }
         let run = || match (&query.engine, &mut self.sqlite) {
-            (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, more_wait)),
-            (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, more_wait, source),
+            (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, has_successors)),
+            (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, has_successors, source),
             (Engine::Duckdb, _) => run_duckdb(self.duckdb.as_mut(), query, self.is_unchanging),
             (Engine::Postgresql | Engine::Mysql, _) => Ok(self.servers.run(query)),
         };
@@ -160,10 +160,10 @@ fn run_duckdb(remote: Option<&mut RemoteRunner>, query: &InFlightQuery, is_uncha
     Ok(outcome)
 }
 
-fn run_here(local: &mut LocalRunner, query: &InFlightQuery, more_wait: bool) -> Outcome {
+fn run_here(local: &mut LocalRunner, query: &InFlightQuery, has_successors: bool) -> Outcome {
     let InFlightQuery { key, limits, .. } = query;
-    let request = ExecRequest { sql: &key.sql.text, parameters: key.parameters.as_deref(), wanted: key.wanted, limits };
-    let mut outcome = local.run_in_burst(&query.path, key.db, &request, Some(&query.cancel), more_wait);
+    let request = ExecRequest { sql: &key.sql.text, parameters: key.parameters.as_deref(), output: key.output, limits };
+    let mut outcome = local.run_in_burst(&query.path, key.db, &request, Some(&query.cancel), has_successors);
     if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
         table.settle(query.is_for_cache);
     }

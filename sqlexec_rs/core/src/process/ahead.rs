@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::request::{InFlightQuery, Limits};
 
 /// Maximum number of queries that a worker holds at a time.
-const MOST: usize = 16;
+const MAX_HELD: usize = 16;
 
 /// Number of consecutive quick runs before queries are sent ahead: initially, and at most.
 const QUICK_RUNS: u32 = 8;
@@ -32,7 +32,7 @@ pub(crate) trait Source {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>>;
 
     /// Returns queries to the front of the queue.
-    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>);
+    fn return_queries(&mut self, queries: VecDeque<Arc<InFlightQuery>>);
 }
 
 /// A source without queries.
@@ -43,7 +43,7 @@ impl Source for NoSource {
         None
     }
 
-    fn give_back(&mut self, _: VecDeque<Arc<InFlightQuery>>) {}
+    fn return_queries(&mut self, _: VecDeque<Arc<InFlightQuery>>) {}
 }
 
 /// The queries that were taken ahead of time, in execution order.
@@ -81,10 +81,10 @@ impl QueriesAhead {
         if db != self.db {
             (self.n_quick, self.db) = (0, db);
         }
-        let has_room = self.n_quick >= self.n_needed && self.taken.len() <= MOST / 2 && self.unwanted.is_empty();
+        let has_room = self.n_quick >= self.n_needed && self.taken.len() <= MAX_HELD / 2 && self.unwanted.is_empty();
         while has_room
-            && self.taken.len() < MOST
-            && let Some(query) = source.take(db, MOST)
+            && self.taken.len() < MAX_HELD
+            && let Some(query) = source.take(db, MAX_HELD)
         {
             self.taken.push_back(query);
         }
@@ -103,14 +103,14 @@ impl QueriesAhead {
     }
 
     /// Gives all queries back because the current run is slow.
-    pub(super) fn give_back(&mut self, source: &mut dyn Source) {
+    pub(super) fn return_queries(&mut self, source: &mut dyn Source) {
         if self.taken.is_empty() {
             return;
         }
         (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MOST_QUICK_RUNS));
         self.unwanted.extend(self.taken.iter().take(self.n_sent).map(|query| Arc::clone(&query.limits)));
         self.n_sent = 0;
-        source.give_back(std::mem::take(&mut self.taken));
+        source.return_queries(std::mem::take(&mut self.taken));
     }
 
     /// Returns the limits of the next answer if it must be discarded.
@@ -119,7 +119,7 @@ impl QueriesAhead {
     }
 
     /// Updates the statistics with an outcome.
-    pub(super) fn ran(&mut self, outcome: &Outcome) {
+    pub(super) fn record(&mut self, outcome: &Outcome) {
         let is_small = outcome.table.as_ref().is_none_or(|table| table.bytes() <= SMALL_BYTES);
         self.n_quick = if outcome.elapsed <= QUICK && is_small { self.n_quick + 1 } else { 0 };
         if self.n_quick > 4 * self.n_needed {
@@ -150,7 +150,7 @@ mod tests {
             if db == 1 && self.0.len() > n_more { self.0.pop_front() } else { None }
         }
 
-        fn give_back(&mut self, mut queries: VecDeque<Arc<InFlightQuery>>) {
+        fn return_queries(&mut self, mut queries: VecDeque<Arc<InFlightQuery>>) {
             queries.append(&mut self.0);
             self.0 = queries;
         }
@@ -171,9 +171,9 @@ mod tests {
         ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
     }
 
-    fn ran(ahead: &mut QueriesAhead, micros: u64, n: u32) {
+    fn record(ahead: &mut QueriesAhead, micros: u64, n: u32) {
         let outcome = Outcome { elapsed: Duration::from_micros(micros), ..Outcome::failed(Status::NoSql, "") };
-        (0..n).for_each(|_| ahead.ran(&outcome));
+        (0..n).for_each(|_| ahead.record(&outcome));
     }
 
     #[test]
@@ -181,22 +181,22 @@ mod tests {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
             assert!(sent(&mut ahead, db, &mut source).is_empty());
-            ran(&mut ahead, micros, n);
+            record(&mut ahead, micros, n);
         }
         assert!(sent(&mut ahead, 2, &mut source).is_empty(), "no quick runs on database 2");
         assert!(sent(&mut ahead, 1, &mut source).is_empty(), "no statistics after a change of database");
-        ran(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
-        assert_eq!(source.0.len(), 100 - MOST);
+        record(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        assert_eq!(source.0.len(), 100 - MAX_HELD);
     }
 
     #[test]
     fn queries_keep_their_order_and_are_sent_once() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         let mut texts = Vec::new();
-        for turn in 0..3 * MOST {
+        for turn in 0..3 * MAX_HELD {
             texts.extend(sent(&mut ahead, 1, &mut source));
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), true));
@@ -210,7 +210,7 @@ mod tests {
         source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
         source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         assert_eq!(sent(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
         let turns: Vec<bool> = (0..3).map(|_| ahead.next().unwrap().1).collect();
         assert_eq!(turns, [true, true, false]);
@@ -220,15 +220,15 @@ mod tests {
     fn give_back_returns_all_and_discards_pending_answers() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);
         ahead.next();
-        ahead.give_back(&mut source);
+        ahead.return_queries(&mut source);
         assert_eq!((source.0.len(), &*source.0[0].key.sql.text), (99, "SELECT 1"));
         assert!(ahead.next().is_none() && ahead.has_others());
-        ran(&mut ahead, 1, 2 * QUICK_RUNS);
+        record(&mut ahead, 1, 2 * QUICK_RUNS);
         assert!(sent(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
-        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MOST - 1);
+        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MAX_HELD - 1);
         assert!(!ahead.has_others());
         assert_eq!(sent(&mut ahead, 1, &mut source)[0], "SELECT 1");
     }
@@ -238,28 +238,28 @@ mod tests {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(1_000));
         sent(&mut ahead, 1, &mut source);
         for round in 0..5 {
-            ran(&mut ahead, 1, (QUICK_RUNS << round) - 1);
+            record(&mut ahead, 1, (QUICK_RUNS << round) - 1);
             assert!(sent(&mut ahead, 1, &mut source).is_empty());
-            ran(&mut ahead, 1, 1);
-            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
-            ahead.give_back(&mut source);
+            record(&mut ahead, 1, 1);
+            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+            ahead.return_queries(&mut source);
             while ahead.unwanted().is_some() {}
         }
-        ran(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
-        ran(&mut ahead, 1_000, 1);
-        ran(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
+        record(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
+        record(&mut ahead, 1_000, 1);
+        record(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
     }
 
     #[test]
     fn queries_of_a_lost_worker_still_run() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);
         ahead.lost();
         assert!(!ahead.has_others());
-        for turn in 0..MOST {
+        for turn in 0..MAX_HELD {
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), false));
             assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one query at a time");

@@ -157,6 +157,6 @@ fn read_into(input: &mut impl Read, bytes: &mut Vec<u8>, len: u64) -> io::Result
 }
 
 /// Creates the error for malformed data.
-pub(super) fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }

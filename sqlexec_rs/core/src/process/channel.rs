@@ -131,15 +131,15 @@ impl WorkerChannel {
     ) -> Result<(), WorkerFailure> {
         self.socket().cancel = Arc::clone(cancel);
         self.socket().allow(bounds.hang, false);
-        Ok(self.socket().send(requests).map_err(gone)?)
+        Ok(self.socket().send(requests).map_err(closed_early)?)
     }
 
     /// Waits for one slice; returns whether a reply starts to arrive, or cannot arrive any more.
-    pub(super) fn hears_soon(&mut self) -> bool {
+    pub(super) fn reply_starts_soon(&mut self) -> bool {
         self.socket().is_brief = true;
-        let heard = self.input.fill_buf().map(|_| ());
+        let arrived = self.input.fill_buf().map(|_| ());
         self.socket().is_brief = false;
-        !heard.is_err_and(|error| matches!(wait_error(&error), Some(WaitError::Late)))
+        !arrived.is_err_and(|error| matches!(wait_error(&error), Some(WaitError::Late)))
     }
 
     /// Waits for the reply to the oldest request, whose run starts now. Calls `late` once the reply is known to be
@@ -153,7 +153,7 @@ impl WorkerChannel {
     ) -> Result<WorkerReply, WorkerFailure> {
         self.socket().cancel = Arc::clone(cancel);
         self.socket().allow_run(limits, bounds);
-        if !self.hears_soon() {
+        if !self.reply_starts_soon() {
             late();
         }
         let mut is_last = false;
@@ -213,8 +213,8 @@ impl TimedSocket {
                 return Err(io::Error::other(WaitError::Cancelled));
             }
             if left.is_some_and(|left| left.is_zero()) {
-                let why = if self.is_run { WaitError::OverTime } else { WaitError::Hung };
-                return Err(io::Error::other(why));
+                let reason = if self.is_run { WaitError::OverTime } else { WaitError::Hung };
+                return Err(io::Error::other(reason));
             }
         }
     }
@@ -259,7 +259,7 @@ impl Read for TimedSocket {
 }
 
 /// Marks an error as one of a socket that was closed before the request.
-fn gone(error: io::Error) -> io::Error {
+fn closed_early(error: io::Error) -> io::Error {
     let is_closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
     if is_closed { io::Error::other(WaitError::Gone) } else { error }
 }
@@ -295,7 +295,7 @@ mod tests {
     const BOUNDS: WaitBounds = WaitBounds { grace: Duration::from_millis(400), hang: Some(Duration::from_millis(900)) };
 
     /// Sends a request to a worker that greets and then runs `worker` on its socket.
-    fn ask(
+    fn send_request(
         timeout: Option<Duration>,
         worker: impl FnOnce(&mut UnixStream) + Send,
     ) -> Result<WorkerReply, WorkerFailure> {
@@ -307,21 +307,21 @@ mod tests {
         cancel: &Arc<AtomicBool>,
         worker: impl FnOnce(&mut UnixStream) + Send,
     ) -> Result<WorkerReply, WorkerFailure> {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (pool_end, mut worker_end) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             scope.spawn(move || {
-                theirs.write_all(wire::greeting().as_bytes()).unwrap();
-                theirs.read_exact(&mut [0; 3]).unwrap();
-                worker(&mut theirs);
+                worker_end.write_all(wire::greeting().as_bytes()).unwrap();
+                worker_end.read_exact(&mut [0; 3]).unwrap();
+                worker(&mut worker_end);
             });
-            let mut channel = WorkerChannel::new(ours);
+            let mut channel = WorkerChannel::new(pool_end);
             channel.greet(&Arc::default())?;
             channel.send(b"SQL", BOUNDS, cancel)?;
             channel.receive(&Limits { timeout, ..Limits::default() }, BOUNDS, cancel, &mut || {})
         })
     }
 
-    fn say(stream: &mut UnixStream, message: &Message<'_>) {
+    fn send_message(stream: &mut UnixStream, message: &Message<'_>) {
         wire::write(stream, message).unwrap();
     }
 
@@ -337,18 +337,18 @@ mod tests {
 
     #[test]
     fn reply_ends_the_wait() {
-        let answer = ask(Some(Duration::from_secs(60)), say_outcome).unwrap();
+        let answer = send_request(Some(Duration::from_secs(60)), say_outcome).unwrap();
         assert!(matches!(answer, WorkerReply::Outcome(outcome, _) if outcome.status == Status::NoSql));
-        let answer = ask(None, |stream| say(stream, &Message::Panic("oh".to_owned()))).unwrap();
+        let answer = send_request(None, |stream| send_message(stream, &Message::Panic("oh".to_owned()))).unwrap();
         assert!(matches!(answer, WorkerReply::Panicked(message) if message == "oh"));
     }
 
     #[test]
     fn deadline_pauses_while_a_database_is_opened() {
-        let answer = ask(Some(Duration::ZERO), |stream| {
-            say(stream, &Message::Opening);
+        let answer = send_request(Some(Duration::ZERO), |stream| {
+            send_message(stream, &Message::Opening);
             thread::sleep(BOUNDS.grace + SOON);
-            say(stream, &Message::Opened);
+            send_message(stream, &Message::Opened);
             say_outcome(stream);
         });
         assert!(answer.is_ok(), "{answer:?}");
@@ -357,19 +357,19 @@ mod tests {
     #[test]
     fn silence_ends_at_the_applicable_bound() {
         let begun = Instant::now();
-        assert!(matches!(ask(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
+        assert!(matches!(send_request(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
         assert!(begun.elapsed() >= SOON + BOUNDS.grace);
-        assert!(matches!(ask(None, be_silent), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(None, be_silent), Err(WorkerFailure::Hung)));
         let is_opening = |stream: &mut UnixStream| {
-            say(stream, &Message::Opening);
+            send_message(stream, &Message::Opening);
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(Some(Duration::ZERO), is_opening), Err(WorkerFailure::Hung)));
         let is_sending = |stream: &mut UnixStream| {
             stream.write_all(&9_u64.to_le_bytes()).unwrap();
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(Some(Duration::ZERO), is_sending), Err(WorkerFailure::Hung)));
     }
 
     #[test]
@@ -384,20 +384,20 @@ mod tests {
 
     #[test]
     fn short_or_malformed_reply_is_an_error() {
-        assert!(matches!(ask(None, |_| {}), Err(WorkerFailure::Died)));
+        assert!(matches!(send_request(None, |_| {}), Err(WorkerFailure::Died)));
         let is_cut = |stream: &mut UnixStream| stream.write_all(&[9, 0, 0]).unwrap();
-        assert!(matches!(ask(None, is_cut), Err(WorkerFailure::Died)));
+        assert!(matches!(send_request(None, is_cut), Err(WorkerFailure::Died)));
         let is_noise = |stream: &mut UnixStream| stream.write_all(&[0xee; 100]).unwrap();
-        assert!(matches!(ask(None, is_noise), Err(WorkerFailure::Garbled(_))));
+        assert!(matches!(send_request(None, is_noise), Err(WorkerFailure::Garbled(_))));
     }
 
     #[test]
     fn worker_of_another_build_is_refused() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (pool_end, mut worker_end) = UnixStream::pair().unwrap();
         let other = wire::greeting().replace("sqlexec", "sqlother");
-        theirs.write_all(other.as_bytes()).unwrap();
+        worker_end.write_all(other.as_bytes()).unwrap();
         assert!(
-            matches!(WorkerChannel::new(ours).greet(&Arc::default()), Err(WorkerFailure::Garbled(why)) if why.contains("sqlother"))
+            matches!(WorkerChannel::new(pool_end).greet(&Arc::default()), Err(WorkerFailure::Garbled(text)) if text.contains("sqlother"))
         );
     }
 }

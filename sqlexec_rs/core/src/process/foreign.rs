@@ -29,7 +29,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const IDLE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Maximum number of open databases; each has a separate cache.
-const MOST_OPEN: usize = 8;
+const MAX_OPEN: usize = 8;
 
 /// Eighths of the memory limit above which a process is replaced. Allocators keep address space, and one run may take
 /// three eighths.
@@ -58,7 +58,7 @@ pub trait ForeignEngine {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: OutputKind,
+        output: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>>;
@@ -131,14 +131,14 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     walls::forbid_calls();
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
-    let cap = cap.clamp(1, MOST_OPEN);
+    let cap = cap.clamp(1, MAX_OPEN);
     let mut open =
         OpenDatabases { engine, cap, memory_bytes, states: HashMap::new(), clock: 0, opened: 0, is_used_up: false };
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     loop {
         if input.buffer().is_empty() && poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&IDLE)) == Ok(0) {
-            open.close_but(None);
+            open.close_except(None);
             continue;
         }
         let Some(request) = wire::read_request(&mut input)? else { return Ok(()) };
@@ -152,7 +152,7 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
                 wire::write_outcome(&mut out, outcome, open.counts())?;
             }
             Err(panic) => {
-                open.close_but(None);
+                open.close_except(None);
                 wire::write(&mut out, &Message::Panic(panic_message(panic.as_ref())))?;
             }
         }
@@ -199,12 +199,12 @@ impl OpenDatabases<'_> {
         // The caches of other databases count as used memory too.
         if self.is_used_up && self.states.len() > 1 {
             self.is_used_up = false;
-            self.close_but(Some(file));
+            self.close_except(Some(file));
             outcome = self.run(file, request, begun);
         }
         self.is_used_up |= address_space().is_some_and(|bytes| bytes > self.memory_bytes / 8 * USED_UP);
         if outcome.status == Status::DbError {
-            self.close_but(None);
+            self.close_except(None);
         }
         outcome.elapsed = begun.elapsed();
         Ok(outcome)
@@ -214,7 +214,7 @@ impl OpenDatabases<'_> {
         let limits = &request.limits;
         let mut rows = Rows::new(limits);
         let left = limits.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-        match self.engine.run(file, request.sql, request.parameters.as_ref(), request.wanted, left, &mut rows) {
+        match self.engine.run(file, request.sql, request.parameters.as_ref(), request.output, left, &mut rows) {
             Ok(()) => rows.outcome(),
             Err(outcome) if outcome.status == Status::Timeout => {
                 let time = limits.timeout.unwrap_or_default().as_millis();
@@ -249,8 +249,9 @@ impl OpenDatabases<'_> {
     }
 
     /// Closes all databases, or all but one.
-    fn close_but(&mut self, kept: Option<&Path>) {
-        let files: Vec<PathBuf> = self.states.keys().filter(|file| Some(file.as_path()) != kept).cloned().collect();
+    fn close_except(&mut self, exception: Option<&Path>) {
+        let files: Vec<PathBuf> =
+            self.states.keys().filter(|file| Some(file.as_path()) != exception).cloned().collect();
         for file in &files {
             self.close(file);
         }

@@ -88,7 +88,7 @@ impl RemoteRunner {
         hidden: &Arc<[HiddenColumn]>,
         stats: &Arc<Stats>,
     ) -> Result<Self, Fault> {
-        let no_worker = |why: &str| Fault::NoWorker(format!("{}: {why}", config.program.display()));
+        let no_worker = |reason: &str| Fault::NoWorker(format!("{}: {reason}", config.program.display()));
         // The caller may change its working directory before the first query.
         let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
         if !program.is_file() {
@@ -114,12 +114,12 @@ impl RemoteRunner {
 
     /// Runs a query, which the worker may already have. Returns a fault only if the worker cannot start or panics.
     ///
-    /// If `more_wait`, others follow. If runs are quick, some of these are taken from the source and sent ahead.
+    /// If `has_successors`, others follow. If runs are quick, some of these are taken from the source and sent ahead.
     pub(crate) fn run(
         &mut self,
         query: &InFlightQuery,
         mut is_sent: bool,
-        more_wait: bool,
+        has_successors: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
         let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
@@ -127,7 +127,7 @@ impl RemoteRunner {
         loop {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
             let mut bytes = Vec::new();
-            let this = (!is_sent).then_some((query, more_wait));
+            let this = (!is_sent).then_some((query, has_successors));
             let later = self.ahead.take(query.key.db, source).map(|query| (&**query, true));
             let written =
                 this.into_iter().chain(later).try_for_each(|(query, more)| write_request(&mut bytes, query, more));
@@ -147,7 +147,7 @@ impl RemoteRunner {
                         is_sent = false;
                         continue;
                     }
-                    let late = &mut || self.ahead.give_back(source);
+                    let late = &mut || self.ahead.return_queries(source);
                     worker.channel.receive(&query.limits, bounds, &query.cancel, late)
                 }
             };
@@ -161,7 +161,7 @@ impl RemoteRunner {
                         self.worker = Some(worker);
                     }
                     if let Ok(outcome) = &answer {
-                        self.ahead.ran(outcome);
+                        self.ahead.record(outcome);
                     }
                     return answer;
                 }
@@ -200,7 +200,7 @@ impl RemoteRunner {
     /// Reads the answers to discard; returns false if one of them is late.
     fn skip(&mut self, worker: &mut Worker, bounds: WaitBounds) -> bool {
         while let Some(limits) = self.ahead.unwanted() {
-            if !worker.channel.hears_soon() {
+            if !worker.channel.reply_starts_soon() {
                 return false;
             }
             match worker.channel.receive(&limits, bounds, &Arc::default(), &mut || {}) {
@@ -268,13 +268,13 @@ impl RemoteRunner {
                 Err(failure) => {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
-                    let why = match failure {
-                        WorkerFailure::Garbled(why) => why,
+                    let reason = match failure {
+                        WorkerFailure::Garbled(reason) => reason,
                         WorkerFailure::Died => format!("it exited before it was ready: {}", end.text),
                         _ => "it was not ready in time".to_owned(),
                     };
                     if starts == MAX_STARTS {
-                        return Err(Fault::NoWorker(format!("{}: {why}", self.config.program.display())));
+                        return Err(Fault::NoWorker(format!("{}: {reason}", self.config.program.display())));
                     }
                 }
             }
@@ -283,10 +283,10 @@ impl RemoteRunner {
 
     fn start(&self) -> Result<Worker, Fault> {
         let fault = |error: io::Error| Fault::NoWorker(format!("{}: {error}", self.config.program.display()));
-        let (ours, theirs) = UnixStream::pair().map_err(fault)?;
+        let (pool_end, worker_end) = UnixStream::pair().map_err(fault)?;
         #[cfg(target_vendor = "apple")] // on macOS this is a flag of the socket rather than of each `send`
-        rustix::net::sockopt::set_socket_nosigpipe(&ours, true).map_err(|error| fault(error.into()))?;
-        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        rustix::net::sockopt::set_socket_nosigpipe(&pool_end, true).map_err(|error| fault(error.into()))?;
+        let variables = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
         let child = Command::new(&self.config.program)
             .args(&self.config.arguments)
             .arg(self.config.memory_bytes.to_string())
@@ -294,15 +294,20 @@ impl RemoteRunner {
             .args(wire::access_arguments(self.access))
             .args(wire::hidden_arguments(&self.hidden))
             .env_clear()
-            .envs(kept)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .envs(variables)
+            .stdin(Stdio::from(OwnedFd::from(worker_end)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0) // Ctrl-C at the terminal is for the caller
             .spawn()
             .map_err(fault)?;
         self.stats.worker_started();
-        Ok(Worker { child, channel: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+        Ok(Worker {
+            child,
+            channel: WorkerChannel::new(pool_end),
+            is_greeted: false,
+            counts: ConnectionCounts::default(),
+        })
     }
 
     fn accept(&self, worker: &mut Worker, answer: WorkerReply) -> Result<Outcome, Fault> {
@@ -340,10 +345,10 @@ impl RemoteRunner {
                 self.kill_and_count(worker);
                 Outcome::out_of_memory()
             }
-            WorkerFailure::Garbled(what) => {
+            WorkerFailure::Garbled(fault_text) => {
                 self.stats.worker_crashed();
                 self.kill(worker);
-                Outcome::failed(Status::Crashed, format!("its worker process sent a malformed reply: {what}"))
+                Outcome::failed(Status::Crashed, format!("its worker process sent a malformed reply: {fault_text}"))
             }
         }
     }
@@ -390,7 +395,7 @@ impl RemoteRunner {
         self.stats.closed(most - open);
         let copied_bytes = counts.copied_bytes.min(self.access.copies_bytes);
         let copied = counts.copied.max(worker.counts.copied);
-        self.stats.copies_elsewhere((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
+        self.stats.add_worker_copies((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
         worker.counts = ConnectionCounts { open, copied, copied_bytes, ..counts };
     }
 }
@@ -402,7 +407,7 @@ impl Drop for RemoteRunner {
     }
 }
 
-fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, more_wait: bool) -> Result<(), Fault> {
+fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, has_successors: bool) -> Result<(), Fault> {
     // The worker keeps the working directory in which it was started.
     let file = query.engine.file(&query.path);
     let absolute = if file.is_relative() { path::absolute(file).ok() } else { None };
@@ -410,11 +415,11 @@ fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, more_wait: bool) ->
     let request = Request {
         path: path.as_os_str().as_bytes(),
         state: query.key.db,
-        more_wait,
+        has_successors,
         limits: Limits::clone(&query.limits),
         sql: &query.key.sql.text,
         parameters: query.key.parameters.as_deref().cloned(),
-        wanted: query.key.wanted,
+        output: query.key.output,
     };
     wire::write(bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
 }

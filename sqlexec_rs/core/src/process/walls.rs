@@ -59,7 +59,7 @@ mod linux {
     /// Allows `access` below a path, if the path exists.
     fn allow(rules: RulesetCreated, path: PathBuf, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
         match PathFd::new(path) {
-            Ok(place) => rules.add_rule(PathBeneath::new(place, access)),
+            Ok(directory) => rules.add_rule(PathBeneath::new(directory, access)),
             Err(_) => Ok(rules),
         }
     }
@@ -182,7 +182,7 @@ mod linux {
         use super::*;
 
         /// Runs `act` on a restricted thread.
-        fn behind<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
+        fn restricted<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
             let walled = || {
                 wall();
                 act()
@@ -211,10 +211,10 @@ mod linux {
                 ])
             };
             let (fine, denied) = (None, Some(ErrorKind::PermissionDenied));
-            let inside = behind(|| forbid_writes(&allowed), || act(temporary.path()));
+            let inside = restricted(|| forbid_writes(&allowed), || act(temporary.path()));
             assert_eq!(inside, [fine, fine, fine, fine, denied, denied, denied]);
             fs::write(outside.path().join("file"), "kept").unwrap();
-            let walled = behind(|| forbid_writes(&allowed), || act(outside.path()));
+            let walled = restricted(|| forbid_writes(&allowed), || act(outside.path()));
             assert_eq!(walled, [denied, denied, fine, denied, denied, denied, denied]);
             assert_eq!(fs::read(outside.path().join("file")).unwrap(), b"kept");
         }
@@ -237,7 +237,7 @@ mod linux {
             };
             let mut expected = [Some(ErrorKind::PermissionDenied); 9];
             expected[7..].fill(None);
-            assert_eq!(behind(forbid_calls, act), expected);
+            assert_eq!(restricted(forbid_calls, act), expected);
         }
     }
 }

@@ -49,11 +49,11 @@ pub(crate) struct Request<'a> {
     /// The number of the file's state; a different number reopens the file.
     pub(crate) state: u32,
     /// Whether other requests wait for the same thread, so that keeping a transaction is worthwhile.
-    pub(crate) more_wait: bool,
+    pub(crate) has_successors: bool,
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<Parameters>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
 }
 
 /// The messages of a worker about a query.
@@ -98,8 +98,8 @@ pub(crate) fn access_of(
 
 /// Returns the arguments that name hidden columns: a table, and `=` with a column or nothing.
 pub(crate) fn hidden_arguments(hidden: &[HiddenColumn]) -> impl Iterator<Item = String> {
-    let column = |one: &HiddenColumn| one.column.as_ref().map_or_else(String::new, |column| format!("={column}"));
-    hidden.iter().flat_map(move |one| [one.table.clone(), column(one)])
+    let column = |entry: &HiddenColumn| entry.column.as_ref().map_or_else(String::new, |column| format!("={column}"));
+    hidden.iter().flat_map(move |entry| [entry.table.clone(), column(entry)])
 }
 
 /// Parses the arguments that name hidden columns; `None` if they are malformed.
@@ -332,21 +332,21 @@ mod tests {
         let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
-        let wanted = OutputKind::Plan;
+        let output = OutputKind::Plan;
         let request = Request {
             path,
             state: 7,
-            more_wait: true,
+            has_successors: true,
             limits: limits.clone(),
             sql,
             parameters: parameters.clone(),
-            wanted,
+            output,
         };
         write(&mut bytes, &request).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
         let read: Request<'_> = parse(&read).unwrap();
-        assert_eq!((read.path, read.state, read.sql, read.parameters, read.wanted), (path, 7, sql, parameters, wanted));
+        assert_eq!((read.path, read.state, read.sql, read.parameters, read.output), (path, 7, sql, parameters, output));
         assert_eq!(read.limits, limits);
         assert!(read_request(&mut input).unwrap().is_none());
     }
@@ -360,10 +360,10 @@ mod tests {
     #[test]
     fn corrupted_frame_is_an_error_or_a_table_within_limits() {
         let bytes = encode(&outcome());
-        for place in (0..150).chain(bytes.len() - 20..bytes.len()) {
+        for index in (0..150).chain(bytes.len() - 20..bytes.len()) {
             for wrong in [0, 1, 2, 5, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();
-                bytes[place] = wrong;
+                bytes[index] = wrong;
                 if let Ok((Outcome { table: Some(table), .. }, _)) = decode(&bytes) {
                     assert!(table.bytes() < 6_000);
                 }
@@ -391,11 +391,14 @@ mod tests {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        let (sql, wanted) = ("SELECT 1", OutputKind::Rows);
-        write(&mut request, &Request { path: b"/a", state: 7, more_wait: true, limits, sql, parameters: None, wanted })
-            .unwrap();
-        let place = any::<prop::sample::Index>();
-        let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
+        let (sql, output) = ("SELECT 1", OutputKind::Rows);
+        write(
+            &mut request,
+            &Request { path: b"/a", state: 7, has_successors: true, limits, sql, parameters: None, output },
+        )
+        .unwrap();
+        let position = any::<prop::sample::Index>();
+        let splice = (position, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
         let splices = prop::collection::vec(splice, 1..6);
         let mut config = ProptestConfig::default();
         config.failure_persistence = None;
@@ -403,8 +406,8 @@ mod tests {
         proptest!(config, |(bytes in prop::collection::vec(any::<u8>(), 0..300), capacity in 1..400_usize, splices in splices)| {
             read_as_all(&bytes, capacity)?;
             for mut frame in [whole.clone(), request.clone()] {
-                for (place, bytes, n_taken) in &splices {
-                    let from = place.index(frame.len().min(200));
+                for (position, bytes, n_taken) in &splices {
+                    let from = position.index(frame.len().min(200));
                     frame.splice(from..(from + n_taken).min(frame.len()), bytes.iter().copied());
                 }
                 read_as_all(&frame, capacity)?;

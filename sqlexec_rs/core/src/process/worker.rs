@@ -34,10 +34,10 @@ use crate::stats::Stats;
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Maximum time for which the reply to a quick run is buffered if others follow.
-const LONGEST_KEPT: Duration = Duration::from_millis(2);
+const MAX_BUFFERED_TIME: Duration = Duration::from_millis(2);
 
 /// Number of consecutive checks without a buffered reply before the sender sleeps until there is one.
-const IDLE_LOOKS: u32 = 50;
+const IDLE_CHECKS: u32 = 50;
 
 /// Stack size of the thread that sends buffered replies.
 const SENDER_STACK_BYTES: usize = 128 << 10;
@@ -76,10 +76,10 @@ fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = Arc::new(ReplyWriter::new(stream.try_clone()?));
     walls::forbid_writes(&walls::temporary_folders());
-    let kept = Arc::clone(&answers);
+    let writer = Arc::clone(&answers);
     let send_kept = move || {
         walls::forbid_calls();
-        kept.send_in_time()
+        writer.flush_in_time()
     };
     let sender = thread::Builder::new().stack_size(SENDER_STACK_BYTES).spawn(send_kept)?;
     let serve = move || {
@@ -177,7 +177,7 @@ fn serve(
                 let counts = ConnectionCounts { opened, open, copied, copied_bytes };
                 let is_kept = outcome.elapsed <= QUICK && !input.buffer().is_empty();
                 let write = |out: &mut SocketWriter| wire::write_outcome(out, outcome, counts);
-                if is_kept { answers.keep(write, sender)? } else { answers.send(write)? }
+                if is_kept { answers.buffer_reply(write, sender)? } else { answers.send(write)? }
             }
             Err(panic) => {
                 local.recover();
@@ -192,14 +192,14 @@ fn serve(
 struct ReplyWriter {
     out: Mutex<SocketWriter>,
     /// Whether replies are buffered, for which the sender is responsible.
-    is_keeping: AtomicBool,
+    is_buffering: AtomicBool,
 }
 
 type SocketWriter = BufWriter<UnixStream>;
 
 impl ReplyWriter {
     fn new(stream: UnixStream) -> Self {
-        Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_keeping: AtomicBool::new(false) }
+        Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_buffering: AtomicBool::new(false) }
     }
 
     /// Writes and sends a reply together with the buffered ones.
@@ -210,21 +210,21 @@ impl ReplyWriter {
     }
 
     /// Writes a reply that the next one or the sender will send.
-    fn keep(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
+    fn buffer_reply(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
         write(&mut self.lock())?;
-        if !self.is_keeping.swap(true, Ordering::AcqRel) {
+        if !self.is_buffering.swap(true, Ordering::AcqRel) {
             sender.unpark();
         }
         Ok(())
     }
 
     /// Sends replies that have been buffered for some time, even during a run.
-    fn send_in_time(&self) -> ! {
+    fn flush_in_time(&self) -> ! {
         let mut n_idle = 0;
         loop {
-            if n_idle < IDLE_LOOKS {
-                thread::sleep(LONGEST_KEPT);
-            } else if !self.is_keeping.swap(false, Ordering::AcqRel) {
+            if n_idle < IDLE_CHECKS {
+                thread::sleep(MAX_BUFFERED_TIME);
+            } else if !self.is_buffering.swap(false, Ordering::AcqRel) {
                 thread::park();
             }
             let mut out = self.lock();
@@ -245,13 +245,13 @@ fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
 }
 
 fn answer(local: &mut LocalRunner, request: &Request<'_>, answers: &ReplyWriter) -> io::Result<Outcome> {
-    let Request { path, state, more_wait, limits, sql, parameters, wanted } = request;
+    let Request { path, state, has_successors, limits, sql, parameters, output } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
         answers.send(|out| wire::write(out, &Message::Opening))?;
         local.open(path, *state);
         answers.send(|out| wire::write(out, &Message::Opened))?;
     }
-    let request = ExecRequest { sql, parameters: parameters.as_ref(), wanted: *wanted, limits };
-    Ok(local.run_in_burst(path, *state, &request, None, *more_wait))
+    let request = ExecRequest { sql, parameters: parameters.as_ref(), output: *output, limits };
+    Ok(local.run_in_burst(path, *state, &request, None, *has_successors))
 }

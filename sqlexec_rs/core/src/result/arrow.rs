@@ -144,7 +144,7 @@ fn bytes<'a>(
     for value in values {
         match value {
             Value::Null => {}
-            Value::Text(own) | Value::Blob(own) => bytes.extend_from_slice(own),
+            Value::Text(bytes_of_value) | Value::Blob(bytes_of_value) => bytes.extend_from_slice(bytes_of_value),
             Value::Integer(i) => bytes.extend_from_slice(i.to_string().as_bytes()),
             Value::Real(r) => bytes.extend_from_slice(real_text(r, scratch).map_err(cannot_cast)?.as_bytes()),
         }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::result::table::tests::table;
 
-    fn one(values: &[Value<'_>]) -> ArrayRef {
+    fn single_column(values: &[Value<'_>]) -> ArrayRef {
         let rows: Vec<[Value<'_>; 1]> = values.iter().map(|value| [*value]).collect();
         let rows: Vec<&[Value<'_>]> = rows.iter().map(<[_; 1]>::as_slice).collect();
         Arc::clone(to_arrow(&table(1, &rows)).unwrap().column(0))
@@ -195,7 +195,7 @@ mod tests {
             (&[Value::Text(b"\xff")], DataType::LargeBinary),
         ];
         for (values, data_type) in cases {
-            assert_eq!(*one(values).data_type(), data_type, "{values:?}");
+            assert_eq!(*single_column(values).data_type(), data_type, "{values:?}");
         }
     }
 
@@ -225,21 +225,21 @@ mod tests {
     #[test]
     fn integers_beyond_reals_stay_exact_in_columns_with_reals() {
         let large = (1_i64 << 53) + 1;
-        let column = one(&[Value::Integer(large), Value::Real(0.5)]);
+        let column = single_column(&[Value::Integer(large), Value::Real(0.5)]);
         assert_eq!(column.as_string::<i64>().value(0), large.to_string());
-        assert_eq!(*one(&[Value::Integer(large - 1), Value::Real(0.5)]).data_type(), DataType::Float64);
-        assert_eq!(*one(&[Value::Integer(large)]).data_type(), DataType::Int64);
+        assert_eq!(*single_column(&[Value::Integer(large - 1), Value::Real(0.5)]).data_type(), DataType::Float64);
+        assert_eq!(*single_column(&[Value::Integer(large)]).data_type(), DataType::Int64);
     }
 
     #[test]
     fn nulls_are_bits() {
         let mut values = [Value::Integer(7); 11];
         (values[0], values[9]) = (Value::Null, Value::Null);
-        let column = one(&values);
+        let column = single_column(&values);
         let nulls = column.nulls().unwrap();
         assert_eq!((nulls.null_count(), nulls.validity()), (2, [0b1111_1110, 0b101].as_slice()));
-        assert!(one(&[Value::Integer(1)]).nulls().is_none());
-        assert_eq!(one(&[Value::Null]).logical_null_count(), 1);
+        assert!(single_column(&[Value::Integer(1)]).nulls().is_none());
+        assert_eq!(single_column(&[Value::Null]).logical_null_count(), 1);
     }
 
     #[test]
@@ -247,10 +247,10 @@ mod tests {
         let values =
             [Value::Integer(-1), Value::Real(10.0), Value::Real(0.1), Value::Null, Value::Text("é".as_bytes())];
         let texts = [Some("-1"), Some("10.0"), Some("0.1"), None, Some("é")];
-        assert_eq!(one(&values).as_string::<i64>().iter().collect::<Vec<_>>(), texts);
+        assert_eq!(single_column(&values).as_string::<i64>().iter().collect::<Vec<_>>(), texts);
         let values = [Value::Real(1e300), Value::Blob(b"\x00")];
         let blobs = [Some(b"1.0e+300".as_slice()), Some(b"\x00")];
-        assert_eq!(one(&values).as_binary::<i64>().iter().collect::<Vec<_>>(), blobs);
+        assert_eq!(single_column(&values).as_binary::<i64>().iter().collect::<Vec<_>>(), blobs);
     }
 
     #[test]

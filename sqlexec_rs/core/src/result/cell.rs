@@ -64,7 +64,7 @@ pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), 
     let equal = |(a, b): (&[Cell; BLOCK], &[Cell; BLOCK])| {
         let mut differences = [0; 2];
         for (a, b) in a.iter().zip(b) {
-            let (a, b) = (a.words(), b.words());
+            let (a, b) = (a.halves(), b.halves());
             for half in 0..2 {
                 differences[half] |= (a[half] ^ b[half]) | (a[half] & doubtful[half]);
             }
@@ -76,7 +76,7 @@ pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), 
 
 /// Returns whether a cell holds NaN; only its tag has that bit.
 pub(crate) fn has_nan_in(cells: &[Cell]) -> bool {
-    cells.iter().fold(0, |all, cell| all | cell.words()[0]) & u64::from(NAN) != 0
+    cells.iter().fold(0, |all, cell| all | cell.halves()[0]) & u64::from(NAN) != 0
 }
 
 #[cold]
@@ -113,14 +113,14 @@ impl Cell {
 
     /// Returns the two halves of the cell.
     #[inline]
-    fn words(&self) -> [u64; 2] {
+    fn halves(&self) -> [u64; 2] {
         let whole = u128::from_le_bytes(self.0);
         [whole as u64, (whole >> 64) as u64]
     }
 
     #[inline]
     fn bits(&self) -> u64 {
-        self.words()[1]
+        self.halves()[1]
     }
 
     #[inline]
@@ -130,7 +130,7 @@ impl Cell {
 
     #[inline]
     fn in_arena<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
-        let [head, start] = self.words();
+        let [head, start] = self.halves();
         &arena[start as usize..start as usize + (head >> 32) as usize]
     }
 
@@ -147,7 +147,7 @@ impl Cell {
         match self.tag() {
             REAL => exact_integer(f64::from_bits(self.bits()))
                 .map_or(self.0, |i| encode_number(INTEGER, i as u64).to_le_bytes()),
-            LONG_TEXT | LONG_BLOB => u128::from(self.words()[0]).to_le_bytes(),
+            LONG_TEXT | LONG_BLOB => u128::from(self.halves()[0]).to_le_bytes(),
             _ => self.0,
         }
     }

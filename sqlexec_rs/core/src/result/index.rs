@@ -22,8 +22,8 @@ impl RowIndex {
         let mut hashes = [0; BATCH];
         for start in (0..n_rows).step_by(BATCH) {
             let rows = start..n_rows.min(start + BATCH);
-            for (place, row) in hashes.iter_mut().zip(rows.clone()) {
-                *place = hash(row);
+            for (row_hash, row) in hashes.iter_mut().zip(rows.clone()) {
+                *row_hash = hash(row);
             }
             for (hash, row) in hashes.iter().zip(rows) {
                 if let Err(empty) = index.find(*hash, |known| equal(known, row)) {
@@ -35,9 +35,9 @@ impl RowIndex {
         index
     }
 
-    /// Finds a row with (half of) this hash that satisfies `is_it`; otherwise the empty slot for it.
+    /// Finds a row with (half of) this hash that satisfies `is_match`; otherwise the empty slot for it.
     #[inline]
-    fn find(&self, hash: u64, mut is_it: impl FnMut(usize) -> bool) -> Result<usize, usize> {
+    fn find(&self, hash: u64, mut is_match: impl FnMut(usize) -> bool) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         loop {
@@ -46,7 +46,7 @@ impl RowIndex {
                 return Err(at);
             }
             let row = (slot & !TAG) as usize - 1;
-            if (slot ^ hash) & TAG == 0 && is_it(row) {
+            if (slot ^ hash) & TAG == 0 && is_match(row) {
                 return Ok(row);
             }
             at = (at + 1) & mask;
@@ -81,19 +81,19 @@ impl RowIndex {
         let (mut hashes, mut twins) = ([0; BATCH], [0; BATCH]);
         for start in (0..n_rows).step_by(BATCH) {
             let rows = start..n_rows.min(start + BATCH);
-            for (place, row) in hashes.iter_mut().zip(rows.clone()) {
-                *place = hash(row);
+            for (row_hash, row) in hashes.iter_mut().zip(rows.clone()) {
+                *row_hash = hash(row);
             }
             for (twin, hash) in twins.iter_mut().zip(&hashes[..rows.len()]) {
-                let Ok(found) = self.find(*hash, |_| true) else { return false };
-                *twin = found;
+                let Ok(known_row) = self.find(*hash, |_| true) else { return false };
+                *twin = known_row;
             }
             for ((twin, hash), row) in twins.iter_mut().zip(&hashes).zip(rows) {
-                let is_it = |known| equal(known, row);
-                if !is_it(*twin) {
+                let is_equal = |known| equal(known, row);
+                if !is_equal(*twin) {
                     // The lookup may match another row with the same half hash first, if the wanted row is present.
-                    let Ok(found) = self.find(*hash, is_it) else { return false };
-                    *twin = found;
+                    let Ok(known_row) = self.find(*hash, is_equal) else { return false };
+                    *twin = known_row;
                 }
                 n_found += usize::from(!std::mem::replace(&mut is_found[*twin], true));
             }
@@ -119,8 +119,8 @@ mod tests {
         // Every row gets the tag of the last one, in consecutive slots, so only equality can distinguish them.
         let all = [0, 1, 2].map(|row| (hash & TAG) | (row + 1));
         let home = hash as usize & 7;
-        for (place, slot) in all.into_iter().enumerate() {
-            index.slots[(home + place) & 7] = slot;
+        for (offset, slot) in all.into_iter().enumerate() {
+            index.slots[(home + offset) & 7] = slot;
         }
         assert_eq!(index.find(hash, |row| gold.rows_equal(row, &gold, 2)), Ok(2));
         let twice = table(2, &[rows[2], rows[2]]);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::memory::{check_room_for, or_end};
+use crate::memory::{check_room_for, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
@@ -35,7 +35,7 @@ impl Table {
         let cap = max_width.unwrap_or(MAX_CELL).min(MAX_CELL);
         // A text per cell, escaped in the worst case, and a line per row, filled to the columns' widths.
         let cells = n_shown.saturating_mul(n_columns);
-        or_end(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
+        or_unwind(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
         let columns: Vec<TextColumn> =
             (0..n_columns).map(|column| TextColumn::new(self, column, n_shown, cap)).collect();
         let mut widths: Vec<usize> = columns.iter().map(TextColumn::width).collect();
@@ -44,7 +44,7 @@ impl Table {
         }
         let is_cut = n_columns < self.width();
         let line = widths.iter().sum::<usize>() + BETWEEN.len() * (n_columns + 1);
-        or_end(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
+        or_unwind(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
         let mut text = String::new();
         let cells = |pick: &dyn Fn(&TextColumn) -> String| -> Vec<String> {
             columns.iter().zip(&widths).map(|(column, width)| column.fit(&pick(column), *width)).collect()
@@ -95,17 +95,17 @@ impl TextColumn {
 
     /// Cuts or pads a cell to a width.
     fn fit(&self, cell: &str, width: usize) -> String {
-        let mut own = text_width(cell);
+        let mut cell_width = text_width(cell);
         let mut cell = cell.to_owned();
-        if own > width {
-            while own >= width {
+        if cell_width > width {
+            while cell_width >= width {
                 let Some(last) = cell.pop() else { break };
-                own -= char_width(last);
+                cell_width -= char_width(last);
             }
             cell.push(CUT);
-            own += 1;
+            cell_width += 1;
         }
-        let space = " ".repeat(width.saturating_sub(own));
+        let space = " ".repeat(width.saturating_sub(cell_width));
         if self.is_number { space + &cell } else { cell + &space }
     }
 }

@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::xxh3_128_with_secret;
 const SECRET_WORDS: usize = 24;
 
 static SECRET: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let words = || RandomState::new().hash_one(0_u8).to_le_bytes();
-    std::iter::repeat_with(words).take(SECRET_WORDS).flatten().collect()
+    let random_word = || RandomState::new().hash_one(0_u8).to_le_bytes();
+    std::iter::repeat_with(random_word).take(SECRET_WORDS).flatten().collect()
 });
 
 static STATE: LazyLock<foldhash::fast::RandomState> = LazyLock::new(foldhash::fast::RandomState::default);

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::budget::{pace, pace_on_bytes};
-use crate::memory::{OutOfMemory, collect, grow, or_end};
+use crate::memory::{OutOfMemory, collect, grow, or_unwind};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
@@ -181,7 +181,7 @@ impl Table {
         if is_long {
             for bytes in cells.iter().filter_map(|cell| cell.long(&self.arena.texts)) {
                 pace_on_bytes(bytes.len());
-                or_end(grow(key, bytes.len()));
+                or_unwind(grow(key, bytes.len()));
                 key.extend_from_slice(bytes);
             }
         }
@@ -356,8 +356,8 @@ pub(crate) mod tests {
             );
             assert!(seen.insert(digest(&[&[Text(&long[..n]), Text(&long[n..])]])), "cut at {n}");
         }
-        let (one, real) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
-        assert_eq!(digest(&[&one, &one]), digest(&[&one, &real]));
+        let (integer, real_row) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
+        assert_eq!(digest(&[&integer, &integer]), digest(&[&integer, &real_row]));
     }
 
     #[test]

@@ -110,26 +110,26 @@ mod tests {
         table
     }
 
-    fn kept() -> usize {
+    fn spare_bytes() -> usize {
         SPARE.with_borrow(|spare| spare.as_ref().map_or(0, TableArena::capacity))
     }
 
     #[test]
     fn memory_is_reused_up_to_a_bound_and_released() {
         drop(TableArena { cells: Vec::new(), texts: vec![0; 1_000] });
-        assert_eq!(kept(), 0, "this thread has built nothing");
+        assert_eq!(spare_bytes(), 0, "this thread has built nothing");
         let small = built(100);
-        assert!(kept() > 0, "the build memory is kept");
+        assert!(spare_bytes() > 0, "the build memory is kept");
         let large = built(100_000);
         assert_eq!((small.n_rows(), large.n_rows()), (100, 100_000));
         drop(large);
-        let held = kept();
+        let held = spare_bytes();
         assert!(held >= 100_000 * 16);
         drop(built(50_000));
-        assert_eq!(kept(), held);
+        assert_eq!(spare_bytes(), held);
         drop(built(MAX_KEPT_BYTES / 16 + 1));
-        assert!(kept() <= held);
+        assert!(spare_bytes() <= held);
         release();
-        assert_eq!(kept(), 0);
+        assert_eq!(spare_bytes(), 0);
     }
 }

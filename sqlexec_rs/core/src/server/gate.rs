@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::locks::lock;
 
 /// How long a server that has answered before may be unavailable before runs fail.
-const AWAY_WAIT: Duration = Duration::from_secs(20);
+const MAX_OUTAGE: Duration = Duration::from_secs(20);
 
 /// Interval at which a waiting thread checks for cancellation.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -45,7 +45,7 @@ struct GateState {
     has_answered: bool,
     away_since: Option<Instant>,
     /// Time at which a thread last found the server unavailable.
-    last_absence: Option<Instant>,
+    last_outage: Option<Instant>,
 }
 
 /// A permission to run; released when dropped.
@@ -85,11 +85,11 @@ impl Gate {
         let mut state = lock(&self.state);
         let now = Instant::now();
         // Runs that were cancelled during an outage say nothing about a later one.
-        if state.last_absence.is_none_or(|time| now - time > AWAY_WAIT) {
+        if state.last_outage.is_none_or(|time| now - time > MAX_OUTAGE) {
             state.away_since = None;
         }
-        state.last_absence = Some(now);
-        if !state.has_answered || now - *state.away_since.get_or_insert(now) > AWAY_WAIT {
+        state.last_outage = Some(now);
+        if !state.has_answered || now - *state.away_since.get_or_insert(now) > MAX_OUTAGE {
             return false;
         }
         drop(state);
@@ -149,7 +149,7 @@ mod tests {
         assert!(!gate.wait_for_return(&never));
         gate.answered();
         assert!(gate.wait_for_return(&never));
-        lock(&gate.state).away_since = Instant::now().checked_sub(AWAY_WAIT * 2);
+        lock(&gate.state).away_since = Instant::now().checked_sub(MAX_OUTAGE * 2);
         assert!(!gate.wait_for_return(&never));
         gate.answered();
         assert!(gate.wait_for_return(&never));
@@ -160,8 +160,8 @@ mod tests {
         let (gate, cancelled) = (Gate::default(), AtomicBool::new(true));
         gate.answered();
         assert!(gate.wait_for_return(&cancelled));
-        let long_ago = Instant::now().checked_sub(AWAY_WAIT * 2);
-        (lock(&gate.state).away_since, lock(&gate.state).last_absence) = (long_ago, long_ago);
+        let long_ago = Instant::now().checked_sub(MAX_OUTAGE * 2);
+        (lock(&gate.state).away_since, lock(&gate.state).last_outage) = (long_ago, long_ago);
         assert!(gate.wait_for_return(&cancelled), "a new outage");
         lock(&gate.state).away_since = long_ago;
         assert!(!gate.wait_for_return(&cancelled), "the same outage");

@@ -39,7 +39,7 @@ pub(crate) use url::shown;
 use watch::Watch;
 
 /// Maximum number of databases whose gates a thread remembers by URL.
-const MOST_GATES: usize = 256;
+const MAX_GATES: usize = 256;
 
 /// The sessions of one thread, by URL.
 pub(crate) struct Servers {
@@ -86,14 +86,14 @@ impl Servers {
         if let Some(outcome) = outcome_without_engine(query) {
             return outcome;
         }
-        if let Some(outcome) = self.hold(query) {
+        if let Some(outcome) = self.wait_for_abandoned(query) {
             return outcome;
         }
-        let RunKey { parameters, wanted, .. } = &query.key;
-        let request = ExecRequest { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
+        let RunKey { parameters, output, .. } = &query.key;
+        let request = ExecRequest { sql, parameters: parameters.as_deref(), output: *output, limits: &query.limits };
         let gate = match self.gate(query) {
             Ok(gate) => gate,
-            Err(why) => return Outcome::failed(Status::DbError, why),
+            Err(reason) => return Outcome::failed(Status::DbError, reason),
         };
         let mut is_retry = false;
         let (mut outcome, begun) = loop {
@@ -109,13 +109,13 @@ impl Servers {
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
             match refreshed.and_then(|()| open.session.run(&request, &watch)) {
                 Ok(outcome) => {
-                    self.give_back(query, open);
+                    self.return_session(query, open);
                     break (outcome, begun);
                 }
-                Err(why) => {
+                Err(reason) => {
                     self.stats.closed(1);
                     if is_retry || watch.stop().is_some() {
-                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &why)), begun);
+                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &reason)), begun);
                     }
                     self.stats.lost();
                     is_retry = true;
@@ -137,7 +137,7 @@ impl Servers {
     }
 
     /// Waits while too many abandoned sessions still run on the query's server. Returns an outcome if the wait fails.
-    fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
+    fn wait_for_abandoned(&self, query: &InFlightQuery) -> Option<Outcome> {
         if self.stats.given_up.is_empty() {
             return None;
         }
@@ -153,7 +153,7 @@ impl Servers {
         }
         let url = Url::parse(&query.path)?;
         let gate = self.gates.of(url.server());
-        if self.known_gates.len() >= MOST_GATES {
+        if self.known_gates.len() >= MAX_GATES {
             self.known_gates.clear();
         }
         self.known_gates.push((Arc::clone(&query.path), Arc::clone(&gate)));
@@ -167,11 +167,11 @@ impl Servers {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
         };
-        if let Some(place) = self.sessions.iter().position(is_of) {
-            return Ok(self.sessions.swap_remove(place));
+        if let Some(index) = self.sessions.iter().position(is_of) {
+            return Ok(self.sessions.swap_remove(index));
         }
         let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
-        let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
+        let url = url.map_err(|reason| Box::new(Outcome::failed(Status::DbError, reason)))?;
         let is_for_golds = url.has_role_of_golds().then_some(query.is_gold);
         loop {
             let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
@@ -182,8 +182,8 @@ impl Servers {
                     return Ok(OpenSession { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
                 }
                 Err(_) if watch.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
-                Err(why) if is_absence(&why) && gate.wait_for_return(&query.cancel) => {}
-                Err(why) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
+                Err(reason) if is_outage(&reason) && gate.wait_for_return(&query.cancel) => {}
+                Err(reason) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {reason}")))),
             }
         }
     }
@@ -192,24 +192,26 @@ impl Servers {
     ///
     /// The query crashed the session unless someone ended it: a PostgreSQL process serves a single session, and
     /// MariaDB is unavailable after a crash.
-    fn lost(&self, query: &InFlightQuery, why: &str) -> Outcome {
+    fn lost(&self, query: &InFlightQuery, reason: &str) -> Outcome {
         let is_crash = match query.engine {
-            Engine::Postgresql => is_abrupt(why) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend"),
-            _ => is_abrupt(why) && self.is_away(query),
+            Engine::Postgresql => {
+                is_abrupt(reason) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend")
+            }
+            _ => is_abrupt(reason) && self.is_unavailable(query),
         };
         let status = if is_crash { Status::Crashed } else { Status::DbError };
-        Outcome::failed(status, format!("{}: the connection was lost twice: {why}", shown(&query.path)))
+        Outcome::failed(status, format!("{}: the connection was lost twice: {reason}", shown(&query.path)))
     }
 
-    fn is_away(&self, query: &InFlightQuery) -> bool {
+    fn is_unavailable(&self, query: &InFlightQuery) -> bool {
         let Ok(url) = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold)) else {
             return false;
         };
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-        connect(query.engine, &url, &watch).is_err_and(|why| is_absence(&why))
+        connect(query.engine, &url, &watch).is_err_and(|reason| is_outage(&reason))
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, open: OpenSession) {
+    fn return_session(&mut self, query: &InFlightQuery, open: OpenSession) {
         if !open.session.is_usable() {
             self.stats.closed(1);
             if let (Some(remains), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
@@ -218,9 +220,9 @@ impl Servers {
             return;
         }
         if self.sessions.len() >= self.cap {
-            let oldest = (0..self.sessions.len()).min_by_key(|place| self.sessions[*place].last_used);
-            if let Some(place) = oldest {
-                self.sessions.swap_remove(place);
+            let oldest = (0..self.sessions.len()).min_by_key(|index| self.sessions[*index].last_used);
+            if let Some(index) = oldest {
+                self.sessions.swap_remove(index);
                 self.stats.closed(1);
             }
         }
@@ -282,20 +284,22 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
 }
 
 /// Returns whether a connection ended without a message from the server, as after a crash.
-fn is_abrupt(why: &str) -> bool {
-    [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
-        || why == CLOSED
+fn is_abrupt(reason: &str) -> bool {
+    [Errno::CONNRESET, Errno::PIPE]
+        .iter()
+        .any(|error| reason.ends_with(&format!("(os error {})", error.raw_os_error())))
+        || reason == CLOSED
 }
 
 /// Returns whether an unreachable server may come back by itself: it refuses or closes connections, or reports that
 /// it is starting or stopping (SQLSTATE 57P01 to 57P03 in PostgreSQL).
-fn is_absence(why: &str) -> bool {
+fn is_outage(reason: &str) -> bool {
     let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];
-    io.iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())) && !why.contains('='))
-        || [CLOSED, "no answer in time"].contains(&why)
-        || why.ends_with("(57P01)")
-        || why.ends_with("(57P02)")
-        || why.ends_with("(57P03)")
+    io.iter().any(|error| reason.ends_with(&format!("(os error {})", error.raw_os_error())) && !reason.contains('='))
+        || [CLOSED, "no answer in time"].contains(&reason)
+        || reason.ends_with("(57P01)")
+        || reason.ends_with("(57P02)")
+        || reason.ends_with("(57P03)")
 }
 
 /// Opens a session on a server, if this build has its engine.

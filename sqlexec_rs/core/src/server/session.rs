@@ -33,9 +33,9 @@ pub(super) trait Session: Send {
 }
 
 /// A connection that runs the executor's own queries.
-pub(super) trait OwnQueries {
+pub(super) trait InternalQueries {
     /// Returns the rows of an internal query, as texts.
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError>;
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError>;
 }
 
 /// Returns the outcome of a run that was stopped.

@@ -78,7 +78,7 @@ impl StreamError {
             Self::Stopped => "no answer in time".to_owned(),
             Self::NoMemory => OutOfMemory.to_string(),
             Self::TooLarge => UNEXPECTED.to_owned(),
-            Self::Lost(why) => why,
+            Self::Lost(reason) => reason,
         }
     }
 }
@@ -118,7 +118,7 @@ impl Stream {
     }
 
     /// Returns whether the connection must be encrypted.
-    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
+    pub(super) fn requires_tls(&self, url: &Url) -> Result<bool, String> {
         let Socket::Tcp(socket) = &self.socket else { return Ok(false) };
         let is_near = socket.peer_addr().is_ok_and(|address| address.ip().is_loopback());
         match url.option("sslmode") {
@@ -146,7 +146,7 @@ impl Stream {
             }
             match stream.conn.complete_io(&mut stream.sock) {
                 Ok(_) => {}
-                Err(error) if is_a_wait(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(error.into()),
                 Err(error) => return Err(StreamError::Lost(format!("TLS: {error}"))),
             }
@@ -208,7 +208,7 @@ impl Stream {
                     received.extend_from_slice(&self.chunk[..n]);
                     return Ok(());
                 }
-                Err(error) if is_a_wait(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -216,7 +216,7 @@ impl Stream {
 }
 
 /// Returns whether an error is a timeout of the socket.
-fn is_a_wait(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -235,8 +235,8 @@ fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     if roots.is_empty() {
-        let why = "there is no trusted certificate authority: set sslrootcert=FILE in the URL";
-        return Err(StreamError::Lost(why.to_owned()));
+        let reason = "there is no trusted certificate authority: set sslrootcert=FILE in the URL";
+        return Err(StreamError::Lost(reason.to_owned()));
     }
     Ok(roots)
 }
@@ -244,7 +244,7 @@ fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
 /// Connects to each address of a host until one answers.
 fn connect_tcp(host: &str, port: u16, watch: &Watch<'_>) -> Result<TcpStream, String> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
-    let mut why = "the host has no address".to_owned();
+    let mut reason = "the host has no address".to_owned();
     for address in addresses {
         let left = watch.left().unwrap_or(Duration::MAX).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
@@ -252,8 +252,8 @@ fn connect_tcp(host: &str, port: u16, watch: &Watch<'_>) -> Result<TcpStream, St
                 let _ = stream.set_nodelay(true); // failure only costs speed
                 return Ok(stream);
             }
-            Err(error) => why = error.to_string(),
+            Err(error) => reason = error.to_string(),
         }
     }
-    Err(why)
+    Err(reason)
 }

@@ -85,9 +85,9 @@ impl Url {
             database: decoded(database)?,
             options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_, _>>()?,
         };
-        for (part, what) in [(&url.host, "host"), (&url.user, "user: SCHEME://USER@…")] {
+        for (part, missing) in [(&url.host, "host"), (&url.user, "user: SCHEME://USER@…")] {
             if part.is_empty() {
-                return Err(format!("the URL has no {what}"));
+                return Err(format!("the URL has no {missing}"));
             }
         }
         if [&url.user, &url.host, &url.database].iter().any(|part| part.contains('\0')) {
@@ -154,11 +154,11 @@ impl Url {
 
     /// Refuses unknown and repeated options.
     fn check_options(&self) -> Result<(), String> {
-        for (place, (name, _)) in self.options.iter().enumerate() {
+        for (index, (name, _)) in self.options.iter().enumerate() {
             if !OPTIONS.contains(&name.as_str()) {
                 return Err(unknown_option(name));
             }
-            if self.options[..place].iter().any(|(earlier, _)| earlier == name) {
+            if self.options[..index].iter().any(|(earlier, _)| earlier == name) {
                 return Err(format!("the URL has the option {name} twice"));
             }
         }

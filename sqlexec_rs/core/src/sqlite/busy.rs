@@ -81,13 +81,13 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
 
 /// Refuses a process that was forked while a thread was busy, with [`Fault::ForkedBusy`].
 pub(crate) fn check_fork() -> Result<(), Fault> {
-    let here = process::id();
-    let made_in = PROCESS.load(Ordering::SeqCst);
-    if made_in != here {
-        if made_in != 0 && BUSY.load(Ordering::SeqCst) != 0 {
+    let pid = process::id();
+    let pool_pid = PROCESS.load(Ordering::SeqCst);
+    if pool_pid != pid {
+        if pool_pid != 0 && BUSY.load(Ordering::SeqCst) != 0 {
             return Err(Fault::ForkedBusy);
         }
-        PROCESS.store(here, Ordering::SeqCst);
+        PROCESS.store(pid, Ordering::SeqCst);
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::sqlite::sandbox::Sandbox;
 use crate::stats::Stats;
 
 /// Number of most recently opened databases that are protected from closing, so that they can be revisited.
-const PASSING: usize = 8;
+const PROTECTED: usize = 8;
 
 /// Every this many closings, the least recently used connection is closed instead, so unvisited databases leave
 /// eventually.
@@ -36,7 +36,7 @@ pub(crate) struct Connections {
     n_files: Arc<AtomicUsize>,
     clock: u64,
     /// The most recently opened databases, oldest first.
-    passing: VecDeque<Arc<Path>>,
+    recent: VecDeque<Arc<Path>>,
     n_closed_for_room: u64,
     copies: Arc<InMemoryDbs>,
     hidden: Arc<[HiddenColumn]>,
@@ -69,7 +69,7 @@ impl Connections {
             cap: cap.max(1),
             n_files: Arc::default(),
             clock: 0,
-            passing: VecDeque::new(),
+            recent: VecDeque::new(),
             n_closed_for_room: 0,
             copies,
             hidden,
@@ -80,20 +80,20 @@ impl Connections {
 
     /// Returns whether there is a connection to the file in the state with this number.
     pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
-        self.find(path).is_some_and(|kept| kept.is_of(state))
+        self.find(path).is_some_and(|open_sandbox| open_sandbox.is_of(state))
     }
 
     /// Returns the connection to a file for a run, opening it if there is none for the state with this number.
     pub(crate) fn get(&mut self, path: &Path, state: u32) -> Result<&Sandbox, Box<Outcome>> {
         self.open(path, state);
         self.clock += 1;
-        let gone = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
-        let (_, kept) = self.current.as_mut().ok_or_else(gone)?;
-        kept.last_used = self.clock;
-        kept.n_runs += 1;
-        let most_more = kept.sandbox.n_files_unopened();
-        while self.n_files.load(Ordering::Relaxed) + most_more > self.cap && self.close_for_room() {}
-        self.current.as_ref().map(|(_, kept)| &kept.sandbox).ok_or_else(gone)
+        let no_connection = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
+        let (_, open_sandbox) = self.current.as_mut().ok_or_else(no_connection)?;
+        open_sandbox.last_used = self.clock;
+        open_sandbox.n_runs += 1;
+        let n_more = open_sandbox.sandbox.n_files_unopened();
+        while self.n_files.load(Ordering::Relaxed) + n_more > self.cap && self.close_for_room() {}
+        self.current.as_ref().map(|(_, open_sandbox)| &open_sandbox.sandbox).ok_or_else(no_connection)
     }
 
     /// Opens the connection to a file if there is none for this state, and makes it the current one.
@@ -102,7 +102,7 @@ impl Connections {
             self.others.extend(self.current.take());
             self.current = self.others.remove_entry(path);
         }
-        if self.current.as_ref().is_some_and(|(_, kept)| kept.is_of(state)) {
+        if self.current.as_ref().is_some_and(|(_, open_sandbox)| open_sandbox.is_of(state)) {
             return;
         }
         self.forget(path);
@@ -111,15 +111,15 @@ impl Connections {
         let sandbox = self.connect(path);
         let path: Arc<Path> = path.into();
         self.current = Some((Arc::clone(&path), OpenSandbox { sandbox, state, n_runs: 0, last_used: self.clock }));
-        if self.passing.len() > PASSING {
-            self.passing.pop_front();
+        if self.recent.len() > PROTECTED {
+            self.recent.pop_front();
         }
-        self.passing.push_back(path);
+        self.recent.push_back(path);
     }
 
     /// Ends the transactions that runs left open on a file. Returns false on failure.
     pub(crate) fn end_transactions(&self, path: &Path) -> bool {
-        self.find(path).is_none_or(|kept| kept.sandbox.end_transactions().is_ok())
+        self.find(path).is_none_or(|open_sandbox| open_sandbox.sandbox.end_transactions().is_ok())
     }
 
     /// Closes the connection to a path, if any. After a database error it may hold stale state.
@@ -156,7 +156,7 @@ impl Connections {
 
     fn find(&self, path: &Path) -> Option<&OpenSandbox> {
         match &self.current {
-            Some((current, kept)) if **current == *path => Some(kept),
+            Some((current, open_sandbox)) if **current == *path => Some(open_sandbox),
             _ => self.others.get(path),
         }
     }
@@ -164,9 +164,10 @@ impl Connections {
     /// Closes a database other than the current one. Returns false if there is no other.
     fn close_for_room(&mut self) -> bool {
         self.n_closed_for_room += 1;
-        let oldest_passing = if self.passing.len() > PASSING { self.passing.pop_front() } else { None };
-        let is_passing = |other: &Arc<Path>| self.others.get(other).is_some_and(|kept| kept.n_runs <= 1);
-        match oldest_passing.filter(is_passing) {
+        let oldest_recent = if self.recent.len() > PROTECTED { self.recent.pop_front() } else { None };
+        let was_not_revisited =
+            |other: &Arc<Path>| self.others.get(other).is_some_and(|open_sandbox| open_sandbox.n_runs <= 1);
+        match oldest_recent.filter(was_not_revisited) {
             Some(other) if !self.n_closed_for_room.is_multiple_of(AGING_PERIOD) => {
                 self.forget(&other);
                 true
@@ -178,8 +179,9 @@ impl Connections {
     /// Closes the least recently used database that satisfies `is_such`, except the current one. Returns false if
     /// there is none.
     fn close_oldest(&mut self, is_such: impl Fn(&Sandbox) -> bool) -> bool {
-        let such = self.others.iter().filter(|(_, kept)| is_such(&kept.sandbox));
-        let oldest = such.min_by_key(|(_, kept)| kept.last_used).map(|(path, _)| Arc::clone(path));
+        let candidates = self.others.iter().filter(|(_, open_sandbox)| is_such(&open_sandbox.sandbox));
+        let oldest =
+            candidates.min_by_key(|(_, open_sandbox)| open_sandbox.last_used).map(|(path, _)| Arc::clone(path));
         oldest.inspect(|path| self.forget(path)).is_some()
     }
 }

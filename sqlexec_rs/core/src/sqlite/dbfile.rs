@@ -10,7 +10,7 @@ use crate::outcome::{Outcome, Status};
 use crate::result::row_hash::hash_bytes;
 use crate::sqlite::busy;
 use crate::sqlite::inode::Inode;
-use crate::sqlite::side_files::{WAL, beside};
+use crate::sqlite::side_files::{WAL, side_file};
 
 /// A file changed within this duration may change again without a new time stamp, because clock ticks are coarse.
 /// Then its bytes count as well. SQLite's own change counter is insufficient: two databases may have the same count.
@@ -53,7 +53,7 @@ struct Stamp {
 impl FileIdentity {
     /// Identifies a database file. A path to anything but a regular file returns the `db_error` for the caller.
     pub fn of(path: &Path) -> Result<Self, Box<Outcome>> {
-        Self::look(path, WAL, |inode, stamp| ContentMark::of_recent(path, inode, stamp))
+        Self::examine(path, WAL, |inode, stamp| ContentMark::of_recent(path, inode, stamp))
     }
 
     /// Identifies a file of another engine, whose log has its name plus `suffix`.
@@ -61,22 +61,23 @@ impl FileIdentity {
     /// The file is never read here: closing it again would release the locks of another user in this process. So each
     /// check of a recently changed file returns a new state.
     pub(crate) fn of_other(path: &Path, suffix: &'static str) -> Result<Self, Box<Outcome>> {
-        Self::look(path, suffix, |_, _| ContentMark::unknown())
+        Self::examine(path, suffix, |_, _| ContentMark::unknown())
     }
 
-    fn look(
+    fn examine(
         path: &Path,
         suffix: &'static str,
         read_recent: impl FnOnce(Inode, Stamp) -> ContentMark,
     ) -> Result<Self, Box<Outcome>> {
-        let refused = |why: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {why}", path.display())));
+        let refused =
+            |reason: &str| Box::new(Outcome::failed(Status::DbError, format!("{}: {reason}", path.display())));
         let metadata = fs::metadata(path).map_err(|error| refused(&error.to_string()))?;
         if !metadata.is_file() {
             return Err(refused("not a regular file"));
         }
         let inode = Inode::of(&metadata);
         let stamp = Stamp::of(&metadata);
-        let wal = fs::metadata(beside(path, suffix)).ok().map(|wal| Stamp::of(&wal));
+        let wal = fs::metadata(side_file(path, suffix)).ok().map(|wal| Stamp::of(&wal));
         let is_recent = stamp.is_recent() || wal.is_some_and(|wal| wal.is_recent());
         let content = if is_recent { read_recent(inode, stamp) } else { ContentMark::Settled };
         Ok(Self { inode, stamp, content, wal, suffix })
@@ -109,15 +110,15 @@ impl UnusedWal {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let (inode, stamp) = (Inode::of(&metadata), Stamp::of(&metadata));
-        let log = fs::symlink_metadata(beside(path, WAL)).ok().map(|log| Stamp::of(&log));
+        let log = fs::symlink_metadata(side_file(path, WAL)).ok().map(|log| Stamp::of(&log));
         let is_settled = !stamp.is_recent() && !log.is_some_and(|log| log.is_recent());
-        let is_used = log.is_some() && fs::symlink_metadata(beside(path, "-shm")).is_ok();
+        let is_used = log.is_some() && fs::symlink_metadata(side_file(path, "-shm")).is_ok();
         (!is_used).then_some(Self { inode, stamp, log, is_settled })
     }
 
     /// Examines a database file; `None` if it has no log either.
     pub(crate) fn with_log(path: &Path) -> Option<Self> {
-        fs::symlink_metadata(beside(path, WAL)).ok()?;
+        fs::symlink_metadata(side_file(path, WAL)).ok()?;
         Self::of(path).filter(Self::has_log)
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn run(
     keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match find_statement(request.sql) {
-        Ok(one) => one,
+        Ok(statement) => statement,
         Err(outcome) => return *outcome,
     };
     let limits = request.limits;
@@ -109,7 +109,7 @@ fn prepare_and_fetch(
     patterns: Patterns,
     keeps_lock: bool,
 ) -> Outcome {
-    let ExecRequest { sql, limits, parameters, wanted } = *request;
+    let ExecRequest { sql, limits, parameters, output } = *request;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => {
@@ -129,18 +129,18 @@ fn prepare_and_fetch(
     if let Some(refusal) = refusal_of_quoted(sandbox, connection, quoted, sql) {
         return Outcome::failed(Status::SyntaxError, refusal);
     }
-    let explained = (wanted == OutputKind::Plan).then(|| format!("{EXPLAIN}{sql}"));
+    let explained = (output == OutputKind::Plan).then(|| format!("{EXPLAIN}{sql}"));
     let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
         Ok(statement) => statement,
         Err(error) => {
             let outcome = outcome_of(error, Phase::Prepare);
             if let Some((name, since)) = sandbox.record().take_newer() {
-                let why = versions::newer_message(
+                let reason = versions::newer_message(
                     &format!("no such function: {name}(), which"),
                     since,
                     sandbox.record().version(),
                 );
-                return Outcome::failed(Status::SchemaError, why);
+                return Outcome::failed(Status::SchemaError, reason);
             }
             let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };
             let error_offset = outcome.error_offset.and_then(|offset| offset.checked_sub(n_before));

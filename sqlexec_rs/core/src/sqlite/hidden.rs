@@ -43,7 +43,7 @@ pub(crate) struct Hiding {
 
 impl Hiding {
     /// Determines once which of the hidden columns the database contains.
-    pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
+    pub(crate) fn detect(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
         if !hidden.is_empty() && self.covered.get().is_none() {
             let covered = HiddenInDatabase::read(connection, hidden)?;
             self.covered.get_or_init(|| covered);
@@ -114,10 +114,10 @@ impl HiddenInDatabase {
     pub(crate) fn read(connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<Option<Self>> {
         let definitions = read_definitions(connection)?;
         let mut covered = Self::default();
-        for definition in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
-            let of_table = hidden.iter().filter(|one| one.table.as_bytes().eq_ignore_ascii_case(&definition.name));
-            for one in of_table {
-                match &one.column {
+        for definition in definitions.iter().filter(|entry| entry.is_table() || entry.is_view()) {
+            let of_table = hidden.iter().filter(|entry| entry.table.as_bytes().eq_ignore_ascii_case(&definition.name));
+            for entry in of_table {
+                match &entry.column {
                     Some(column) if definition.is_view() => {
                         covered.columns.push((definition.name.clone(), column.clone().into_bytes()));
                     }
@@ -133,20 +133,28 @@ impl HiddenInDatabase {
         }
         let readers = covered.views_of_tables(&definitions);
         while covered.add_whole(&definitions, &readers) {}
-        covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one, &definitions));
+        covered.has_values_in_definitions =
+            definitions.iter().any(|definition| covered.may_hold_values(definition, &definitions));
         Ok(Some(covered))
     }
 
     /// Adds a column if the table has it, and the generated columns that are computed from it.
     fn add(&mut self, connection: &Connection, table: &Definition, column: &[u8]) -> rusqlite::Result<()> {
         let columns = read_columns(connection, &table.name)?;
-        let Some(own) = columns.iter().find(|one| one.name.eq_ignore_ascii_case(column)) else { return Ok(()) };
-        let mut names = vec![own.name.clone()];
+        let Some(hidden_column) =
+            columns.iter().find(|column_definition| column_definition.name.eq_ignore_ascii_case(column))
+        else {
+            return Ok(());
+        };
+        let mut names = vec![hidden_column.name.clone()];
         let parts = segments(&table.sql);
         let mut is_growing = true;
         while is_growing {
             let n_before = names.len();
-            for generated in columns.iter().filter(|one| one.is_generated && !names.contains(&one.name)) {
+            for generated in columns
+                .iter()
+                .filter(|column_definition| column_definition.is_generated && !names.contains(&column_definition.name))
+            {
                 let definition = parts.iter().find(|part| part.first().is_some_and(|token| token.is(&generated.name)));
                 if definition.is_none_or(|part| names.iter().any(|name| part.iter().any(|token| token.is(name)))) {
                     names.push(generated.name.clone());
@@ -155,7 +163,10 @@ impl HiddenInDatabase {
             }
             is_growing = names.len() > n_before;
         }
-        if columns.iter().any(|one| one.has_default && names.contains(&one.name)) {
+        if columns
+            .iter()
+            .any(|column_definition| column_definition.has_default && names.contains(&column_definition.name))
+        {
             self.with_defaults.push(table.name.clone());
         }
         self.columns.extend(names.into_iter().map(|name| (table.name.clone(), name)));
@@ -164,8 +175,11 @@ impl HiddenInDatabase {
 
     /// Returns the views that mention a table with a hidden column, or such a view.
     fn views_of_tables(&self, definitions: &[Definition]) -> Vec<Vec<u8>> {
-        let mut rest: Vec<_> =
-            definitions.iter().filter(|one| one.is_view()).map(|one| (&one.name, tokens(&one.sql))).collect();
+        let mut rest: Vec<_> = definitions
+            .iter()
+            .filter(|definition| definition.is_view())
+            .map(|definition| (&definition.name, tokens(&definition.sql)))
+            .collect();
         let mut views: Vec<Vec<u8>> = Vec::new();
         loop {
             let n_before = views.len();
@@ -183,24 +197,24 @@ impl HiddenInDatabase {
     /// joins read them. Returns whether any was added.
     fn add_whole(&mut self, definitions: &[Definition], readers: &[Vec<u8>]) -> bool {
         let n_before = self.whole.len();
-        for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
-            if is_among(&one.name, &self.whole) {
+        for definition in definitions.iter().filter(|definition| definition.is_table() || definition.is_view()) {
+            if is_among(&definition.name, &self.whole) {
                 continue;
             }
-            let is_reached = if one.is_virtual() {
-                let all = tokens(&one.sql);
+            let is_reached = if definition.is_virtual() {
+                let all = tokens(&definition.sql);
                 self.tables().chain(readers).any(|table| mentions_name(&all, table))
-            } else if one.is_view() {
-                let all = tokens(&one.sql);
-                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
+            } else if definition.is_view() {
+                let all = tokens(&definition.sql);
+                self.joined(&definition.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
             } else {
                 definitions
                     .iter()
                     .filter(|other| other.is_virtual() && is_among(&other.name, &self.whole))
-                    .any(|other| is_shadow(&one.name, &other.name))
+                    .any(|other| is_shadow(&definition.name, &other.name))
             };
             if is_reached {
-                self.add_to_whole(one);
+                self.add_to_whole(definition);
             }
         }
         self.whole.len() > n_before

@@ -41,12 +41,12 @@ pub(super) enum Token {
 impl Token {
     /// Returns whether the token is this keyword.
     pub(super) fn is_word(&self, word: &str) -> bool {
-        matches!(self, Self::Word(own) if own.eq_ignore_ascii_case(word.as_bytes()))
+        matches!(self, Self::Word(content) if content.eq_ignore_ascii_case(word.as_bytes()))
     }
 
     /// Returns whether the token may be this name.
     pub(super) fn is(&self, name: &[u8]) -> bool {
-        matches!(self, Self::Word(own) | Self::Quoted(_, own) if own.eq_ignore_ascii_case(name))
+        matches!(self, Self::Word(content) | Self::Quoted(_, content) if content.eq_ignore_ascii_case(name))
     }
 
     pub(super) fn is_mark(&self, mark: u8) -> bool {
@@ -96,7 +96,7 @@ pub(super) fn mentions_name(tokens: &[Token], name: &[u8]) -> bool {
 
 /// Splits a text into tokens as SQLite does, dropping comments.
 pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
-    let mut found = Vec::new();
+    let mut list = Vec::new();
     let mut at = skip_blank(sql, 0);
     while at < sql.len() {
         let (token, end) = match sql[at] {
@@ -112,10 +112,10 @@ pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
             quote @ (b'\'' | b'"' | b'`' | b'[') => read_quoted(sql, at, quote),
             mark => (Token::Mark(mark), at + 1),
         };
-        found.push(token);
+        list.push(token);
         at = skip_blank(sql, end);
     }
-    found
+    list
 }
 
 /// Returns the position after a parameter, following SQLite: `?1`, or `$name::name(anything)`.

@@ -150,12 +150,12 @@ impl AsRef<[u8]> for InMemoryDb {
 
 impl BudgetShare {
     fn take(bytes: u64, budget: u64, stats: &Arc<Stats>) -> Option<Self> {
-        stats.take_for_copies(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
+        stats.reserve_copy_bytes(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
     }
 }
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.stats.give_back_of_copies(self.bytes);
+        self.stats.release_copy_bytes(self.bytes);
     }
 }

@@ -27,7 +27,7 @@ const LARGE_BYTES: usize = 64 << 10;
 
 /// Maximum number of restarts of a run because of concurrent writes. One is usually enough: then the writer's log is
 /// read.
-const MAX_TRIES: usize = 10;
+const MAX_ATTEMPTS: usize = 10;
 
 /// Time that a writer gets to initialize its log's index.
 const INDEX_WAIT: Duration = Duration::from_millis(5);
@@ -70,21 +70,21 @@ impl LocalRunner {
     }
 
     /// Runs one SQL text, reusing the transaction of the previous run if that saw the same state of the same file.
-    /// `more_wait` means that keeping the transaction is worthwhile.
+    /// `has_successors` means that keeping the transaction is worthwhile.
     pub(crate) fn run_in_burst(
         &mut self,
         path: &Path,
         state: u32,
         request: &ExecRequest<'_>,
         cancel: Option<&Arc<AtomicBool>>,
-        more_wait: bool,
+        has_successors: bool,
     ) -> Outcome {
         let now = Instant::now();
         let is_right =
             |held: &HeldTransaction| held.state == state && *held.path == *path && now - held.since < LONGEST_HOLD;
         if !self.held.as_ref().is_some_and(is_right) {
             self.release();
-            if more_wait {
+            if has_successors {
                 self.held = Some(HeldTransaction { path: path.into(), state, since: now });
             }
         }
@@ -125,14 +125,14 @@ impl LocalRunner {
             if outcome.status == Status::DbError || !is_one_state || !has_ended {
                 self.connections.forget(path);
             }
-            if n_tries < MAX_TRIES && waits_for_index(&outcome) {
+            if n_tries < MAX_ATTEMPTS && waits_for_index(&outcome) {
                 thread::sleep(INDEX_WAIT);
                 continue;
             }
-            if is_one_state || (n_tries == MAX_TRIES && outcome.status != Status::Ok) {
+            if is_one_state || (n_tries == MAX_ATTEMPTS && outcome.status != Status::Ok) {
                 return outcome;
             }
-            if n_tries == MAX_TRIES {
+            if n_tries == MAX_ATTEMPTS {
                 break;
             }
         }

@@ -182,7 +182,7 @@ pub(crate) fn has_deadline() -> bool {
 
 /// Returns whether the run may wait for another user of a resource.
 pub(crate) fn may_wait() -> bool {
-    METER.with(|meter| !meter.is_armed.get() || meter.look_at_clocks())
+    METER.with(|meter| !meter.is_armed.get() || meter.check_clocks())
 }
 
 /// Returns whether SQLite may write `bytes` bytes to a temporary file that grows by `growth` bytes.
@@ -257,11 +257,11 @@ impl Meter {
     fn has_time(&self, cost: i64) -> bool {
         let credit = self.credit.get() - cost;
         self.credit.set(credit);
-        credit > 0 || self.look_at_clocks()
+        credit > 0 || self.check_clocks()
     }
 
     #[cold]
-    fn look_at_clocks(&self) -> bool {
+    fn check_clocks(&self) -> bool {
         let must_stop = with_guard(RunGuard::must_stop_between_rows).unwrap_or(false);
         if must_stop && !self.is_lenient.get() {
             return self.refuse(Refusal::Time);
@@ -281,8 +281,8 @@ impl Meter {
 
 /// Calls the run's guard; `None` if the thread is exiting, so that nothing runs on it.
 #[cold]
-fn with_guard<T>(ask: impl FnOnce(&RunGuard) -> T) -> Option<T> {
-    GUARD.try_with(|guard| guard.borrow().as_ref().map(|guard| ask(guard))).ok().flatten()
+fn with_guard<T>(call: impl FnOnce(&RunGuard) -> T) -> Option<T> {
+    GUARD.try_with(|guard| guard.borrow().as_ref().map(|guard| call(guard))).ok().flatten()
 }
 
 fn saturating(bytes: u64) -> i64 {
@@ -350,11 +350,11 @@ mod tests {
         let guard = Arc::new(RunGuard::default());
         let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
         guard.arm(&limits, None, Instant::now());
-        let asks: [fn() -> bool; 3] = [|| may_allocate(1), || fetch_page(|| ()).is_some(), || may_write_temp(1, 1)];
-        for ask in asks {
+        let requests: [fn() -> bool; 3] = [|| may_allocate(1), || fetch_page(|| ()).is_some(), || may_write_temp(1, 1)];
+        for ask in requests {
             arm(&guard, &limits, 0);
             assert!((0..=CREDIT).any(|_| !ask()));
-            assert!(asks.iter().all(|ask| !ask()));
+            assert!(requests.iter().all(|ask| !ask()));
             assert_eq!(disarm(), Some(Refusal::Time));
         }
     }

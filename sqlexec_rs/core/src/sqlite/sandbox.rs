@@ -35,7 +35,7 @@ const BUSY_WAIT: Duration = Duration::from_millis(500);
 const BUSY_PERIOD: Duration = Duration::from_millis(5);
 
 /// Maximum number of attempts to open a file whose writers come and go.
-const MAX_LOOKS: usize = 10;
+const MAX_ATTEMPTS: usize = 10;
 
 /// SQLite limits that are not configurable. The number of arguments bounds how often one call of a JSON function
 /// walks through its text.
@@ -198,19 +198,19 @@ impl Sandbox {
     /// The schema is loaded before the limits apply because it may need more than a statement may use.
     pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
         let is_short = patterns == Patterns::Short && self.like_blobs;
-        let kept = if is_short { &self.indexed } else { &self.guarded };
-        let connection = if let Some(connection) = kept.connection.get() {
+        let lazy = if is_short { &self.indexed } else { &self.guarded };
+        let connection = if let Some(connection) = lazy.connection.get() {
             connection
         } else {
             let connection = self.connect(!is_short)?;
             self.n_files.fetch_add(usize::from(!self.is_copy()), Ordering::Relaxed);
-            kept.connection.get_or_init(|| connection)
+            lazy.connection.get_or_init(|| connection)
         };
-        if kept.caps.get() != Some(*caps) {
+        if lazy.caps.get() != Some(*caps) {
             for (limit, value) in caps.as_limits() {
                 connection.set_limit(limit, value)?;
             }
-            kept.caps.set(Some(*caps));
+            lazy.caps.set(Some(*caps));
         }
         Ok(connection)
     }
@@ -225,8 +225,8 @@ impl Sandbox {
 
     /// Ends every transaction that `begin` started and no error has ended.
     pub(crate) fn end_transactions(&self) -> rusqlite::Result<()> {
-        for kept in [&self.guarded, &self.indexed] {
-            if let Some(connection) = kept.connection.get().filter(|connection| !connection.is_autocommit()) {
+        for lazy in [&self.guarded, &self.indexed] {
+            if let Some(connection) = lazy.connection.get().filter(|connection| !connection.is_autocommit()) {
                 self.run_own(connection, "COMMIT")?;
             }
         }
@@ -247,7 +247,7 @@ impl Sandbox {
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
             connection.pragma_update(None, "cell_size_check", self.checks_cells)?;
-            wall_in(&mut connection, &self.guard, &self.record)?;
+            restrict(&mut connection, &self.guard, &self.record)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.guard, self.like_blobs)?;
             }
@@ -255,10 +255,10 @@ impl Sandbox {
                 self.begin(&connection); // the schema is read in the transaction of the first run, so in the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-            self.record.hiding().cover(&connection, &self.hidden)?;
+            self.record.hiding().detect(&connection, &self.hidden)?;
             Ok(connection)
         };
-        for _ in 1..MAX_LOOKS {
+        for _ in 1..MAX_ATTEMPTS {
             match connect() {
                 // This happens if a log is missing, because nothing may be created. If there is a log now, a writer
                 // has opened the database since.
@@ -304,7 +304,7 @@ impl Drop for Sandbox {
 }
 
 /// Applies every restriction to a connection.
-fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<StatementRecord>) -> rusqlite::Result<()> {
+fn restrict(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<StatementRecord>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -333,9 +333,9 @@ fn immutable_uri(path: &Path) -> String {
 /// Waits briefly for a writer's lock. Returns false after the run's deadline or, without one, after [`BUSY_WAIT`].
 fn wait_for_lock(n_waits: i32) -> bool {
     let waited = BUSY_PERIOD * u32::try_from(n_waits).unwrap_or(0);
-    let goes_on = (waited < BUSY_WAIT || meter::has_deadline()) && meter::may_wait();
-    if goes_on {
+    let may_continue = (waited < BUSY_WAIT || meter::has_deadline()) && meter::may_wait();
+    if may_continue {
         std::thread::sleep(BUSY_PERIOD);
     }
-    goes_on
+    may_continue
 }

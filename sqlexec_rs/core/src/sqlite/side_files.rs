@@ -11,16 +11,16 @@ const CHANGES: [&str; 2] = [WAL, "-journal"];
 
 /// Returns whether a database has neither a log nor a journal, so that its file is complete.
 pub(crate) fn is_alone(path: &Path) -> bool {
-    CHANGES.iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
+    CHANGES.iter().all(|suffix| fs::metadata(side_file(path, suffix)).map_or(true, |file| file.len() == 0))
 }
 
 /// Returns whether a database has a log or a journal, and so may be in use.
 pub(crate) fn is_in_use(path: &Path) -> bool {
-    CHANGES.iter().any(|suffix| fs::symlink_metadata(beside(path, suffix)).is_ok())
+    CHANGES.iter().any(|suffix| fs::symlink_metadata(side_file(path, suffix)).is_ok())
 }
 
 /// Returns the path of a file that SQLite keeps next to a database. Links are resolved first.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn side_file(path: &Path, suffix: &str) -> PathBuf {
     let target = fs::read_link(path).and_then(|_| fs::canonicalize(path));
     let mut name = target.map_or_else(|_| path.as_os_str().to_owned(), PathBuf::into_os_string);
     name.push(suffix);

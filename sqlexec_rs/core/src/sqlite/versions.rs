@@ -78,9 +78,9 @@ impl QuotedWords {
     pub(crate) fn as_names(&self, sql: &str) -> String {
         let mut text = String::with_capacity(sql.len());
         let mut copied = 0;
-        for (place, _) in &self.0 {
-            text.extend([&sql[copied..place.start], "`", &sql[place.start + 1..place.end - 1], "`"]);
-            copied = place.end;
+        for (word_range, _) in &self.0 {
+            text.extend([&sql[copied..word_range.start], "`", &sql[word_range.start + 1..word_range.end - 1], "`"]);
+            copied = word_range.end;
         }
         text + &sql[copied..]
     }
@@ -88,7 +88,7 @@ impl QuotedWords {
     /// Returns the refusal for the word that an error about the rewritten statement reports as a missing column.
     pub(crate) fn refusal(&self, error: &rusqlite::Error) -> Option<&str> {
         let rusqlite::Error::SqlInputError { msg, offset, .. } = error else { return None };
-        let is_meant = |place: &Range<usize>| usize::try_from(*offset) == Ok(place.start);
+        let is_meant = |word_range: &Range<usize>| usize::try_from(*offset) == Ok(word_range.start);
         let (_, refusal) = self.0.iter().find(|(range, _)| is_meant(range) && msg.starts_with("no such column: "))?;
         Some(refusal)
     }
@@ -121,8 +121,8 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, Strin
             }
             (_, group) => newer_token(token, before, &bytes[next..], group, version),
         };
-        if let Some((what, since)) = since {
-            let refusal = newer_message(what, since, version);
+        if let Some((feature, since)) = since {
+            let refusal = newer_message(feature, since, version);
             if token[0] != b'"' || token.contains(&b'`') {
                 return Err(refusal);
             }
@@ -135,8 +135,8 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, Strin
 }
 
 /// Formats the message that something was added in a later version.
-pub(crate) fn newer_message(what: &str, since: u32, version: u32) -> String {
-    format!("{what} needs SQLite 3.{since}, but sqlite_version is 3.{version}")
+pub(crate) fn newer_message(feature: &str, since: u32, version: u32) -> String {
+    format!("{feature} needs SQLite 3.{since}, but sqlite_version is 3.{version}")
 }
 
 /// An open pair of parentheses.

@@ -160,7 +160,7 @@ fn threads_share_a_copy() {
     let pool = Pool::new(&config).unwrap();
     let endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT r.x + 1 FROM r, t) SELECT count(*) FROM r";
     let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
-    let one = pool.submit(&[(fixture.path("a.sqlite"), endless.into())], &limits).unwrap();
+    let endless_job = pool.submit(&[(fixture.path("a.sqlite"), endless.into())], &limits).unwrap();
     while pool.stats().unwrap().contains(&("databases_copied", 0)) {
         std::thread::yield_now();
     }
@@ -168,7 +168,7 @@ fn threads_share_a_copy() {
     assert!(other.wait(Duration::from_secs(60)).unwrap());
     let stats: HashMap<_, _> = pool.stats().unwrap().into_iter().collect();
     assert_eq!((stats["connections_open"], stats["databases_copied"], stats["copied_bytes"]), (2, 1, 8_192));
-    one.cancel().unwrap();
+    endless_job.cancel().unwrap();
     pool.begin_close().unwrap();
     assert!(pool.is_closed(Duration::from_secs(60)).unwrap());
     assert!(pool.stats().unwrap().contains(&("copied_bytes", 0)));

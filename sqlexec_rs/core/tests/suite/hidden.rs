@@ -37,11 +37,11 @@ const SCHEMA: &str = "
 ";
 
 fn hidden(pairs: &[(&str, Option<&str>)]) -> Arc<[HiddenColumn]> {
-    let of = |(table, column): &(&str, Option<&str>)| HiddenColumn {
+    let hidden_column = |(table, column): &(&str, Option<&str>)| HiddenColumn {
         table: (*table).to_owned(),
         column: column.map(str::to_owned),
     };
-    pairs.iter().map(of).collect()
+    pairs.iter().map(hidden_column).collect()
 }
 
 struct Fixture {
@@ -346,8 +346,8 @@ fn golds_plans_and_other_engines_are_refused() {
         parameters: None,
     };
     let limits = Arc::new(Limits::default());
-    let own = fixture.path.to_str().unwrap().to_owned();
-    let job = fixture.pool.submit_while(&[query(&own)], OutputKind::Plan, &limits, &mut || true).unwrap();
+    let database = fixture.path.to_str().unwrap().to_owned();
+    let job = fixture.pool.submit_while(&[query(&database)], OutputKind::Plan, &limits, &mut || true).unwrap();
     assert!(job.wait(Duration::from_secs(60)).unwrap());
     assert_eq!(job.outcomes().unwrap()[0].status, Status::Forbidden);
     for name in ["postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", "duckdb:/nowhere/d.duckdb", "duckdb:x"] {

@@ -133,8 +133,8 @@ fn malformed_file_is_a_db_error() {
     let fixture = Fixture::new();
     let whole = valid();
     fs::create_dir(fixture.path("folder")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(fixture.path("pipe")).status().unwrap();
-    assert!(made.success());
+    let is_made = std::process::Command::new("mkfifo").arg(fixture.path("pipe")).status().unwrap();
+    assert!(is_made.success());
     std::os::unix::fs::symlink(fixture.path("nowhere"), fixture.path("dangling")).unwrap();
     std::os::unix::fs::symlink("loop", fixture.path("loop")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(fixture.path("socket")).unwrap();
@@ -404,14 +404,14 @@ fn sql() -> impl Strategy<Value = String> {
         .prop_map(str::to_owned),
         1 => ".{0,4}",
     ];
-    let words = prop::collection::vec(word, 0..25).prop_map(|words| words.join(" "));
+    let sentence = prop::collection::vec(word, 0..25).prop_map(|sentence| sentence.join(" "));
     let mutated = (prop::sample::select(READS.to_vec()), any::<prop::sample::Index>(), ".{0,6}").prop_map(
         |(sql, at, inserted)| {
             let at = at.index(sql.len() + 1);
             format!("{}{inserted}{}", &sql[..at], &sql[at..])
         },
     );
-    prop_oneof![words.clone().prop_map(|words| format!("SELECT {words}")), words, mutated, any::<String>()]
+    prop_oneof![sentence.clone().prop_map(|sentence| format!("SELECT {sentence}")), sentence, mutated, any::<String>()]
 }
 
 #[test]

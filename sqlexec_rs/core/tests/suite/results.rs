@@ -158,14 +158,14 @@ fn batch_waits_while_the_queue_is_full() {
         std::thread::yield_now();
     }
     let large = pool.submit(&pairs(&["SELECT 1", "SELECT 2", "SELECT 3"]), &limits).unwrap();
-    let mut asked = 0;
+    let mut n_calls = 0;
     let query = Query { database: folder.path(), sql: "SELECT 4".into(), parameters: None };
     let refused = pool.submit_while(&[query], OutputKind::Rows, &limits, &mut || {
-        asked += 1;
-        asked < 3
+        n_calls += 1;
+        n_calls < 3
     });
     assert!(matches!(refused.err(), Some(Fault::Interrupted)));
-    assert_eq!(asked, 3);
+    assert_eq!(n_calls, 3);
     assert!(pool.submit(&[], &limits).is_ok());
     blocker.cancel().unwrap();
     let last = pool.submit(&pairs(&["SELECT 4"]), &limits).unwrap();

@@ -54,20 +54,20 @@ impl ServerError {
 
     /// Returns the outcome for a SQL text.
     pub(super) fn outcome(&self, sql: &str) -> Outcome {
-        let error_offset = if self.code == 1064 { self.place(sql) } else { None };
+        let error_offset = if self.code == 1064 { self.cited_offset(sql) } else { None };
         Outcome { error_offset, ..Outcome::failed(self.status(), self.text()) }
     }
 
     /// Returns the offset of the text that a syntax error cites, if it occurs exactly once.
-    fn place(&self, sql: &str) -> Option<u32> {
+    fn cited_offset(&self, sql: &str) -> Option<u32> {
         let (_, rest) = self.message.split_once(" near '")?;
         let (near, _) = rest.rsplit_once("' at line ")?;
         if near.is_empty() {
             return Some(sql.len() as u32);
         }
-        let mut places = sql.match_indices(near).map(|(at, _)| at as u32);
-        let place = places.next();
-        if places.next().is_some() { None } else { place }
+        let mut offsets = sql.match_indices(near).map(|(at, _)| at as u32);
+        let cited_offset = offsets.next();
+        if offsets.next().is_some() { None } else { cited_offset }
     }
 
     fn status(&self) -> Status {
@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn error_offset_is_at_the_cited_text() {
-        let place =
+        let cited_offset =
             |near: &str, sql| error(1064, "42000", &format!("so near '{near}' at line 1")).outcome(sql).error_offset;
-        assert_eq!(place("FROM", "SELECT é, FROM"), Some(11));
-        assert_eq!(place("a", "a a"), None);
-        assert_eq!(place("", "SELECT"), Some(6));
+        assert_eq!(cited_offset("FROM", "SELECT é, FROM"), Some(11));
+        assert_eq!(cited_offset("a", "a a"), None);
+        assert_eq!(cited_offset("", "SELECT"), Some(6));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::scan::{is_word, word_end};
 struct RefusedGroup {
     /// The name by which a URL allows the whole group.
     name: &'static str,
-    why: &'static str,
+    reason: &'static str,
     /// Function names in lower case.
     functions: &'static [&'static str],
     begins: &'static [&'static str],
@@ -22,14 +22,14 @@ struct RefusedGroup {
 const REFUSED: &[RefusedGroup] = &[
     RefusedGroup {
         name: "xml",
-        why: "a nested argument can end the server",
+        reason: "a nested argument can end the server",
         functions: &["extractvalue", "updatexml"],
         begins: &[],
         ends: &[],
     },
     RefusedGroup {
         name: "diagnostics",
-        why: "its value comes from an earlier statement",
+        reason: "its value comes from an earlier statement",
         functions: &["found_rows", "row_count"],
         begins: &[],
         ends: &[],
@@ -37,7 +37,7 @@ const REFUSED: &[RefusedGroup] = &[
     // Each function accepts every kind of geometry, whatever its name, and reads any byte text as a geometry.
     RefusedGroup {
         name: "spatial",
-        why: "a nested geometry can end the server",
+        reason: "a nested geometry can end the server",
         functions: &[
             "area",
             "astext",
@@ -82,7 +82,7 @@ const REFUSED: &[RefusedGroup] = &[
     // does not count.
     RefusedGroup {
         name: "endless",
-        why: "a call can run past its deadline",
+        reason: "a call can run past its deadline",
         functions: &["encrypt", "json_overlaps", "sformat"],
         begins: &[],
         ends: &[],
@@ -109,7 +109,7 @@ pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
 pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Option<Outcome> {
     let is_allowed =
         |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
-    let (name, RefusedGroup { name: group, why, .. }) =
+    let (name, RefusedGroup { name: group, reason, .. }) =
         Calls { sql, at: 0, escapes }.find_map(|(name, parenthesis)| {
             let name = name.trim_end_matches(' ');
             let group = REFUSED.iter().find(|group| group.has(name))?;
@@ -119,7 +119,7 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Opt
         })?;
     let name = name.to_lowercase();
     let error = format!(
-        "the function {name} is refused: {why}. If all queries are trusted, ?allow={name} or ?allow={group} in the URL \
+        "the function {name} is refused: {reason}. If all queries are trusted, ?allow={name} or ?allow={group} in the URL \
          allows it"
     );
     Some(Outcome::failed(Status::Forbidden, error))

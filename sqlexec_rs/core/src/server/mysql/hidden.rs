@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
@@ -38,9 +38,9 @@ impl Views {
 }
 
 /// Queries the server for its views.
-pub(super) fn find(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
+pub(super) fn find(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
     let begun = Instant::now();
-    let names = session.ask(QUERY, watch)?.into_iter().flatten().collect();
+    let names = session.query_rows(QUERY, watch)?.into_iter().flatten().collect();
     let now = Instant::now();
     // Refreshing takes at most a hundredth of the time.
     Ok(Views { names, asked_again: now.checked_add(RECHECK.max((now - begun) * 100)) })

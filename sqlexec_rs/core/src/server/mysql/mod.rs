@@ -36,7 +36,7 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{ExecRequest, Limits, OutputKind};
 use crate::result::value::Value;
 
-use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::{NO_TLS, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -55,7 +55,7 @@ const SERVER_GRACE: Duration = Duration::from_millis(15);
 const KILL_GRACE: Duration = Duration::from_millis(100);
 
 /// Maximum time for one check of an abandoned session.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long the discarded rest of a result is read before the run is killed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
@@ -95,8 +95,12 @@ impl Mysql {
     }
 
     fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
-        self.sql_mode =
-            self.ask("SELECT @@sql_mode", watch)?.into_iter().flatten().next().ok_or_else(StreamError::unexpected)?;
+        self.sql_mode = self
+            .query_rows("SELECT @@sql_mode", watch)?
+            .into_iter()
+            .flatten()
+            .next()
+            .ok_or_else(StreamError::unexpected)?;
         self.bound(watch)?;
         role::check(self, &self.url.clone(), watch)?;
         self.views = hidden::find(self, watch)?;
@@ -107,7 +111,7 @@ impl Mysql {
     fn bound(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let bounds = bounds(&Limits::default(), watch);
         let settings = self.settings(bounds);
-        self.ask(&settings, watch)?;
+        self.query_rows(&settings, watch)?;
         self.bounds = Some(bounds);
         Ok(())
     }
@@ -149,7 +153,7 @@ impl Mysql {
         let nonce = hello.nonce();
         let plugin = hello.auth_plugin().map_or(AuthPlugin::MysqlNativePassword, AuthPlugin::into_owned);
         let has_tls = hello.capabilities().contains(CapabilityFlags::CLIENT_SSL);
-        if self.wire.wants_tls(&self.url).map_err(StreamError::Lost)? {
+        if self.wire.requires_tls(&self.url).map_err(StreamError::Lost)? {
             if !has_tls {
                 return Err(StreamError::Lost(NO_TLS.to_owned()));
             }
@@ -198,7 +202,7 @@ impl Mysql {
     fn kill(&mut self, watch: &Watch<'_>) {
         self.is_usable = false;
         if let Ok(mut other) = Self::open(&self.url, watch) {
-            let _ = other.ask(&format!("KILL {}", self.id), watch); // it may have ended already
+            let _ = other.query_rows(&format!("KILL {}", self.id), watch); // it may have ended already
         }
     }
 
@@ -220,7 +224,7 @@ impl Mysql {
     /// Returns the status from warnings about an interrupted run or about a value that was dropped because it was too
     /// large.
     fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, StreamError> {
-        let codes = self.ask("SHOW WARNINGS", watch)?;
+        let codes = self.query_rows("SHOW WARNINGS", watch)?;
         let has = |codes_of: &[&str]| {
             codes.iter().any(|row| row.get(1).is_some_and(|code| codes_of.contains(&code.as_str())))
         };
@@ -262,8 +266,8 @@ impl Mysql {
     }
 }
 
-impl OwnQueries for Mysql {
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+impl InternalQueries for Mysql {
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
         let mut answer = RunResponse::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
         self.wire.begin_answer();
@@ -296,7 +300,7 @@ impl Session for Mysql {
     }
 
     fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
-        let statement = match text::statement(request.sql, request.wanted) {
+        let statement = match text::statement(request.sql, request.output) {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
@@ -304,7 +308,7 @@ impl Session for Mysql {
         if let Some(outcome) = functions::refusal(statement, self.url.option("allow"), escapes) {
             return Ok(outcome);
         }
-        let statement = match request.wanted {
+        let statement = match request.output {
             OutputKind::Rows => Cow::from(statement),
             OutputKind::Plan => format!("EXPLAIN {statement}").into(),
         };
@@ -371,7 +375,7 @@ impl Session for Mysql {
                 self.stop(&mut answer, request.limits, stop == Stop::Cancelled, is_plain);
                 Ok(stop_outcome(stop, request.limits))
             }
-            Err(StreamError::Lost(why)) => Err(why),
+            Err(StreamError::Lost(reason)) => Err(reason),
         }
     }
 
@@ -393,12 +397,12 @@ struct KilledSession {
 impl AbandonedSession for KilledSession {
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(LOOK, &never);
+        let watch = Watch::grace(CHECK_TIMEOUT, &never);
         let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
         // After a restart another session may have its id; our sessions sleep between runs.
         let list = "information_schema.processlist";
         let sql = format!("SELECT 1 FROM {list} WHERE id = {} AND command <> 'Sleep'", self.id);
-        session.ask(&sql, &watch).is_ok_and(|rows| rows.is_empty())
+        session.query_rows(&sql, &watch).is_ok_and(|rows| rows.is_empty())
     }
 }
 

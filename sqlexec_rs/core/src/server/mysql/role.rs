@@ -1,7 +1,7 @@
 //! Checks the rights of a user. A user that can do more than read is refused, with the statements that create a
 //! read-only one.
 
-use crate::server::session::OwnQueries;
+use crate::server::session::InternalQueries;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -28,8 +28,8 @@ UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_o
 UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
 
 /// Refuses the session's user if it, or a role that it can assume, can do more than read or can read others' queries.
-pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
-    let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
+pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
+    let grants: Vec<String> = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
     let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
     rights.sort_by_key(|right| right.starts_with(ADMIN)); // the creator of a role can grant it
@@ -56,15 +56,15 @@ pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>)
 
 /// Returns the rights of each role of the user, active or not, and restores the initial role.
 fn rights_of_roles(
-    session: &mut impl OwnQueries,
+    session: &mut impl InternalQueries,
     roles: &[&str],
     watch: &Watch<'_>,
 ) -> Result<Vec<String>, StreamError> {
-    let active = session.ask("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
+    let active = session.query_rows("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
     let mut all = Vec::new();
     for role in roles {
-        session.ask(&format!("SET ROLE {role}"), watch)?;
-        let grants = session.ask("SHOW GRANTS", watch)?.into_iter().flatten();
+        session.query_rows(&format!("SET ROLE {role}"), watch)?;
+        let grants = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten();
         all.extend(grants.flat_map(|grant| rights(&grant)).map(|right| format!("{right} as the role {role}")));
     }
     let first = match active.as_str() {
@@ -72,19 +72,19 @@ fn rights_of_roles(
         name if name.starts_with('`') => name.to_owned(),
         name => format!("`{}`", name.replace('`', "``")),
     };
-    session.ask(&format!("SET ROLE {first}"), watch)?;
+    session.query_rows(&format!("SET ROLE {first}"), watch)?;
     Ok(all)
 }
 
 /// Returns the readable tables in which the server stores other sessions' queries.
-fn texts_of_others(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
-    let logs: Vec<String> = session.ask(LOGS, watch)?.into_iter().flatten().collect();
+fn texts_of_others(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
+    let logs: Vec<String> = session.query_rows(LOGS, watch)?.into_iter().flatten().collect();
     let mut readable = Vec::new();
     for (log, table) in TEXTS {
         if !logs.iter().any(|name| name == log) {
             continue;
         }
-        match session.ask(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
+        match session.query_rows(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
             Ok(_) => readable.push(format!("SELECT on {table}, which contains the queries of other sessions")),
             Err(StreamError::Lost(_)) => {}
             Err(failure) => return Err(failure),
@@ -103,19 +103,19 @@ fn role_of(grant: &str) -> Option<&str> {
 fn rights(grant: &str) -> Vec<String> {
     let Some(grant) = grant.strip_prefix("GRANT ") else { return Vec::new() };
     // A grant of a role has no ON. Its rights have separate lines while the role is active.
-    let Some((names, place)) = grant.split_once(" ON ") else {
+    let Some((names, object)) = grant.split_once(" ON ") else {
         let role = grant.split_once(" TO ").map_or(grant, |(role, _)| role);
         let can_grant = grant.ends_with("WITH ADMIN OPTION");
         return if can_grant { vec![format!("{ADMIN} the role {role}")] } else { Vec::new() };
     };
-    let place = place.split_once(" TO ").map_or(place, |(place, _)| place);
+    let object = object.split_once(" TO ").map_or(object, |(object, _)| object);
     let mut rights: Vec<String> = names_of(names)
         .into_iter()
         .filter(|name| !READING.contains(&name.as_str()))
-        .map(|name| format!("{name} on {place}"))
+        .map(|name| format!("{name} on {object}"))
         .collect();
     if grant.ends_with("WITH GRANT OPTION") {
-        rights.push(format!("GRANT OPTION on {place}"));
+        rights.push(format!("GRANT OPTION on {object}"));
     }
     rights
 }

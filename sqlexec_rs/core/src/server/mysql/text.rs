@@ -34,8 +34,8 @@ pub(super) fn is_plain(statement: &str) -> bool {
 ///
 /// The server's grammar accepts only one statement too. But `SET STATEMENT max_statement_time=0 FOR …` is a single
 /// statement, and so is one with a comment that only some versions execute.
-pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outcome>> {
-    let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
+pub(super) fn statement(sql: &str, output: OutputKind) -> Result<&str, Box<Outcome>> {
+    let refused = |reason: &str| Err(Box::new(Outcome::failed(Status::Forbidden, reason)));
     let bytes = sql.as_bytes();
     if has_run_comment(sql) {
         return refused("executable comments, /*! … */, are refused");
@@ -53,7 +53,7 @@ pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outco
     let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     let word = sql[start..start + length].to_ascii_lowercase();
     let is_other = OTHERS.contains(&word.as_str());
-    if is_other && wanted == OutputKind::Plan {
+    if is_other && output == OutputKind::Plan {
         return refused("only SELECT, WITH, VALUES and TABLE have a plan");
     }
     if !is_other && !QUERIES.contains(&word.as_str()) {
@@ -216,8 +216,8 @@ mod tests {
             ("é", Status::SyntaxError),
         ];
         for (sql, expected) in cases {
-            for wanted in [OutputKind::Rows, OutputKind::Plan] {
-                assert_eq!(statement(sql, wanted).map_err(|outcome| outcome.status), Err(expected), "{sql}");
+            for output in [OutputKind::Rows, OutputKind::Plan] {
+                assert_eq!(statement(sql, output).map_err(|outcome| outcome.status), Err(expected), "{sql}");
             }
         }
         for sql in ["EXPLAIN SELECT 1", "(show tables", "DESC t", "FOR CONNECTION 5", "FORMAT=JSON SELECT 1"] {

@@ -60,8 +60,8 @@ impl Wire {
     }
 
     /// Returns whether the connection must be encrypted.
-    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
-        self.stream.wants_tls(url)
+    pub(super) fn requires_tls(&self, url: &Url) -> Result<bool, String> {
+        self.stream.requires_tls(url)
     }
 
     /// Encrypts the connection; the server has already been asked to.

@@ -57,32 +57,34 @@ impl ServerError {
     pub(super) fn outcome(&self, sql: &str, n_before: usize) -> Outcome {
         let status = self.status(sql);
         let error = match status {
-            Status::Forbidden if self.code == "42601" && self.is_of_several() => {
+            Status::Forbidden if self.code == "42601" && self.is_multiple_statements() => {
                 "the text holds more than one SQL statement".to_owned()
             }
-            Status::Forbidden if self.code == "42601" && !self.is_into() => {
+            Status::Forbidden if self.code == "42601" && !self.is_select_into() => {
                 "only SELECT, VALUES, TABLE and WITH are run".to_owned()
             }
             _ => self.text(),
         };
-        let place = self.position.and_then(|position| position.checked_sub(n_before + 1));
-        let error_offset = place.and_then(|place| sql.char_indices().map(|(at, _)| at as u32).nth(place));
+        let index = self.position.and_then(|position| position.checked_sub(n_before + 1));
+        let error_offset = index.and_then(|index| sql.char_indices().map(|(at, _)| at as u32).nth(index));
         Outcome { error_offset, hint: self.hint.clone(), ..Outcome::failed(status, error) }
     }
 
-    fn is_of_several(&self) -> bool {
+    fn is_multiple_statements(&self) -> bool {
         self.routine == "exec_parse_message"
     }
 
     /// Returns whether the query would have created a table.
-    fn is_into(&self) -> bool {
+    fn is_select_into(&self) -> bool {
         self.routine == "transformSelectStmt"
     }
 
     fn status(&self, sql: &str) -> Status {
         match self.code.as_str() {
             // The grammar of a cursor accepts only queries.
-            "42601" if self.is_of_several() || self.is_into() || !begins_like_a_query(sql) => Status::Forbidden,
+            "42601" if self.is_multiple_statements() || self.is_select_into() || !begins_like_a_query(sql) => {
+                Status::Forbidden
+            }
             "42601" | "42P02" => Status::SyntaxError,
             // Unsupported features, such as tables of another database; privileges; a cursor for a query that writes
             // or locks; server-start settings; writes inside a read-only function.
@@ -233,8 +235,8 @@ mod tests {
 
     #[test]
     fn error_offset_is_in_bytes() {
-        let place = |position| error("42703", Some(position)).outcome("é x", 10).error_offset;
-        assert_eq!((place(13), place(11), place(5), place(99)), (Some(3), Some(0), None, None));
+        let offset = |position| error("42703", Some(position)).outcome("é x", 10).error_offset;
+        assert_eq!((offset(13), offset(11), offset(5), offset(99)), (Some(3), Some(0), None, None));
         assert_eq!(error("42703", None).outcome("", 0).error.as_deref(), Some("so it is"));
     }
 }

@@ -30,8 +30,8 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
     }
     let is_allowed = |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim() == name));
     let tokens: Vec<PostgresToken<'_>> = PostgresTokens { sql, at: 0 }.collect();
-    let refused = |why: String| Some(Outcome::failed(Status::Forbidden, why));
-    for (place, pair) in tokens.windows(2).enumerate() {
+    let refused = |reason: String| Some(Outcome::failed(Status::Forbidden, reason));
+    for (index, pair) in tokens.windows(2).enumerate() {
         let [PostgresToken::Name(name) | PostgresToken::QuotedName(name), PostgresToken::Symbol(b'(')] = pair else {
             continue;
         };
@@ -43,12 +43,15 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
         if name == "xmltable" && !is_quoted {
             return refused(format!("{name} is refused: it can run past its deadline. {}", allow_hint(&name)));
         }
-        if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[place + 2..]) {
-            let why = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
-            return refused(format!("{why}: with a long format it can run past its deadline. {}", allow_hint(&name)));
+        if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[index + 2..]) {
+            let reason = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
+            return refused(format!(
+                "{reason}: with a long format it can run past its deadline. {}",
+                allow_hint(&name)
+            ));
         }
         // Unicode escapes can spell any name.
-        if is_quoted && matches!(tokens[..place], [.., PostgresToken::Name("u" | "U"), PostgresToken::Symbol(b'&')]) {
+        if is_quoted && matches!(tokens[..index], [.., PostgresToken::Name("u" | "U"), PostgresToken::Symbol(b'&')]) {
             return refused("a function whose name has Unicode escapes is refused".to_owned());
         }
     }
@@ -80,7 +83,7 @@ fn has_short_format(tokens: &[PostgresToken<'_>]) -> bool {
         }
         depth == 0 || (depth == 1 && matches!(token, PostgresToken::Symbol(b',')))
     });
-    let Some(comma) = comma.filter(|place| matches!(tokens[*place], PostgresToken::Symbol(b','))) else { return true };
+    let Some(comma) = comma.filter(|index| matches!(tokens[*index], PostgresToken::Symbol(b','))) else { return true };
     let [PostgresToken::Text(length), rest @ ..] = &tokens[comma + 1..] else { return false };
     let rest = match rest {
         // The server writes literals this way in view definitions; the cast does not extend the text.

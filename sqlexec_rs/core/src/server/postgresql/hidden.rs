@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use super::plain::is_known;
-use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
@@ -66,15 +66,19 @@ impl HiddenCallers {
 
 /// Queries the database for its hidden callers. `time` is the statement timeout in milliseconds, because that of the
 /// last run does not apply.
-pub(super) fn find(session: &mut impl OwnQueries, time: u128, watch: &Watch<'_>) -> Result<HiddenCallers, StreamError> {
+pub(super) fn find(
+    session: &mut impl InternalQueries,
+    time: u128,
+    watch: &Watch<'_>,
+) -> Result<HiddenCallers, StreamError> {
     let begun = Instant::now();
     let mut hidden = HiddenCallers::default();
-    let rows = session.ask(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
+    let rows = session.query_rows(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
     for row in rows {
         match row.as_slice() {
             [kind, _] if kind == "all" => hidden.is_everywhere = true,
             [kind, _] if kind == "lasting" => hidden.is_lasting = true,
-            [kind, name] if kind == "function" && !is_known(&name.to_lowercase()) => {} // a call of it is not plain anyway
+            [kind, name] if kind == "function" && !is_known(&name.to_lowercase()) => {} // its calls are not plain
             [_, name] => hidden.names.push(name.to_lowercase()),
             _ => {}
         }

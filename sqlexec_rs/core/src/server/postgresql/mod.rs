@@ -39,7 +39,7 @@ use crate::request::{ExecRequest, Limits, OutputKind, Parameters};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
 use crate::server::rows::push_row;
-use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -149,8 +149,8 @@ impl Postgresql {
     /// Logs in and waits until the server is ready.
     fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let url = self.url.clone();
-        let who = [("user", url.user.as_str()), ("database", url.database.as_str())];
-        frontend::startup_message(who.into_iter().chain(SETTINGS), &mut self.messages)?;
+        let login = [("user", url.user.as_str()), ("database", url.database.as_str())];
+        frontend::startup_message(login.into_iter().chain(SETTINGS), &mut self.messages)?;
         self.flush()?;
         let password = url.password.as_deref();
         let mut scram = None;
@@ -217,7 +217,7 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
-        if request.wanted == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
+        if request.output == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
             return self.write_plain_run(request, watch);
         }
         self.time = UNKNOWN;
@@ -229,7 +229,7 @@ impl Postgresql {
         write_statement(&declare, request.parameters, 0, &mut self.messages)?;
         // One extra row shows that there are too many. FETCH counts have 32 bits.
         let n_rows = n_rows(request.limits);
-        if request.wanted == OutputKind::Plan {
+        if request.output == OutputKind::Plan {
             // The cursor's grammar has accepted the query, but nothing of it is run.
             let explain = format!("{mask}{EXPLAIN}{}", request.sql);
             write_statement(&explain, request.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
@@ -306,8 +306,8 @@ impl Postgresql {
     }
 }
 
-impl OwnQueries for Postgresql {
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+impl InternalQueries for Postgresql {
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         frontend::query(sql, &mut self.messages)?;
         self.flush()?;
         let mut rows = Vec::new();
@@ -369,7 +369,7 @@ impl Session for Postgresql {
                 self.stop(stop == Stop::Cancelled);
                 Ok(stop_outcome(stop, request.limits))
             }
-            Err(StreamError::Lost(why)) => Err(why),
+            Err(StreamError::Lost(reason)) => Err(reason),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::server::watch::Watch;
 const SERVER_GRACE: Duration = Duration::from_millis(15);
 
 /// Maximum time for one check of an abandoned session.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Maximum bytes of a row that is read and discarded.
 const MAX_REMAINS: usize = 1 << 20;
@@ -69,7 +69,7 @@ impl AbandonedSession for Postgresql {
     /// The server answers when its function has returned, or closes the connection.
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(LOOK, &never);
+        let watch = Watch::grace(CHECK_TIMEOUT, &never);
         loop {
             match self.wire.next(&watch, MAX_REMAINS) {
                 Ok(Message::ReadyForQuery(_)) if self.ready_counts.times_ready == self.ready_counts.end_at => {

@@ -27,7 +27,7 @@ impl Wire {
         let port = url.port();
         let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), watch)?;
         let mut wire = Self { stream, received: BytesMut::new() };
-        if wire.stream.wants_tls(url)? {
+        if wire.stream.requires_tls(url)? {
             wire.secure(url, watch).map_err(StreamError::into_text)?;
         }
         Ok(wire)

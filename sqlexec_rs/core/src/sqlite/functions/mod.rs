@@ -90,12 +90,12 @@ unsafe extern "C" fn compare_texts<const NOCASE: bool>(
         (&*guard.cast_const().cast::<RunGuard>(), slice(first.cast(), n_first), slice(second.cast(), n_second))
     };
     let mut work = WorkMeter::new(guard);
-    let found = if NOCASE {
+    let order_or_stop = if NOCASE {
         collate::without_case(first, second, &mut work)
     } else {
         collate::without_end_spaces(first, second, &mut work)
     };
-    found.and_then(|order| work.finish().map(|()| order as c_int)).unwrap_or(0)
+    order_or_stop.and_then(|order| work.finish().map(|()| order as c_int)).unwrap_or(0)
 }
 
 /// Replaces LIKE and GLOB. With `like_blobs` they match blobs like SQLite's own; without, they match none, like
@@ -332,7 +332,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
         if call.kind(0) == ffi::SQLITE_NULL || call.kind(1) == ffi::SQLITE_NULL {
             return Ok(());
         }
-        let place = match (is_blob(0), is_blob(1)) {
+        let position = match (is_blob(0), is_blob(1)) {
             (true, true) if call.blob(1).is_empty() => 1,
             (true, true) => text::instr_blob(call.blob(0), call.blob(1), work)?,
             (false, false) => {
@@ -349,7 +349,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
                 }
             }
         };
-        call.return_integer(place);
+        call.return_integer(position);
         Ok(())
     };
     // SAFETY: SQLite's own arguments.

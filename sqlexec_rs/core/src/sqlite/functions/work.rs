@@ -27,16 +27,16 @@ impl<'a> WorkMeter<'a> {
     #[inline]
     pub(super) fn spend(&mut self, units: usize) -> Result<(), RunStopped> {
         self.unpaid += units;
-        if self.unpaid >= CHECK_EVERY { self.pay() } else { Ok(()) }
+        if self.unpaid >= CHECK_EVERY { self.charge() } else { Ok(()) }
     }
 
     /// Charges the remaining work of a long call.
     pub(super) fn finish(mut self) -> Result<(), RunStopped> {
-        if self.unpaid > FREE { self.pay() } else { Ok(()) }
+        if self.unpaid > FREE { self.charge() } else { Ok(()) }
     }
 
     #[cold]
-    fn pay(&mut self) -> Result<(), RunStopped> {
+    fn charge(&mut self) -> Result<(), RunStopped> {
         let units = std::mem::take(&mut self.unpaid);
         if self.guard.charge(units as u64) { Err(RunStopped) } else { Ok(()) }
     }

@@ -46,7 +46,7 @@ pub(crate) fn set_authorizer<A: Authorizer>(connection: &Connection, authorizer:
     unsafe {
         let db = connection.handle();
         check_code(ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>)))?;
-        check_code(ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data))
+        check_code(ffi::sqlite3_set_authorizer(db, Some(authorize::<A>), data))
     }
 }
 
@@ -55,7 +55,7 @@ unsafe extern "C" fn forget<A: Authorizer>(data: *mut c_void) {
     drop(unsafe { Arc::from_raw(data.cast_const().cast::<A>()) });
 }
 
-unsafe extern "C" fn ask<A: Authorizer>(
+unsafe extern "C" fn authorize<A: Authorizer>(
     data: *mut c_void,
     code: c_int,
     first: *const c_char,

@@ -83,34 +83,38 @@ pub(super) struct FileState {
 pub(super) unsafe fn wrap(file: *mut ffi::sqlite3_file, handle_bytes: usize, kind: MethodKind) {
     // SAFETY: see the function; the methods of an open file are those of the default layer.
     unsafe {
-        (*file).pMethods = (&raw const *ours((*file).pMethods, handle_bytes, kind)).cast();
-        extra(file).write(FileState::default());
+        (*file).pMethods = (&raw const *wrapped_methods((*file).pMethods, handle_bytes, kind)).cast();
+        file_state(file).write(FileState::default());
     }
 }
 
 /// Returns our copy of a method table.
-unsafe fn ours(
+unsafe fn wrapped_methods(
     original: *const ffi::sqlite3_io_methods,
     handle_bytes: usize,
     kind: MethodKind,
 ) -> &'static MethodTable {
     let mut known = lock(&METHODS);
-    if let Some(ours) = known.iter().find(|ours| ptr::eq(ours.original, original) && ours.kind == kind) {
-        return ours;
+    if let Some(wrapped_methods) =
+        known.iter().find(|wrapped_methods| ptr::eq(wrapped_methods.original, original) && wrapped_methods.kind == kind)
+    {
+        return wrapped_methods;
     }
     // SAFETY: SQLite's method tables are constant.
-    let theirs = unsafe { *original };
+    let original_methods = unsafe { *original };
     let foreign = ffi::sqlite3_io_methods {
         xWrite: Some(refuse_write),
         xTruncate: Some(refuse_truncate),
         xSync: Some(refuse_sync),
         xFileControl: Some(control_harmlessly),
-        xShmMap: theirs.xShmMap.and(Some(map_index_to_read)),
-        xShmUnmap: theirs.xShmUnmap.and(Some(unmap_index)),
-        ..theirs
+        xShmMap: original_methods.xShmMap.and(Some(map_index_to_read)),
+        xShmUnmap: original_methods.xShmUnmap.and(Some(unmap_index)),
+        ..original_methods
     };
     let methods = match kind {
-        MethodKind::Temporary => ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..theirs },
+        MethodKind::Temporary => {
+            ffi::sqlite3_io_methods { xWrite: Some(write), xClose: Some(close), ..original_methods }
+        }
         MethodKind::Foreign => foreign,
         MethodKind::WithoutLog => ffi::sqlite3_io_methods { xRead: Some(read_without_log), ..foreign },
         MethodKind::WithoutIndex => ffi::sqlite3_io_methods {
@@ -121,9 +125,9 @@ unsafe fn ours(
             ..foreign
         },
     };
-    let ours = Box::leak(Box::new(MethodTable { methods, original, kind, handle_bytes }));
-    known.push(ours);
-    ours
+    let wrapped_methods = Box::leak(Box::new(MethodTable { methods, original, kind, handle_bytes }));
+    known.push(wrapped_methods);
+    wrapped_methods
 }
 
 /// Returns the method table of one of our files.
@@ -144,7 +148,7 @@ unsafe fn original<'a>(file: *mut ffi::sqlite3_file) -> &'a ffi::sqlite3_io_meth
 
 /// Returns our state of an open file.
 #[allow(clippy::cast_ptr_alignment, reason = "handles are aligned to 8 bytes, and handle_bytes is a multiple of that")]
-unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut FileState {
+unsafe fn file_state(file: *mut ffi::sqlite3_file) -> *mut FileState {
     // SAFETY: as above; a handle has room for a `FileState` after the default layer's part.
     unsafe { file.cast::<u8>().add(table(file).handle_bytes).cast() }
 }
@@ -152,7 +156,7 @@ unsafe fn extra(file: *mut ffi::sqlite3_file) -> *mut FileState {
 unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, bytes: c_int, at: i64) -> c_int {
     // SAFETY: one of our files, followed by its growth; only one connection's thread uses it at a time.
     unsafe {
-        let size = &mut (*extra(file)).growth;
+        let size = &mut (*file_state(file)).growth;
         let end = at.saturating_add(i64::from(bytes));
         let more = (end - *size).max(0);
         if !meter::may_write_temp(i64::from(bytes), more) {
@@ -167,7 +171,7 @@ unsafe extern "C" fn write(file: *mut ffi::sqlite3_file, data: *const c_void, by
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: as above; the default layer's `xClose` may clear the methods, so they are read first.
     unsafe {
-        meter::removed_temp((*extra(file)).growth);
+        meter::removed_temp((*file_state(file)).growth);
         original(file).xClose.map_or(ffi::SQLITE_MISUSE, |close| close(file))
     }
 }
@@ -178,8 +182,8 @@ unsafe extern "C" fn read_without_log(file: *mut ffi::sqlite3_file, data: *mut c
     unsafe {
         let code = original(file).xRead.map_or(ffi::SQLITE_MISUSE, |read| read(file, data, bytes, at));
         if code == ffi::SQLITE_OK || code == ffi::SQLITE_IOERR_SHORT_READ {
-            for place in FORMAT_AT.filter(|place| (at..at + i64::from(bytes)).contains(place)) {
-                let byte = &mut *data.cast::<u8>().add((place - at) as usize);
+            for offset in FORMAT_AT.filter(|offset| (at..at + i64::from(bytes)).contains(offset)) {
+                let byte = &mut *data.cast::<u8>().add((offset - at) as usize);
                 if *byte == WITH_WAL {
                     *byte = WITH_JOURNAL;
                 }
@@ -200,10 +204,10 @@ unsafe extern "C" fn map_index(
     // large as SQLite requests, initially zero, and stays until `forget_index`: the vector moves its pointer but not
     // its bytes.
     unsafe {
-        let index = &mut (*extra(file)).index;
-        let (number, words) = (usize::try_from(number).unwrap_or(0), usize::try_from(bytes).unwrap_or(0).div_ceil(8));
+        let index = &mut (*file_state(file)).index;
+        let (number, n_words) = (usize::try_from(number).unwrap_or(0), usize::try_from(bytes).unwrap_or(0).div_ceil(8));
         if may_grow != 0 && index.len() <= number {
-            index.resize_with(number + 1, || vec![0; words].into_boxed_slice());
+            index.resize_with(number + 1, || vec![0; n_words].into_boxed_slice());
         }
         region.write(index.get_mut(number).map_or(ptr::null_mut(), |region| region.as_mut_ptr().cast()));
     }
@@ -219,7 +223,7 @@ unsafe extern "C" fn order_index(_: *mut ffi::sqlite3_file) {}
 
 unsafe extern "C" fn forget_index(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
     // SAFETY: as above; SQLite calls this when it needs no region any more, before it closes the file.
-    unsafe { (*extra(file)).index = Vec::new() };
+    unsafe { (*file_state(file)).index = Vec::new() };
     ffi::SQLITE_OK
 }
 

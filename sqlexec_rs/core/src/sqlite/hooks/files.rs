@@ -175,12 +175,14 @@ unsafe extern "C" fn current_time(_: *mut ffi::sqlite3_vfs, days: *mut f64) -> c
     let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     CLOCK_WAS_READ.set(true);
     // SAFETY: SQLite's own argument, passed on to the default layer.
-    unsafe { (*layer.default).xCurrentTime.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, days)) }
+    unsafe { (*layer.default).xCurrentTime.map_or(ffi::SQLITE_ERROR, |method| method(layer.default, days)) }
 }
 
 unsafe extern "C" fn current_time_int64(_: *mut ffi::sqlite3_vfs, milliseconds: *mut i64) -> c_int {
     let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     CLOCK_WAS_READ.set(true);
     // SAFETY: as above.
-    unsafe { (*layer.default).xCurrentTimeInt64.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, milliseconds)) }
+    unsafe {
+        (*layer.default).xCurrentTimeInt64.map_or(ffi::SQLITE_ERROR, |method| method(layer.default, milliseconds))
+    }
 }

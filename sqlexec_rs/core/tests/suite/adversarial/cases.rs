@@ -239,13 +239,13 @@ pub fn long_calls() -> Cases {
 /// Returns calls of FTS5's `snippet`, each with the number of matches per row and the expected status.
 #[allow(dead_code, reason = "not used by the example")]
 pub fn snippets() -> Vec<(usize, Status, &'static str)> {
-    let one = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
+    let single = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
     let two =
         "SELECT snippet(hits, 0, '<', '>', '', 9), snippet(hits, 0, '', '', '', 9) FROM hits WHERE hits MATCH 'a'";
     let other = "SELECT length(highlight(hits, 0, '<', '>')), bm25(hits) FROM hits WHERE hits MATCH 'a'";
     vec![
-        (1_000, Status::Ok, one),
-        (100_000, Status::TooLarge, one),
+        (1_000, Status::Ok, single),
+        (100_000, Status::TooLarge, single),
         (1_000, Status::Ok, two),
         (1_100, Status::TooLarge, two),
         (20_000, Status::Ok, other),

@@ -76,7 +76,7 @@ impl GivenUp {
         lock(&self.sessions).len() as u64
     }
 
-    /// Returns whether there are none, which is the usual case.
+    /// Returns whether the list is empty, which is the usual case.
     pub(crate) fn is_empty(&self) -> bool {
         self.n_sessions.load(Ordering::Relaxed) == 0
     }

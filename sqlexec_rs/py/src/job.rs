@@ -167,7 +167,7 @@ impl JobItems {
         slf.py().import("sqlexec_rs.awaiting")?.call_method1("next_in_loop", (slf,))
     }
 
-    /// Returns the next finished item as `(index, result)`, `False` if there is none yet, `None` after the last.
+    /// Returns the next finished item as `(index, result)`, `False` if it has not finished, `None` after the last.
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.advance(py, Duration::ZERO)? {
             NextItem::Item(number) => (number, self.job.get().item(py, number)?).into_bound_py_any(py),

@@ -80,7 +80,7 @@ fn are_numeric(table: &Table) -> Vec<bool> {
 enum RowOrder {
     /// By all columns.
     Sorted,
-    /// By the first key of the SQL's ORDER BY, then by all other columns; in result order if there is none.
+    /// By the first key of the SQL's ORDER BY, then by all other columns; in result order without a key.
     By(Option<OrderBy>),
 }
 

@@ -71,7 +71,7 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
     collect((0..table.n_rows()).map(sort))
 }
 
-/// Drops invalid UTF-8 bytes from texts, like the reference when it reads; `None` if there are none.
+/// Drops invalid UTF-8 bytes from texts, like the reference when it reads; `None` without any.
 fn without_undecodable(table: &Table) -> Option<Table> {
     let is_broken = |value: Value<'_>| {
         matches!(value, Value::Text(bytes) if {

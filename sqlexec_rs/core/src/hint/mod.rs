@@ -71,10 +71,10 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
             mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
         })
     };
-    let qualified =
+    let named_table =
         mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(names_qualifier));
     if let Some(qualifier) = qualifier
-        && qualified.is_none()
+        && named_table.is_none()
         && let Some(table) = names.find_table(qualifier)
         && names.has_column(table, wanted)
     {
@@ -84,16 +84,16 @@ fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>
     let mut nearest = Nearest::new(wanted);
     for (position, (table, column)) in names.columns() {
         let mention = mentioned.iter().position(|mention| mention.table == table);
-        let rank = match (qualified, mention) {
-            (Some(qualified), _) if qualified.table == table => 0,
+        let rank = match (named_table, mention) {
+            (Some(named_table), _) if named_table.table == table => 0,
             (_, Some(_)) => 1,
             _ => 2,
         };
         nearest.offer(column, rank, position);
     }
     let (table, column) = names.column(nearest.best()?);
-    let shown = match qualified
-        .filter(|qualified| qualified.table == table)
+    let shown = match named_table
+        .filter(|named_table| named_table.table == table)
         .or(mentioned.iter().find(|mention| mention.table == table))
     {
         Some(mention) => mention.shown,

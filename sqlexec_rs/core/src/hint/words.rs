@@ -52,11 +52,11 @@ impl Mention<'_> {
 
 /// Finds the tables that a statement names, ignoring names before a point, which are qualifiers.
 pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
-    let words: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
+    let tokens: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
     let mut mentions_found: Vec<Mention<'a>> = Vec::new();
-    for (i, word) in words.iter().enumerate() {
+    for (i, word) in tokens.iter().enumerate() {
         let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
-        let mut after = words[i + 1..].iter();
+        let mut after = tokens[i + 1..].iter();
         let alias = match after.next() {
             Some(word) if word.is_next && word.text.eq_ignore_ascii_case("as") => after.next(),
             Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),

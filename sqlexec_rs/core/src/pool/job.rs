@@ -58,7 +58,7 @@ impl ComparisonControl {
     }
 }
 
-/// What is known once every item has been planned.
+/// The part of a job that is set once every item has been planned.
 #[derive(Debug)]
 struct Planned {
     n_slots: usize,
@@ -76,10 +76,10 @@ struct RunSlot {
 
 #[derive(Debug)]
 enum SlotContent {
-    Awaited,
+    Pending,
     /// The outcome arrived before the plan was complete, so it is not counted for its units yet.
     Early(Delivery),
-    Here(Delivery),
+    Ready(Delivery),
     /// Every unit that needed it is finished, so the rows have been released.
     Released,
 }
@@ -160,7 +160,7 @@ impl JobState {
     /// Creates the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now
     /// on.
     pub(crate) fn new(max_slots: usize, control: ComparisonControl, stats: Arc<Stats>) -> Self {
-        let slot = || RunSlot { content: Mutex::new(SlotContent::Awaited), readers: AtomicU32::new(0) };
+        let slot = || RunSlot { content: Mutex::new(SlotContent::Pending), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
         Self {
             slots,
@@ -196,9 +196,9 @@ impl JobState {
     fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivery)> {
         {
             let mut content = lock(&self.slots[number as usize].content);
-            match std::mem::replace(&mut *content, SlotContent::Awaited) {
+            match std::mem::replace(&mut *content, SlotContent::Pending) {
                 SlotContent::Early(outcome) if planned.would_compare(number) => return Some((number, outcome)),
-                SlotContent::Early(outcome) => *content = SlotContent::Here(outcome),
+                SlotContent::Early(outcome) => *content = SlotContent::Ready(outcome),
                 other => {
                     *content = other;
                     return None;
@@ -243,12 +243,12 @@ impl JobState {
     pub(crate) fn deliver(&self, number: u32, outcome: Delivery) {
         let planned = {
             let mut content = lock(&self.slots[number as usize].content);
-            if !matches!(*content, SlotContent::Awaited) {
+            if !matches!(*content, SlotContent::Pending) {
                 return;
             }
             // Read under the lock: the outcome is treated as early either here or in `plan`.
             let planned = self.planned.get();
-            *content = if planned.is_some() { SlotContent::Here(outcome) } else { SlotContent::Early(outcome) };
+            *content = if planned.is_some() { SlotContent::Ready(outcome) } else { SlotContent::Early(outcome) };
             planned
         };
         if let Some(planned) = planned {
@@ -303,8 +303,8 @@ impl JobState {
 
     fn outcome_at(&self, slot: u32) -> Delivery {
         match &*lock(&self.slots[slot as usize].content) {
-            SlotContent::Here(delivered) => delivered.clone(),
-            SlotContent::Awaited | SlotContent::Early(_) | SlotContent::Released => {
+            SlotContent::Ready(delivered) => delivered.clone(),
+            SlotContent::Pending | SlotContent::Early(_) | SlotContent::Released => {
                 Err(Fault::Internal("an outcome was read before it arrived"))
             }
         }

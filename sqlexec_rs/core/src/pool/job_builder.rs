@@ -1,5 +1,5 @@
-//! Builds a job batch by batch: each run is found in the cache, joined in flight, or queued. Threads run what was
-//! added while the caller prepares the next batch.
+//! Builds a job batch by batch: each run is found in the cache, joined in flight, or queued. Threads run the
+//! added items while the caller prepares the next batch.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -123,7 +123,7 @@ impl Runner {
         result
     }
 
-    /// Releases what is kept between queries, as none is waiting.
+    /// Releases resources kept between queries, because no query is waiting.
     pub(crate) fn park(&mut self) {
         match &mut self.sqlite {
             Sqlite::Thread(local) => {

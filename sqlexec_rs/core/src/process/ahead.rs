@@ -17,7 +17,7 @@ const MAX_HELD: usize = 16;
 
 /// Number of consecutive quick runs before queries are sent ahead: initially, and at most.
 const QUICK_RUNS: u32 = 8;
-const MOST_QUICK_RUNS: u32 = 4_096;
+const MAX_QUICK_RUNS: u32 = 4_096;
 
 /// Maximum duration of a quick run. Its result must also be small.
 pub(super) const QUICK: Duration = Duration::from_micros(300);
@@ -26,7 +26,7 @@ const SMALL_BYTES: usize = 4 << 10;
 /// Maximum bytes of a SQL text that is sent ahead.
 const SHORT_TEXT: usize = 2 << 10;
 
-/// Supplies a thread with queries. Each query that is taken must be run or given back.
+/// Supplies a thread with queries. Each query that is taken must be run or returned.
 pub(crate) trait Source {
     /// Takes the next query if it is on this database state and at least `n_more` others follow.
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>>;
@@ -102,12 +102,12 @@ impl QueriesAhead {
         self.n_sent > 0 || !self.unwanted.is_empty()
     }
 
-    /// Gives all queries back because the current run is slow.
+    /// Returns all queries to the queue because the current run is slow.
     pub(super) fn return_queries(&mut self, source: &mut dyn Source) {
         if self.taken.is_empty() {
             return;
         }
-        (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MOST_QUICK_RUNS));
+        (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MAX_QUICK_RUNS));
         self.unwanted.extend(self.taken.iter().take(self.n_sent).map(|query| Arc::clone(&query.limits)));
         self.n_sent = 0;
         source.return_queries(std::mem::take(&mut self.taken));

@@ -79,7 +79,7 @@ pub(super) fn read_rows(input: &mut impl BufRead, mut table: Table, n_rows: u64,
     Ok(table)
 }
 
-/// Reads the cells that are complete in the input's buffer; returns false if there is none.
+/// Reads the cells that are complete in the input's buffer; returns false without a complete cell.
 fn read_cells(
     input: &mut impl BufRead,
     table: &mut Table,

@@ -49,7 +49,7 @@ pub(super) enum WorkerFailure {
     Cancelled,
     /// The run exceeded its wall time plus the grace period.
     OverTime,
-    /// No data arrived for so long that the process counts as hung.
+    /// No data arrived within the hang limit.
     Hung,
     /// The socket was closed during the run: the process died.
     Died,

@@ -386,7 +386,7 @@ impl RemoteRunner {
         self.ending.retain_mut(|child| matches!(reap(child, REAP_WAIT), Ok(None)));
     }
 
-    /// Adds a worker's counts, limited to what is plausible after its previous counts.
+    /// Adds a worker's counts, limited to plausible increases over its previous counts.
     fn count_connections(&self, worker: &mut Worker, counts: ConnectionCounts) {
         let opened = counts.opened.saturating_sub(worker.counts.opened);
         let most = worker.counts.open.saturating_add(opened);

@@ -238,7 +238,7 @@ impl ReplyWriter {
     }
 }
 
-/// Waits at most `time` for a request; returns false if there is none.
+/// Waits at most `time` for a request; returns false on timeout.
 fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     !input.buffer().is_empty() || poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&timeout)) != Ok(0)

@@ -133,7 +133,7 @@ impl Table {
         }
     }
 
-    /// Releases memory that growth reserved in excess; a long-lived result keeps only what it needs.
+    /// Releases memory that growth reserved in excess; a long-lived result keeps only the memory that it needs.
     pub(crate) fn settle(&mut self, is_for_long: bool) {
         self.arena.settle(is_for_long);
     }

@@ -1,4 +1,4 @@
-//! Counts the threads that may be inside SQLite, and delays what is unsafe while there are any.
+//! Counts the threads that may be inside SQLite, and delays operations that are unsafe meanwhile.
 //!
 //! - After a fork, the child inherits SQLite's locks in the state they had, without the thread that held them. So a
 //!   pool cannot be created in a child that was forked while a thread was busy; the child sees the count as of the

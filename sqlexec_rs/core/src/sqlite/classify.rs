@@ -64,9 +64,9 @@ const NEEDS_REPAIR: [(c_int, &str); 3] = [
     (ffi::SQLITE_READONLY_RECOVERY, NEEDS_RECOVERY),
     (ffi::SQLITE_READONLY_CANTINIT, NEEDS_RECOVERY),
 ];
-const NEEDS_RECOVERY: &str = "the index of this database's log (the database's name with -shm) must be recovered because a \
-    program crashed while writing: keep the database, -wal and -shm together and read the database once with a program \
-    that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
+const NEEDS_RECOVERY: &str = "the index of this database's log (the database's name with -shm) must be recovered because \
+    a program crashed while writing: keep the database, -wal and -shm together and read the database once with a \
+    program that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
 
 /// Returns whether a log's index was not ready, which happens briefly when a writer opens the database.
 pub(crate) fn waits_for_index(outcome: &Outcome) -> bool {

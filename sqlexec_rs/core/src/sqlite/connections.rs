@@ -83,7 +83,7 @@ impl Connections {
         self.find(path).is_some_and(|open_sandbox| open_sandbox.is_of(state))
     }
 
-    /// Returns the connection to a file for a run, opening it if there is none for the state with this number.
+    /// Returns the connection to a file for a run, opening it if needed for the state with this number.
     pub(crate) fn get(&mut self, path: &Path, state: u32) -> Result<&Sandbox, Box<Outcome>> {
         self.open(path, state);
         self.clock += 1;
@@ -96,7 +96,7 @@ impl Connections {
         self.current.as_ref().map(|(_, open_sandbox)| &open_sandbox.sandbox).ok_or_else(no_connection)
     }
 
-    /// Opens the connection to a file if there is none for this state, and makes it the current one.
+    /// Opens the connection to a file if missing for this state, and makes it the current one.
     pub(crate) fn open(&mut self, path: &Path, state: u32) {
         if self.current.as_ref().is_none_or(|(current, _)| **current != *path) {
             self.others.extend(self.current.take());
@@ -177,7 +177,7 @@ impl Connections {
     }
 
     /// Closes the least recently used database that satisfies `is_such`, except the current one. Returns false if
-    /// there is none.
+    /// there is no other.
     fn close_oldest(&mut self, is_such: impl Fn(&Sandbox) -> bool) -> bool {
         let candidates = self.others.iter().filter(|(_, open_sandbox)| is_such(&open_sandbox.sandbox));
         let oldest =

@@ -79,7 +79,7 @@ impl Hiding {
         self.lock().clone()
     }
 
-    /// Records the refusal and returns false, or returns true if there is none.
+    /// Records the refusal and returns false, or returns true without a refusal.
     pub(crate) fn allows(&self, refusal: impl FnOnce(&HiddenInDatabase) -> Option<String>) -> bool {
         let Some(refused) = self.covered().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);

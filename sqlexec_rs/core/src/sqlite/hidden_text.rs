@@ -33,7 +33,7 @@ impl Definition {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Word(Vec<u8>),
-    /// A quoted token. SQLite also accepts a text in single quotes where it expects a name.
+    /// A quoted token. SQLite also accepts a text in single quotes as a name.
     Quoted(u8, Vec<u8>),
     Mark(u8),
 }

@@ -78,7 +78,7 @@ impl InMemoryDbs {
         self.access
     }
 
-    /// Returns the copy of the database at `path`, creating it through `connect` if there is none of the current
+    /// Returns the copy of the database at `path`, creating it through `connect` if missing for the current
     /// state.
     ///
     /// While the budget is exhausted, `make_room` is called; it returns false if it has nothing to free. Returns

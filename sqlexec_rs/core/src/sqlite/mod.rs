@@ -15,6 +15,6 @@ pub mod inode;
 pub mod local;
 pub mod meter;
 pub mod sandbox;
-pub mod seen;
 pub mod side_files;
+pub mod statement_record;
 pub mod versions;

@@ -26,8 +26,8 @@ use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks::{self, Log};
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDb};
 use crate::sqlite::meter;
-use crate::sqlite::seen::StatementRecord;
 use crate::sqlite::side_files::is_alone;
+use crate::sqlite::statement_record::StatementRecord;
 
 /// How long a query without a wall-clock limit waits for a writer's lock before it is a `db_error`, and the time
 /// between two attempts.
@@ -215,7 +215,7 @@ impl Sandbox {
         Ok(connection)
     }
 
-    /// Begins a transaction if there is none: the next statement locks the file until `end_transactions`. On an
+    /// Begins a transaction unless one is open: the next statement locks the file until `end_transactions`. On an
     /// error, each statement gets its own transaction.
     pub(crate) fn begin(&self, connection: &Connection) {
         if connection.is_autocommit() {

@@ -14,7 +14,7 @@ pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Returns the end of a comment that starts here; `None` if there is none.
+/// Returns the end of a comment that starts here; `None` without a comment.
 pub(super) fn comment_end(bytes: &[u8], at: usize) -> Option<usize> {
     let line_end = || memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n + 1);
     match &bytes[at..] {

@@ -119,8 +119,8 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Opt
         })?;
     let name = name.to_lowercase();
     let error = format!(
-        "the function {name} is refused: {reason}. If all queries are trusted, ?allow={name} or ?allow={group} in the URL \
-         allows it"
+        "the function {name} is refused: {reason}. If all queries are trusted, ?allow={name} or ?allow={group} in the \
+         URL allows it"
     );
     Some(Outcome::failed(Status::Forbidden, error))
 }

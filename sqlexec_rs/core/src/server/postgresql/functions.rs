@@ -196,7 +196,7 @@ fn quote_end(bytes: &[u8], begin: usize, has_escapes: bool) -> usize {
     bytes.len()
 }
 
-/// Returns the end of `$tag$…$tag$`; `None` if there is none here.
+/// Returns the end of `$tag$…$tag$`; `None` if no such quote starts here.
 fn dollar_quote_end(bytes: &[u8], begin: usize) -> Option<usize> {
     let rest = &bytes[begin + 1..];
     let length = rest.iter().take_while(|byte| is_name_byte(**byte)).count();

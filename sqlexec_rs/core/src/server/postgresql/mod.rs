@@ -101,13 +101,13 @@ pub(super) struct Postgresql {
     is_usable: bool,
 }
 
-/// Positions in the response to a run, as counts of ReadyForQuery messages.
+/// Positions in the response to a run, as counts of `ReadyForQuery` messages.
 #[derive(Clone, Copy, Default)]
 struct ReadyCounts {
     times_ready: u8,
     /// Count before the rows.
     rows_at: u8,
-    /// Count before the last ReadyForQuery.
+    /// Count before the last `ReadyForQuery`.
     end_at: u8,
     /// Characters before the query.
     prefix: usize,

@@ -198,7 +198,8 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 2\n", encoding="utf-8")
     code, _, err = run(capsys, "score", *files)
     assert (code, err.count("\n")) == (2, 1)
-    assert "gold.sql:2: there is no" in err
+    assert "gold.sql:2: " in err
+    assert "circus.sqlite does not exist" in err
     assert run(capsys, "score", "--pred", "no", "--gold", "no", "--db-root", root)[0] == 2
 
 

@@ -157,7 +157,7 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     database.run("CREATE FUNCTION write_all(x int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
-    parts = ("the log holds", "fill the disk", "pg_logical_emit_message", "pg_advisory_lock", "readers postgresql")
+    parts = ("the log records", "fill the disk", "pg_logical_emit_message", "pg_advisory_lock", "readers postgresql")
     for part in parts:
         assert part in output
     assert "write_all(integer) runs as owner, a superuser" in output
@@ -167,7 +167,7 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
     assert "write_all" not in output
-    assert "the log holds" not in output
+    assert "the log records" not in output
     assert "functions that write, lock, overrun or show other sessions: revoked" in output
 
 

@@ -1,7 +1,7 @@
-"""Write the licences of what is compiled into the wheel; the build backend calls it.
+"""Write the licences of the code that is compiled into the wheel; called by the build backend.
 
-The list is cargo's own, of the crates that the module and its worker are linked from on this platform, and the texts
-are those that the crates' packages hold.
+The list is cargo's, of the crates that the module and its worker link on this platform. The texts are those in the
+crates' packages.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NOTICES = HERE / "THIRD_PARTY_NOTICES.txt"
 
 _LICENCE = re.compile(r"(licen[cs]e|copying|notice|unlicense)", re.IGNORECASE)
 _HEAD = """\
-The compiled parts of sqlexec_rs hold the work of others: the crates below, SQLite (in libsqlite3-sys; its authors have
-placed it in the public domain), mimalloc (in libmimalloc-sys) and Rust's standard library (MIT or Apache-2.0).
+The compiled parts of sqlexec_rs contain third-party code: the crates below, SQLite (in libsqlite3-sys, placed in the
+public domain by its authors), mimalloc (in libmimalloc-sys) and Rust's standard library (MIT or Apache-2.0).
 """
 
 
 def linked_crates(manifest: Path) -> list[dict[str, Any]]:
-    """Return cargo's metadata of the packages that are linked in, without our own, by name."""
+    """Return cargo's metadata of the linked third-party packages, sorted by name."""
     version = subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout
     host = version.partition("host: ")[2].split()[0]
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", host]
@@ -32,21 +32,22 @@ def linked_crates(manifest: Path) -> list[dict[str, Any]]:
     metadata = json.loads(done.stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    found: set[str] = set()
+    linked: set[str] = set()
     waiting = [metadata["resolve"]["root"]]
     while waiting:
-        one = waiting.pop()
-        # What a macro is made of runs when the code is compiled, and is not in it.
-        if one in found or any("proc-macro" in target["kind"] for target in packages[one]["targets"]):
+        package = waiting.pop()
+        # Procedural macros run during compilation and are not linked.
+        if package in linked or any("proc-macro" in target["kind"] for target in packages[package]["targets"]):
             continue
-        found.add(one)
-        waiting += [dep["pkg"] for dep in nodes[one]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
-    others = [packages[one] for one in found if packages[one]["source"] is not None]
+        linked.add(package)
+        dependencies = nodes[package]["deps"]
+        waiting += [dep["pkg"] for dep in dependencies if any(kind["kind"] is None for kind in dep["dep_kinds"])]
+    others = [packages[package] for package in linked if packages[package]["source"] is not None]
     return sorted(others, key=lambda package: (package["name"], package["version"]))
 
 
 def licence_texts(package: dict[str, Any]) -> list[str]:
-    """Return the texts of a crate's licence files, those of the C sources in it included."""
+    """Return the texts of a crate's licence files, including those of its C sources."""
     root = Path(package["manifest_path"]).parent
     files = [
         path for path in sorted(root.rglob("*")) if _LICENCE.match(path.name) and path.suffix in {"", ".md", ".txt"}
@@ -56,7 +57,7 @@ def licence_texts(package: dict[str, Any]) -> list[str]:
 
 
 def write_notices() -> Path:
-    """Write the file, and return its path; a crate without a licence and without a text of one is a SystemExit."""
+    """Write the file and return its path; raises SystemExit for a crate without any licence."""
     options = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["maturin"]
     by_text: dict[str, list[str]] = {}
     for package in linked_crates(HERE / options["manifest-path"]):
@@ -64,9 +65,9 @@ def write_notices() -> Path:
         stated = package["license"] or package["license_file"]
         texts = licence_texts(package)
         if not stated and not texts:
-            raise SystemExit(f"{name} has no licence: sqlexec_rs cannot be distributed with it")
-        origin = f"{name} ({stated}), {package['repository'] or package['homepage'] or 'no address given'}"
-        for text in texts or [f"Its package holds no text of its licence, which is {stated}."]:
+            raise SystemExit(f"{name} has no licence, so sqlexec_rs cannot be distributed with it")
+        origin = f"{name} ({stated}), {package['repository'] or package['homepage'] or 'no address'}"
+        for text in texts or [f"Its package contains no text of its licence, {stated}."]:
             by_text.setdefault(text, []).append(origin)
     parts = [_HEAD, *("\n".join([*names, "", text, ""]) for text, names in by_text.items())]
     NOTICES.write_text(f"\n{'-' * 80}\n\n".join(parts), encoding="utf-8")

@@ -103,7 +103,7 @@ def test_golds_are_scored_for_nobody(
     root, path, out = data / "dev/databases", tmp_path / "p.jsonl", tmp_path / "out"
     begun = ["--data", str(data / "dev"), "--predictions", str(path), *LIMITS, "--out", str(out)]
     score = ["score", "--pred", str(path), "--gold", str(data / "dev/questions.jsonl"), "--db-root", str(root)]
-    for answer, told in (("SELECT 1", f"hold one thing in sql and another in {name}"), ("I give up", "are the golds")):
+    for answer, told in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
         entries = [{"id": uid, "sql": sql, name: answer} for uid, sql in golds.items()]
         path.write_text("".join(json.dumps(one) + "\n" for one in entries))
         assert main(begun) == 2
@@ -162,7 +162,7 @@ def test_missing_predictions_are_refused_or_counted_apart(
     assert judge(data / "dev", some, tmp_path / "out", "--allow-missing") == 0
     found = numbers(tmp_path / "out")
     assert (found["missing"], found["count"], found["accuracy"], found["accuracy/with_missing"]) == (5, 5, 1.0, 0.5)
-    assert "5 questions have no prediction and are in no share" in capsys.readouterr().out
+    assert "5 questions have no prediction and are skipped" in capsys.readouterr().out
     assert judge(data / "dev", write({**golds, "other": "SELECT 1"}), tmp_path / "more") == 2
     assert "--allow-extra" in capsys.readouterr().err
     assert judge(data / "dev", write({**golds, "other": "SELECT 1"}), tmp_path / "more", "--allow-extra") == 0

@@ -59,7 +59,7 @@ def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[
 )
 def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[str | None]) -> None:
     made = read_predictions(write(tmp_path / "pred", content))
-    assert [f"{one.uid}:{one.db_id}:{one.sql}" if made.has_ids else one.sql for one in made.found] == expected
+    assert [f"{one.uid}:{one.db_id}:{one.sql}" if made.has_ids else one.sql for one in made.entries] == expected
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[
         ('[\n{"sql": "SELECT 1"},\n]', r"pred: not JSON: .*line \d"),
         ('{"id": 1, "text": "SELECT 1"}\n{"id": 2, "text": "x"}', r"pred: 2 of 2 have no sql or SQL or query \(line 1"),
         ('{"id": 1, "sql": 3}', r"pred: 1 of 1 hold SQL that is neither text nor null \(line 1\)"),
-        ("[3]", r"pred: 1 of 1 are no JSON object \(entry 0\)"),
+        ("[3]", r"pred: 1 of 1 are not JSON objects \(entry 0\)"),
         (
             '{"id": 1, "sql": "a"}\n{"id": 1, "sql": "b"}',
-            r"1 ids stand more than once \(1 at line 1 and line 2\)",
+            r"1 ids are repeated \(1 at line 1 and line 2\)",
         ),
         ('{"id": 1, "sql": "a"}\n{"sql": "b"}', r"pred: 1 of 2 have no id or question_id or instance_id \(line 2\)"),
         ("", r"pred: no predictions in it"),
@@ -157,7 +157,7 @@ def test_blank_lines_are_skipped_as_spider_does_or_count(tmp_path: Path) -> None
         ("012", [{"sql": "SELECT 1"}, {"sql": "SELECT 2"}], "pred: 2 entries without ids for 3 questions"),
         ("a", [{"id": "a", "sql": "SELECT 1", "db_id": "zoo"}], "entry 0 is for zoo, question a for shop"),
         ("ab", {"a": "SELECT 1"}, "1 of 2 questions have no prediction .b.: --allow-missing"),
-        ("a", {"a": "SELECT 1", "b": "SELECT 1"}, "1 of 2 predictions are for no question here .b.: --allow-extra"),
+        ("a", {"a": "SELECT 1", "b": "SELECT 1"}, "1 of 2 predictions match no question .b.: --allow-extra"),
     ],
 )
 def test_what_cannot_belong_together_is_refused(tmp_path: Path, uids: str, content: Any, message: str) -> None:
@@ -167,5 +167,5 @@ def test_what_cannot_belong_together_is_refused(tmp_path: Path, uids: str, conte
 
 def test_golds_of_the_same_id_are_refused(tmp_path: Path) -> None:
     twice = [{"id": "a", "db_id": "shop", "sql": "SELECT 1"}] * 2
-    with pytest.raises(InputError, match=r"gold: 1 ids stand more than once \(a\)"):
+    with pytest.raises(InputError, match=r"gold: 1 ids are repeated \(a\)"):
         read_golds(write(tmp_path / "gold", twice))

@@ -13,7 +13,7 @@ from sqlexec_rs import Executor
 from sqlexec_rs.servers import Server
 
 HALVES = ["\ud800", "\udbff", "\udc00", "\udfff", "\udc80"]
-WHY = "the text holds half a surrogate pair, which is no character, at character 9"
+WHY = "the text holds half a surrogate pair, which is not a character, at character 9"
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_what_was_cut_is_never_scored(executor: Executor, database: Path) -> Non
     with pytest.raises(ValueError, match="a result that may be cut cannot be scored"):
         executor.score(database, "SELECT 1", "SELECT 1", limits=limits)
     gold = executor.execute(database, COUNT.format(n=5), limits=limits)
-    with pytest.raises(ValueError, match="a gold outcome must be whole, and this one was cut"):
+    with pytest.raises(ValueError, match="a gold outcome must be complete, but this one was cut"):
         executor.score(database, "SELECT 1", gold)
     with pytest.raises(ValueError, match='on_excess must be "refuse" or "cut"'):
         Limits(on_excess="drop")

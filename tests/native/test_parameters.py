@@ -53,9 +53,9 @@ def test_parameters_go_by_position_or_by_name(executor: Executor, database: Path
 @pytest.mark.parametrize(
     ("sql", "parameters", "error"),
     [
-        ("SELECT ?", None, "the statement has parameters, and nothing to bind them to"),
-        ("SELECT ?, ?", (1,), "the statement has 2 parameters, and 1 values are given"),
-        ("SELECT 1", (1,), "the statement has 0 parameters, and 1 values are given"),
+        ("SELECT ?", None, "the statement has parameters, but no values are given"),
+        ("SELECT ?, ?", (1,), "the statement has 2 parameters, but 1 values are given"),
+        ("SELECT 1", (1,), "the statement has 0 parameters, but 1 values are given"),
         ("SELECT :a, :b", {"a": 1}, "no value is given for the parameter :b"),
         ("SELECT ?", {"a": 1}, "no value is given for the parameter ?"),
     ],

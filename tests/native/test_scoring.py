@@ -285,7 +285,9 @@ def test_a_wrong_item_is_named_by_its_place(executor: Executor, database: Path) 
     three = [database] * 3, ["SELECT 1"] * 3
     with pytest.raises(ValueError, match="item 2: gold row 0 has 2 values for 1 columns"):
         executor.score_many(*three, ["SELECT 1", "SELECT 1", (["a"], [(1, 2)])])
-    with pytest.raises(TypeError, match=r"item 1: a gold tuple is \(columns, rows\); several golds are a list"):
+    with pytest.raises(
+        TypeError, match=r"item 1: a gold tuple must be \(columns, rows\); pass several golds as a list"
+    ):
         executor.score_many(*three, ["SELECT 1", ("SELECT 1", "SELECT 2"), "SELECT 1"])
     with pytest.raises(TypeError, match="item 0: SQL must be a str or None, not bytes"):
         executor.score_many([database], [b"SELECT 1"], ["SELECT 1"])  # type: ignore[list-item]

@@ -74,7 +74,7 @@ def test_a_session_is_encrypted_with_who_the_server_says_it_is(
         refused = {
             f"{server.reader}?sslrootcert={other}": "invalid peer certificate",
             f"{server.reader}?sslrootcert={tmp_path / 'nothing.pem'}": "nothing.pem",
-            f"{server.reader}?sslmode=maybe": "it is verify-full or disable",
+            f"{server.reader}?sslmode=maybe": "it must be verify-full or disable",
         }
         for url, why in refused.items():
             outcome = executor.execute(url, "SELECT 1")

@@ -68,7 +68,7 @@ def test_as_completed_gives_up_in_time(executor: Executor, database: Path) -> No
     jobs = [executor.submit([(database, ENDLESS)]), executor.submit([(database, "SELECT 1")])]
     seen: list[Job] = []
     assert jobs[1].wait(60)
-    with pytest.raises(TimeoutError, match="1 of 2 jobs were not done in time"):
+    with pytest.raises(TimeoutError, match="1 of 2 jobs were not finished in time"):
         seen.extend(as_completed(jobs, timeout=0.5))
     with pytest.raises(TimeoutError, match="not every item"):
         list(jobs[0].as_completed(timeout=0))
@@ -300,7 +300,7 @@ def test_a_callback_that_closes_its_executor_is_told_so(database: Path, isolatio
     """
     done = run_python(body, database)
     assert done.stdout.splitlines() == [
-        "a callback cannot close the executor that calls it: it would wait for itself",
+        "a callback cannot close the executor that calls it: it would deadlock",
         "[(2,)]",
     ], done.stderr
 

@@ -1,9 +1,10 @@
-//! Where the time of a query goes: preparing it, SQLite's steps, fetching rows, comparing them; and what more threads give.
+//! Benchmarks of the parts of a query: prepare, SQLite's steps, fetching rows, comparing them; and of scaling with
+//! threads.
 //!
-//! Runs go through the pool, as everywhere, and their time is what their outcomes say (`pool` alone takes the caller's
-//! time). Each text is new, or the cache would answer.
+//! Runs go through the pool, and their time is taken from their outcomes (`pool` alone measures the caller's time).
+//! Each text is new to avoid the cache.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a measurement that cannot go on has nothing to say")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a failed measurement has no result")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ impl Fixture {
         Self { _folder: folder, path, limits: Arc::default(), n_texts: 0 }
     }
 
-    /// Makes a text differ from all before it.
+    /// Makes a text unique.
     fn new_text(&mut self, sql: &str) -> (Arc<Path>, Arc<str>) {
         self.n_texts += 1;
         (Arc::clone(&self.path), format!("{sql} -- {}", self.n_texts).into())
@@ -61,7 +62,7 @@ fn pool(threads: usize) -> Pool {
     Pool::new(&Config { threads: Some(threads), cache_bytes: 0, ..Config::default() }).unwrap()
 }
 
-/// One query each, which is nearly all prepare, steps, or fetching.
+/// Queries that mostly measure prepare, steps, or fetching.
 fn queries(criterion: &mut Criterion) {
     let mut fixture = Fixture::new();
     let pool = pool(1);
@@ -81,7 +82,7 @@ fn side(table: &Table) -> Side<'_> {
     Side { table, sql: None }
 }
 
-/// Results of 10,000 rows: the gold is indexed once, as it is when many answers are compared with it.
+/// Compares results of 10,000 rows. The gold is indexed once, as when many answers are compared with it.
 fn comparing(criterion: &mut Criterion) {
     let mut fixture = Fixture::new();
     let pool = pool(1);
@@ -103,7 +104,7 @@ fn comparing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Look-ups by key in one batch, on one thread and on more.
+/// Lookups by key in a batch, on one thread and on more.
 fn scaling(criterion: &mut Criterion) {
     let mut fixture = Fixture::new();
     let cores = available_parallelism().map_or(1, std::num::NonZero::get);

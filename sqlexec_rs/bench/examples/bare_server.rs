@@ -1,5 +1,6 @@
-//! Runs the SQL texts of a file, one a line, on a server by the crate `postgres` or `mysql` and nothing else: kept
-//! connections, a query a message, no limits, rows as texts. `bare_server URL THREADS FILE` prints the seconds that it took.
+//! Baseline for servers: runs the SQL texts of a file, one per line, with the crate `postgres` or `mysql` alone: kept
+//! connections, one query per message, no limits, rows as texts. `bare_server URL THREADS FILE` prints the elapsed
+//! seconds.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use mysql::prelude::Queryable;
 use postgres::{NoTls, SimpleQueryMessage};
 
-/// What a connection does with a text.
+/// Runs a text on a connection.
 type Ask = Box<dyn FnMut(&str) -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -31,9 +32,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
         };
         let loops: Vec<_> = clients.into_iter().map(run).collect();
-        loops
-            .into_iter()
-            .try_for_each(|one| one.join().map_err(|_| "a thread panicked".to_owned())?.map_err(|e| e.to_string()))
+        loops.into_iter().try_for_each(|worker| {
+            worker.join().map_err(|_| "a thread panicked".to_owned())?.map_err(|e| e.to_string())
+        })
     })?;
     println!("{:.9}", begun.elapsed().as_secs_f64());
     Ok(())
@@ -41,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn connect(url: &str) -> Result<Ask, Box<dyn Error>> {
     if url.starts_with("mysql://") {
-        // It would change to the server's socket by itself, and measure another road than the others take.
+        // By default the client would switch to the server's socket, unlike the other programs under test.
         let options = mysql::OptsBuilder::from_opts(mysql::Opts::from_url(url)?).prefer_socket(false);
         let mut client = mysql::Conn::new(options)?;
         return Ok(Box::new(move |sql| {

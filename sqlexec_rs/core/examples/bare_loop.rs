@@ -1,9 +1,9 @@
-//! The yardstick of `scripts/bench_executor.py`: the shortest loop that runs the same queries on the same SQLite.
+//! The baseline of `scripts/bench_executor.py`: a minimal loop that runs the same queries on the same SQLite.
 //!
-//! `bare_loop WORKLOAD THREADS REPEATS [DEADLINE_MS] [unguarded]`: each line of the workload is a database's path, a tab and
-//! a SQL text. Threads take the next line in turn, on one kept read-only connection a (thread, database), fetch every value
-//! and throw it away. It prints a line a repeat: seconds, queries that ran, that failed, that met the deadline.
-//! With `unguarded` there is neither authorizer nor progress handler, and so no deadline.
+//! `bare_loop WORKLOAD THREADS REPEATS [DEADLINE_MS] [unguarded]`: each line of the workload is a database path, a
+//! tab and a SQL text. Threads take lines in turn, use one kept read-only connection per thread and database, and
+//! fetch and discard every value. The program prints a line per repeat: seconds, and the numbers of successful,
+//! failed and late queries. With `unguarded` there is neither authorizer nor progress handler, so no deadline.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,22 +21,22 @@ use sqlexec_core::deadline::STEP_PERIOD;
 
 type Problem = Box<dyn Error + Send + Sync>;
 
-/// How queries run, the same for all threads.
+/// The run settings, the same for all threads.
 struct Settings {
     deadline: Duration,
     is_guarded: bool,
     started: Instant,
 }
 
-/// What one thread keeps from repeat to repeat.
+/// State that a thread keeps between repeats.
 #[derive(Default)]
 struct ThreadState<'a> {
     connections: HashMap<&'a str, Connection>,
-    /// When the query at hand must end, in nanoseconds since the start of the program.
+    /// The deadline of the current query, in nanoseconds since the start of the program.
     ends_at: Arc<AtomicU64>,
 }
 
-/// How many queries ran, failed, and met the deadline.
+/// Numbers of successful, failed and late queries.
 type Counts = [usize; 3];
 
 fn main() -> Result<(), Problem> {
@@ -58,7 +58,7 @@ fn main() -> Result<(), Problem> {
     run_all(&queries, threads.parse()?, repeats.parse()?, &settings)
 }
 
-/// Runs every query once a repeat, on threads that are kept: new ones would start on one core and be moved later.
+/// Runs every query once per repeat on persistent threads; new threads would start on one core and migrate later.
 fn run_all(queries: &[(&str, &str)], n_threads: usize, repeats: usize, settings: &Settings) -> Result<(), Problem> {
     thread::scope(|scope| {
         let (answer, answers) = channel();
@@ -120,7 +120,7 @@ fn run_share<'a>(
     Ok(counts)
 }
 
-/// Opens a database as the executor's sandbox does, but for what costs nothing.
+/// Opens a database like the executor's sandbox, without the restrictions that cost no time.
 fn open(path: &str, ends_at: &Arc<AtomicU64>, settings: &Settings) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;

@@ -1,7 +1,8 @@
 //! The executor without Python, for `scripts/bench_executor.py`: scores the queries that `bare_loop` only runs.
 //!
-//! `core_loop WORKLOAD THREADS REPEATS [DEADLINE_MS]`: as `bare_loop`. Each query is compared by the rule `bird` with a gold
-//! of the same text (but for a comment, or both would be one run), which the first repeat runs and later ones keep.
+//! `core_loop WORKLOAD THREADS REPEATS [DEADLINE_MS]`: like `bare_loop`. Each query is compared by the rule `bird`
+//! with a gold of the same text plus a comment, which prevents sharing a run. The first repeat runs the golds; later
+//! ones use the cache.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +14,7 @@ use sqlexec_core::{Config, GoldSource, Limits, Options, Pool, Rule, ScoreItem, S
 
 type Problem = Box<dyn std::error::Error>;
 
-/// Longer than any load.
+/// Exceeds any run time.
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn main() -> Result<(), Problem> {
@@ -38,7 +39,7 @@ fn main() -> Result<(), Problem> {
     Ok(())
 }
 
-/// Makes an item of each line.
+/// Creates an item from each line.
 fn read_items(text: &str) -> Result<Vec<ScoreItem>, Problem> {
     let mut databases: HashMap<&str, Arc<[Arc<Path>]>> = HashMap::new();
     let options = Arc::new(Options::default());

@@ -1,11 +1,12 @@
-//! Tells how far runs go beyond their deadline: endless queries in threads, and the whole adversarial list in processes.
+//! Measures how far runs exceed their deadline: endless queries in threads, and the whole adversarial list in
+//! processes.
 //!
-//! `overshoot [WORKER]`: the worker program is the one beside the folder of this program when none is named. It prints a
-//! line a way: its name, the runs, those that met the deadline, and the milliseconds between the deadline and the outcome
-//! in the caller's hands (median, 99th percentile, maximum; a run that ended in time counts as 0). The farthest runs are
-//! named on standard error.
+//! `overshoot [WORKER]`: the worker program defaults to the one in the parent of this program's folder. The program
+//! prints a line per mode: its name, the number of runs, the number of late ones, and the milliseconds between the
+//! deadline and the outcome at the caller (median, 99th percentile, maximum; 0 for a run that ended in time). The
+//! latest runs are listed on standard error.
 
-#![allow(clippy::unwrap_used, reason = "a measurement that cannot go on has nothing to say")]
+#![allow(clippy::unwrap_used, reason = "a failed measurement has no result")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,21 +17,21 @@ use sqlexec_core::{Config, Limits, Pool, Status, WorkerConfig};
 #[path = "../tests/suite/adversarial/cases.rs"]
 mod cases;
 
-/// The deadline, and how often each list is run.
+/// The deadline, and the number of repeats of each list.
 const TIMEOUT: Duration = Duration::from_millis(100);
 const ROUNDS_IN_THREADS: usize = 8;
 const ROUNDS_IN_PROCESSES: usize = 2;
 
-/// How many of the farthest runs are named.
+/// Number of latest runs to list.
 const N_NAMED: usize = 5;
 
-/// How long a run may take before this gives up.
+/// Maximum time for a run before the program fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() {
-    let here = std::env::current_exe().unwrap();
-    let beside = here.ancestors().nth(2).unwrap().join("sqlexec-worker");
-    let worker = std::env::args_os().nth(1).map_or(beside, PathBuf::from);
+    let program = std::env::current_exe().unwrap();
+    let sibling = program.ancestors().nth(2).unwrap().join("sqlexec-worker");
+    let worker = std::env::args_os().nth(1).map_or(sibling, PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     let shop: Arc<Path> = folder.path().join("shop.sqlite").into();
     cases::make_shop(&shop);
@@ -52,7 +53,7 @@ fn main() {
     report("processes", measure(&processes, &shop, &everything, ROUNDS_IN_PROCESSES));
 }
 
-/// What came of the runs: how long each took beyond the deadline, with the number of its text, and how many met it.
+/// How far each run exceeded the deadline, with the number of its text, and the number of late runs.
 struct Overshoots {
     beyond: Vec<(Duration, usize)>,
     n_late: usize,
@@ -70,7 +71,7 @@ fn measure(config: &Config, shop: &Arc<Path>, sqls: &[String], rounds: usize) ->
     let mut measured = Overshoots { beyond: Vec::new(), n_late: 0 };
     for round in 0..rounds {
         for (number, sql) in sqls.iter().enumerate() {
-            // Opening, and starting the worker where the last run killed one, is not the run's own.
+            // Opening, and starting the worker if the last run killed it, does not belong to the measured run.
             run(format!("SELECT {round}, {number}"), PATIENCE);
             let (elapsed, status) = run(sql.clone(), TIMEOUT);
             measured.beyond.push((elapsed.saturating_sub(TIMEOUT), number));

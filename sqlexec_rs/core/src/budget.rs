@@ -1,7 +1,7 @@
-//! What a comparison may cost: steps, which are the same on every machine, time, and a look at who still wants it.
+//! Bounds of a comparison: machine-independent steps, time, memory and cancellation.
 //!
-//! A rule says what it is about to do by [`spend`], from however deep inside a search. Where that is too much, the
-//! comparison ends there: it unwinds to [`within`], so that rules stay plain functions of two tables.
+//! A rule announces its work by calling [`spend`] at any depth. If a bound is exceeded, the comparison unwinds to
+//! [`within`], so rules stay plain functions of two tables.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -12,54 +12,54 @@ use std::time::Instant;
 
 use crate::memory::{self, OutOfMemory};
 
-/// Steps between two looks at the clock and the memory: some 100 µs, and 10 ms where each makes a text.
-const LOOK_PERIOD: u64 = 1 << 16;
+/// Steps between two checks of the clock and the memory: about 100 µs, or 10 ms if each step formats a text.
+const CHECK_PERIOD: u64 = 1 << 16;
 
-/// Items whose sort needs little memory, and 30 ms at most.
-pub(crate) const FEW: usize = 1 << 15;
+/// Maximum number of items whose sort needs little memory and at most 30 ms.
+pub(crate) const SMALL_SORT: usize = 1 << 15;
 
-/// Bytes of text that are hashed, compared or copied in a step.
+/// Bytes of text that are hashed, compared or copied per step.
 const BYTES_PER_STEP: usize = 64;
 
 /// The bounds of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct ComparisonBounds {
-    /// Cells that may be hashed, compared or moved.
+    /// Maximum number of cells that may be hashed, compared or moved.
     pub(crate) steps: u64,
     pub(crate) deadline: Option<Instant>,
-    /// Whoever sets one of these no longer wants the result.
+    /// Flags that cancel the comparison; either is enough.
     pub(crate) cancels: [Arc<AtomicBool>; 2],
 }
 
-/// Which bound was met.
+/// The bound that a comparison exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overrun {
     Steps,
     Wall,
     Cancelled,
-    /// There is no memory for the comparison.
+    /// Not enough memory for the comparison.
     Memory,
 }
 
 thread_local! {
-    /// The bounds of the comparison under way, if it has any.
+    /// The bounds of the current comparison, if any.
     static BOUNDS: RefCell<Option<ComparisonBounds>> = const { RefCell::new(None) };
     static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
-    static UNTIL_LOOK: Cell<u64> = const { Cell::new(u64::MAX) };
-    /// The next look is the first: most comparisons take no other, and little memory.
-    static IS_FIRST_LOOK: Cell<bool> = const { Cell::new(true) };
+    static STEPS_UNTIL_CHECK: Cell<u64> = const { Cell::new(u64::MAX) };
+    /// Whether the next check is the first. Most comparisons need no second check and little memory.
+    static IS_FIRST_CHECK: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Runs a comparison under bounds, or says which was met.
+/// Runs a comparison under bounds; returns the exceeded bound as an error.
 pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) -> Result<T, Overrun> {
     BOUNDS.set(Some(bounds.clone()));
     LEFT.set(bounds.steps);
-    UNTIL_LOOK.set(0); // the first step looks
-    IS_FIRST_LOOK.set(true);
+    STEPS_UNTIL_CHECK.set(0); // check at the first step
+    IS_FIRST_CHECK.set(true);
     let result = catch_unwind(AssertUnwindSafe(compare));
     BOUNDS.set(None);
     LEFT.set(u64::MAX);
-    UNTIL_LOOK.set(u64::MAX);
+    STEPS_UNTIL_CHECK.set(u64::MAX);
     result.map_err(|panic| match panic.downcast::<Overrun>() {
         Ok(overrun) => *overrun,
         Err(panic) if panic.is::<OutOfMemory>() => Overrun::Memory,
@@ -67,28 +67,28 @@ pub(crate) fn within<T>(bounds: &ComparisonBounds, compare: impl FnOnce() -> T) 
     })
 }
 
-/// Takes so many steps of the comparison under way, and ends it where a bound is met. Without bounds it does nothing.
+/// Charges `steps` to the current comparison and unwinds if a bound is exceeded. Does nothing without bounds.
 #[inline]
 pub(crate) fn spend(steps: usize) {
     let steps = steps as u64;
-    let until_look = UNTIL_LOOK.get();
-    if steps < until_look {
-        UNTIL_LOOK.set(until_look - steps);
+    let steps_left = STEPS_UNTIL_CHECK.get();
+    if steps < steps_left {
+        STEPS_UNTIL_CHECK.set(steps_left - steps);
         LEFT.set(LEFT.get().saturating_sub(steps));
     } else {
-        look(steps);
+        check_bounds(steps);
     }
 }
 
-/// Says that so many steps are being done, which the budget has or which are few for each cell: the clock, a cancellation and
-/// the memory are looked at, and nothing is taken.
+/// Checks clock, cancellation and memory without charging the budget. For work that is already charged, or that is
+/// small per cell.
 #[inline]
 pub(crate) fn pace(steps: usize) {
-    let until_look = UNTIL_LOOK.get();
-    if (steps as u64) < until_look { UNTIL_LOOK.set(until_look - steps as u64) } else { look(0) }
+    let steps_left = STEPS_UNTIL_CHECK.get();
+    if (steps as u64) < steps_left { STEPS_UNTIL_CHECK.set(steps_left - steps as u64) } else { check_bounds(0) }
 }
 
-/// The same of going through so many bytes.
+/// Calls [`pace`] for work on `n` bytes.
 #[inline]
 pub(crate) fn pace_on_bytes(n: usize) {
     if n >= BYTES_PER_STEP {
@@ -96,7 +96,7 @@ pub(crate) fn pace_on_bytes(n: usize) {
     }
 }
 
-/// Takes the steps of going through so many bytes.
+/// Charges the steps for work on `n` bytes.
 #[inline]
 pub(crate) fn spend_on_bytes(n: usize) {
     if n >= BYTES_PER_STEP {
@@ -104,7 +104,7 @@ pub(crate) fn spend_on_bytes(n: usize) {
     }
 }
 
-/// Compares two texts or blobs, and takes the steps of comparing long ones.
+/// Compares two texts or blobs, charging steps for long ones.
 #[inline]
 pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
     left.len() == right.len() && {
@@ -113,22 +113,22 @@ pub(crate) fn equal_bytes(left: &[u8], right: &[u8]) -> bool {
     }
 }
 
-/// Sorts items by an order whose every question is a step for the clock.
+/// Sorts items; each comparison counts as a step for the clock.
 pub(crate) fn sort_by<T>(items: &mut [T], order: impl Fn(&T, &T) -> Ordering) {
     spend_on_sort(items.len());
-    if items.len() < FEW {
+    if items.len() < SMALL_SORT {
         return items.sort_by(order);
     }
-    memory::or_end(memory::check_room(size_of_val(items) / 2)); // a stable sort takes as much
+    memory::or_unwind(memory::check_room(size_of_val(items) / 2)); // a stable sort allocates this much
     items.sort_by(|a, b| {
         pace(1);
         order(a, b)
     });
 }
 
-/// Sorts items by keys that are made once, under the same bounds.
+/// Sorts items by keys that are computed once, under the same bounds.
 pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T) -> K) {
-    if items.len() < FEW {
+    if items.len() < SMALL_SORT {
         spend_on_sort(items.len());
         return items.sort_by_cached_key(key);
     }
@@ -139,7 +139,7 @@ pub(crate) fn sort_by_cached_key<T, K: Ord>(items: &mut Vec<T>, key: impl Fn(&T)
 
 /// Sorts numbers under the same bounds.
 pub(crate) fn sort_numbers(numbers: &mut [u64]) {
-    if numbers.len() < FEW {
+    if numbers.len() < SMALL_SORT {
         return numbers.sort_unstable();
     }
     numbers.sort_unstable_by(|a, b| {
@@ -148,13 +148,13 @@ pub(crate) fn sort_numbers(numbers: &mut [u64]) {
     });
 }
 
-/// Takes the steps of a sort.
+/// Charges the steps of sorting `n` items.
 pub(crate) fn spend_on_sort(n: usize) {
     spend(n.saturating_mul(n.max(2).ilog2() as usize));
 }
 
 #[cold]
-fn look(steps: u64) {
+fn check_bounds(steps: u64) {
     let overrun = BOUNDS.with_borrow(|bounds| {
         let bounds = bounds.as_ref()?;
         let is_set = |cancel: &Arc<AtomicBool>| cancel.load(Atomic::Relaxed);
@@ -165,15 +165,15 @@ fn look(steps: u64) {
         if bounds.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Some(Overrun::Wall);
         }
-        if !IS_FIRST_LOOK.replace(false) && memory::check_room(0).is_err() {
+        if !IS_FIRST_CHECK.replace(false) && memory::check_room(0).is_err() {
             return Some(Overrun::Memory);
         }
         LEFT.set(left);
-        UNTIL_LOOK.set(LOOK_PERIOD.min(left.saturating_add(1)));
+        STEPS_UNTIL_CHECK.set(CHECK_PERIOD.min(left.saturating_add(1)));
         None
     });
     if let Some(overrun) = overrun {
-        panic::resume_unwind(Box::new(overrun)); // which calls no panic hook and prints nothing
+        panic::resume_unwind(Box::new(overrun)); // calls no panic hook and prints nothing
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_exact_whatever_the_portions() {
+    fn budget_is_exact_for_any_split_of_steps() {
         for portion in [1, 7, 1_000, 500_000, 1_000_000] {
             let n = 1_000_000_usize.div_ceil(portion);
             let spend_all = |more: usize| {
@@ -198,12 +198,12 @@ mod tests {
             assert_eq!(within(&bounds(), || spend_all(0)), Ok(()), "{portion}");
             assert_eq!(within(&bounds(), || spend_all(1)), Err(Overrun::Steps), "{portion}");
         }
-        spend(usize::MAX); // outside nothing is bounded
+        spend(usize::MAX); // no bounds apply outside `within`
         assert_eq!(within(&bounds(), || spend(usize::MAX)), Err(Overrun::Steps));
     }
 
     #[test]
-    fn the_clock_and_a_cancellation_end_a_comparison_and_a_panic_stays_one() {
+    fn clock_and_cancellation_end_a_comparison_and_panics_propagate() {
         let forever = || loop {
             spend(1);
         };

@@ -1,20 +1,20 @@
-//! Results that are larger than the limits of their run allow.
+//! Results that exceed the limits of their run.
 
 use crate::outcome::{Outcome, Status};
 use crate::request::Limits;
 use crate::result::table::Table;
 
-/// Why the rows of a result are not read to the end.
+/// The reason for not reading a result to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
     Rows,
     Bytes,
-    /// There is no memory for more.
+    /// Not enough memory for more rows.
     Memory,
 }
 
 impl Excess {
-    /// Returns the outcome of the run, with the rows that were read where the limits allow to cut a result.
+    /// Returns the outcome of the run, with the rows read so far if the limits allow a cut result.
     pub(crate) fn outcome(self, table: Option<Table>, limits: &Limits) -> Outcome {
         let error = match self {
             Self::Rows => format!("more than {} rows", limits.max_rows),

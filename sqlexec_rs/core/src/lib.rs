@@ -1,10 +1,10 @@
-//! Runs SQL that nobody has read on SQLite files, in parallel, read-only and under hard limits, and compares the results.
+//! Runs untrusted SQL on SQLite files, in parallel, read-only and under hard limits, and compares the results.
 //!
-//! A request goes `plan` (equal pairs share a run) → `job_builder` (a look at each file) → `cache` (run before, or in flight) →
-//! `queue` → a worker of the `pool`
-//! → `exec` on a connection of the `sandbox`, watched by `deadline` → an [`Outcome`] with a typed [`Table`] → `compare` →
-//! a [`Score`]. With a [`WorkerConfig`] the last steps before the outcome happen in a `process` of the worker's own. Bad
-//! SQL is data: it has a [`Status`]. Only a [`Fault`] of ours is an error. Nothing here knows Python.
+//! A request passes through `plan` (equal pairs share a run), `job_builder` (file identity), `cache` (finished or
+//! in-flight runs), `queue`, a worker of the `pool`, and `exec` on a connection of the `sandbox`, watched by
+//! `deadline`. The result is an [`Outcome`] with a typed [`Table`]; `compare` turns it into a [`Score`]. With a
+//! [`WorkerConfig`], the steps before the outcome run in a `process` per worker. Bad SQL is data and has a
+//! [`Status`]; only a [`Fault`] is an error. This crate does not depend on Python.
 //!
 //! # Running
 //!
@@ -59,7 +59,7 @@
 
 #[cfg(not(unix))]
 compile_error!(
-    "sqlexec_core needs Unix: it tells files apart by device and inode, and its workers by process id and signal"
+    "sqlexec_core needs Unix: it identifies files by device and inode, and manages workers by process id and signal"
 );
 
 mod budget;
@@ -107,7 +107,7 @@ pub use sqlite::in_memory_dbs::Access;
 pub use sqlite::versions::EARLIEST as EARLIEST_SQLITE;
 pub use target::setting_query;
 
-/// Returns the version of the SQLite that was compiled in.
+/// Returns the version of the bundled SQLite.
 pub fn sqlite_version() -> &'static str {
     rusqlite::version()
 }

@@ -1,18 +1,19 @@
-//! Memory that the machine may not give. Rust ends the process where it gets none, so code whose memory grows with a result checks here
-//! first, and the run or the comparison ends as `too_large`.
+//! Memory checks. Rust aborts the process when an allocation fails. Code whose memory grows with a result checks here
+//! first, so that the run or the comparison ends as `too_large` instead.
 //!
-//! Small pieces are taken without a question. There is room for those while there is room for [`HEADROOM`].
+//! Small allocations are not checked: they fit while [`HEADROOM`] is available.
 
 use std::hint::black_box;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 
-/// Bytes that may be allocated between two checks. (The system's allocator keeps its thresholds when it frees more than 32 MiB.)
+/// Bytes that may be allocated between two checks. (The system's allocator keeps its thresholds when it frees more
+/// than 32 MiB.)
 const HEADROOM: usize = 40 << 20;
 
-/// Growth below this leaves the headroom as it is.
+/// Growth below this size leaves enough headroom.
 const LARGE: usize = 1 << 20;
 
-/// There is no memory for a result.
+/// Not enough memory for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is not enough memory for the result")]
 pub struct OutOfMemory;
@@ -23,20 +24,20 @@ impl From<OutOfMemory> for std::io::Error {
     }
 }
 
-/// Checks that so many bytes could be taken, and small pieces after them.
+/// Checks that `bytes` bytes can be allocated, plus the headroom for small allocations.
 pub fn check_room(bytes: usize) -> Result<(), OutOfMemory> {
     let mut probe = Vec::<u8>::new();
     let reserved = probe.try_reserve_exact(bytes.saturating_add(HEADROOM));
-    black_box(&probe); // or the compiler leaves it out
+    black_box(&probe); // keeps the compiler from removing the probe
     reserved.map_err(|_| OutOfMemory)
 }
 
-/// Checks the same where so many bytes are no small piece.
+/// Calls [`check_room`] unless `bytes` is small.
 pub(crate) fn check_room_for(bytes: usize) -> Result<(), OutOfMemory> {
     if bytes >= LARGE { check_room(bytes) } else { Ok(()) }
 }
 
-/// Makes room for so many more items.
+/// Reserves room for `n_more` more items.
 pub(crate) fn grow<T>(list: &mut Vec<T>, n_more: usize) -> Result<(), OutOfMemory> {
     let before = list.capacity();
     list.try_reserve(n_more).map_err(|_| OutOfMemory)?;
@@ -44,31 +45,31 @@ pub(crate) fn grow<T>(list: &mut Vec<T>, n_more: usize) -> Result<(), OutOfMemor
     if has_grown { check_room(0) } else { Ok(()) }
 }
 
-/// Ends the comparison under way, or what [`catch`] does.
-pub(crate) fn or_end<T>(result: Result<T, OutOfMemory>) -> T {
+/// Unwinds from the current comparison or from [`catch`] if memory is short.
+pub(crate) fn or_unwind<T>(result: Result<T, OutOfMemory>) -> T {
     result.unwrap_or_else(|error| panic::resume_unwind(Box::new(error)))
 }
 
-/// Collects items; ends where they find no room.
+/// Collects items; unwinds if memory is short.
 pub(crate) fn collect<T>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut list = Vec::new();
-    or_end(grow(&mut list, items.size_hint().0));
+    or_unwind(grow(&mut list, items.size_hint().0));
     for item in items {
         if list.len() == list.capacity() {
-            or_end(grow(&mut list, 1));
+            or_unwind(grow(&mut list, 1));
         }
         list.push(item);
     }
     list
 }
 
-/// Repeats an item; ends where there is no room.
+/// Repeats an item; unwinds if memory is short.
 pub(crate) fn repeat<T: Clone>(item: T, n: usize) -> Vec<T> {
-    or_end(check_room_for(n.saturating_mul(size_of::<T>())));
+    or_unwind(check_room_for(n.saturating_mul(size_of::<T>())));
     vec![item; n]
 }
 
-/// Runs `work`, and returns an error if it ended for want of memory.
+/// Runs `work`; returns an error if it ran out of memory.
 pub fn catch<T>(work: impl FnOnce() -> T) -> Result<T, OutOfMemory> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| match panic.downcast::<OutOfMemory>() {
         Ok(error) => *error,
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_ends_and_nothing_else() {
+    fn oversized_allocations_end_and_small_ones_succeed() {
         assert_eq!(check_room(isize::MAX as usize), Err(OutOfMemory));
         assert_eq!(check_room(1 << 20), Ok(()));
         assert_eq!(grow(&mut vec![0_u64], usize::MAX / 16), Err(OutOfMemory));

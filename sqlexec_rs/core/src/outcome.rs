@@ -1,4 +1,4 @@
-//! What comes back: a status with its own meaning, and a table when there is one.
+//! The result of a run: a status and, if the run succeeded, a table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,107 +9,108 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::memory::OutOfMemory;
 use crate::result::table::Table;
 
-/// How a run ended. Bad SQL is data, so each of these is an answer and none an error.
+/// How a run ended. Bad SQL is data, so none of these is an error of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Status {
-    /// It ran to the end within every limit.
+    /// The run finished within every limit.
     Ok = 0,
-    /// There was no statement: empty text, or comments only.
+    /// The text holds no statement: it is empty or has only comments.
     NoSql,
-    /// The text is not a statement that SQLite accepts.
+    /// SQLite does not accept the text as a statement.
     SyntaxError,
-    /// It names a table, column or function that is not there, or an ambiguous column.
+    /// The statement names an unknown table, column or function, or an ambiguous column.
     SchemaError,
-    /// It failed while it ran.
+    /// The statement failed during execution.
     RuntimeError,
-    /// It met a deadline: wall clock, CPU time or VM steps.
+    /// The run exceeded a deadline: wall clock, CPU time or VM steps.
     Timeout,
-    /// Its result, a value in it, or the statement itself exceeds a cap.
+    /// The result, a value in it, or the statement itself exceeds a limit.
     TooLarge,
-    /// It would do something other than read, or holds several statements.
+    /// The statement would do something other than read, or the text holds several statements.
     Forbidden,
     /// The database is missing, corrupt, locked or not a database.
     DbError,
-    /// The worker process that ran it died, or the session with its server was lost twice; see [`Stop::Killed`].
+    /// The run's worker process died, or the session with its server was lost twice; see [`Stop::Killed`].
     Crashed,
-    /// The caller cancelled it.
+    /// The caller cancelled the run.
     Cancelled,
 }
 
 impl Status {
-    /// Every status, in the order of its number.
+    /// Every status, in numeric order.
     pub const ALL: &[Status] = Status::VARIANTS;
 
-    /// Returns the name that users see.
+    /// Returns the name in Python.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// Which bound stopped a run.
+/// The bound that stopped a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Stop {
     /// The caller cancelled the run.
     Cancelled = 1,
-    /// The wall clock: depends on the machine's load.
+    /// The wall clock; depends on the machine's load.
     Wall,
-    /// The thread's CPU time.
+    /// The CPU time of the thread.
     Cpu,
-    /// The budget of VM steps: the same on every machine.
+    /// The VM step budget; the same on every machine.
     VmSteps,
-    /// Somebody else killed the worker process twice, or cut a file short that it read: it says nothing of the query.
+    /// Another process killed the worker process twice, or truncated a file while it was read. Says nothing about the
+    /// query.
     Killed,
-    /// There was no memory for the result or its comparison: it says nothing of the query.
+    /// Not enough memory for the result or its comparison. Says nothing about the query.
     Memory,
 }
 
 impl Stop {
-    /// Every bound, in the order of its number, which begins at 1.
+    /// Every bound, in numeric order from 1.
     pub const ALL: &[Stop] = Stop::VARIANTS;
 
-    /// Returns the name that users see.
+    /// Returns the name in Python.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// What one run gave.
+/// The outcome of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How it ended.
+    /// How the run ended.
     pub status: Status,
-    /// The rows, when the status is `ok`; a worker process sends them apart.
+    /// The rows, if the status is `ok`. A worker process sends them separately.
     #[serde(skip)]
     pub table: Option<Arc<Table>>,
-    /// What went wrong, in SQLite's words where it has some.
+    /// The error message: SQLite's own if it has one.
     pub error: Option<String>,
-    /// Byte offset in the SQL text that the error points at, when SQLite gives one.
+    /// Byte offset of the error in the SQL text, if SQLite reports it.
     pub error_offset: Option<u32>,
-    /// What a name that is not there may have been meant to be.
+    /// A suggestion for an unknown name.
     pub hint: Option<String>,
-    /// The rows are the first of more than the limits allow.
+    /// Whether the rows are only the first ones because the limits allow no more.
     pub is_cut: bool,
-    /// Which bound stopped it, when one did.
+    /// The bound that stopped the run, if any.
     pub stopped_by: Option<Stop>,
     /// Wall time of prepare and execution.
     pub elapsed: Duration,
-    /// Instructions of the virtual machine that it took (0 when it never ran).
+    /// Instructions of the virtual machine that were executed (0 if it never started).
     pub vm_steps: u64,
-    /// It asked for random numbers or the clock, so it must not be answered from a cache.
+    /// Whether the run used random numbers or the clock, so its outcome must not be cached.
     pub is_volatile: bool,
 }
 
 impl Outcome {
-    /// Makes the outcome of a run that ended well.
+    /// Creates the outcome of a successful run.
     pub fn ok(table: Table) -> Self {
         Self { status: Status::Ok, table: Some(Arc::new(table)), error: None, ..Self::failed(Status::Ok, "") }
     }
 
-    /// Makes an outcome without rows.
+    /// Creates an outcome without rows.
     pub fn failed(status: Status, error: impl Into<String>) -> Self {
         Self {
             status,
@@ -125,12 +126,12 @@ impl Outcome {
         }
     }
 
-    /// Makes the outcome of a run that the caller cancelled.
+    /// Creates the outcome of a run that the caller cancelled.
     pub fn cancelled() -> Self {
         Self { stopped_by: Some(Stop::Cancelled), ..Self::failed(Status::Cancelled, "cancelled") }
     }
 
-    /// Makes what became of the same run after all: a failure.
+    /// Returns the outcome of the same run as a failure.
     pub(crate) fn replaced_by(&self, status: Status, error: String) -> Self {
         Self {
             elapsed: self.elapsed,
@@ -145,12 +146,13 @@ impl Outcome {
         self.table.as_ref().map_or(0, |table| table.n_rows())
     }
 
-    /// Makes the outcome of a run for whose result there was no memory.
+    /// Creates the outcome of a run that had not enough memory for its result.
     pub(crate) fn out_of_memory() -> Self {
         Self { stopped_by: Some(Stop::Memory), ..Self::failed(Status::TooLarge, OutOfMemory.to_string()) }
     }
 
-    /// Tells whether a later equal request may be given this outcome: the same file, text and limits would give it again.
+    /// Returns whether a later equal request (same file, text and limits) would have the same outcome, so it may be
+    /// cached.
     pub fn is_repeatable(&self) -> bool {
         !self.is_volatile
             && self.stopped_by != Some(Stop::Memory)

@@ -1,4 +1,4 @@
-//! What is asked: a database, a SQL text, and the limits it runs under.
+//! Requests: a database, a SQL text, and the limits of the run.
 
 use std::hash::{Hash, Hasher};
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::target::Engine;
 
 /// The bounds of one run. `None` means no bound of that kind.
 ///
-/// The VM-step budget counts in units of [`STEP_PERIOD`](crate::sqlite::deadline::STEP_PERIOD): it is rounded up, and it is the same on every machine.
+/// The VM step budget is rounded up to units of [`STEP_PERIOD`](crate::sqlite::deadline::STEP_PERIOD). It is the same
+/// on every machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Limits {
     /// Wall time of prepare and execution, queueing excluded.
@@ -26,22 +27,22 @@ pub struct Limits {
     pub cpu: Option<Duration>,
     /// Instructions of SQLite's virtual machine during execution.
     pub vm_steps: Option<u64>,
-    /// Rows that a result may hold.
+    /// Maximum number of rows in a result.
     pub max_rows: u64,
-    /// Bytes that a result may hold: 16 a cell, plus its text and blobs.
+    /// Maximum bytes of a result: 16 per cell, plus its texts and blobs.
     pub max_bytes: u64,
-    /// Bytes of memory that SQLite may hold for the run, its page cache included.
+    /// Maximum bytes of memory that SQLite may hold for the run, including its page cache.
     pub heap_bytes: u64,
-    /// Bytes of temporary files that the run may hold, for sorts and intermediate tables.
+    /// Maximum bytes of temporary files of the run, for sorts and intermediate tables.
     pub temp_bytes: u64,
-    /// Cells that one rule may hash, compare or move to score a result: the same on every machine. The wall time holds for
-    /// the comparisons, too, from when they begin.
+    /// Maximum number of cells that one rule may hash, compare or move to score a result; the same on every machine.
+    /// The wall time also bounds the comparisons, counted from their start.
     pub compare_steps: u64,
-    /// A result over `max_rows` or `max_bytes` is cut to its first rows; otherwise it is refused.
+    /// Whether a result over `max_rows` or `max_bytes` is cut to its first rows instead of refused.
     pub cuts: bool,
     /// SQLite's own limits.
     pub caps: Caps,
-    /// The bounds on engines other than SQLite, where they are not these.
+    /// The limits for engines other than SQLite, if they differ.
     #[serde(skip)]
     pub other_engines: Option<Arc<Limits>>,
 }
@@ -53,30 +54,30 @@ pub struct Query {
     pub database: Arc<Path>,
     /// The SQL text.
     pub sql: Arc<str>,
-    /// What is bound to its parameters.
+    /// Values for its parameters.
     pub parameters: Option<Arc<Parameters>>,
 }
 
-/// What is wanted of a statement.
+/// The requested output of a statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OutputKind {
     /// Its result.
     #[default]
     Rows,
-    /// The engine's plan for it, which is not run.
+    /// The query plan of the engine; the statement is not run.
     Plan,
 }
 
-/// What is bound to the parameters of a statement.
+/// The values for the parameters of a statement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Parameters {
-    /// The values' names, without the `:`, `@` or `$` before them; none where they are bound by position.
+    /// Parameter names without the leading `:`, `@` or `$`; empty if values are bound by position.
     pub names: Vec<String>,
     /// The values.
     pub values: Vec<Bound>,
 }
 
-/// A value that is bound to a parameter; two are equal that are the same value of the same type.
+/// A value for a parameter. Two are equal if type and value are the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Bound {
     /// SQL NULL.
@@ -115,23 +116,23 @@ impl ToSql for Bound {
     }
 }
 
-/// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the highest that SQLite was
-/// compiled for means that one.
+/// SQLite's own limits on a statement and its values (`SQLITE_LIMIT_*`). A number above the compiled maximum means
+/// that maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Caps {
-    /// Bytes of a text, a blob or a row.
+    /// Maximum bytes of a text, a blob or a row.
     pub max_length: u32,
-    /// Bytes of a SQL text.
+    /// Maximum bytes of a SQL text.
     pub max_sql_length: u32,
-    /// Bytes of a pattern of LIKE or GLOB.
+    /// Maximum bytes of a LIKE or GLOB pattern.
     pub max_like_pattern: u32,
-    /// Levels of an expression, and of subqueries and views in one another.
+    /// Maximum depth of an expression, and of nested subqueries and views.
     pub max_expr_depth: u32,
-    /// Terms of a compound SELECT.
+    /// Maximum number of terms of a compound SELECT.
     pub max_compound: u32,
-    /// Instructions of a prepared statement.
+    /// Maximum number of instructions of a prepared statement.
     pub max_vdbe_ops: u32,
-    /// Columns of a result, an ORDER BY, a GROUP BY, or a table that the file gains while it is open.
+    /// Maximum number of columns of a result, an ORDER BY, a GROUP BY, or a table created while the file is open.
     pub max_columns: u32,
 }
 
@@ -165,12 +166,12 @@ impl Caps {
 }
 
 impl Limits {
-    /// Returns the bounds that hold on an engine.
+    /// Returns the limits for an engine.
     pub(crate) fn on(self: &Arc<Self>, engine: Engine) -> &Arc<Self> {
         self.other_engines.as_ref().filter(|_| engine != Engine::Sqlite).unwrap_or(self)
     }
 
-    /// Returns the limits, by their names in Python, that were asked for and that an engine cannot honour.
+    /// Returns the Python names of the requested limits that an engine cannot enforce.
     pub(crate) fn not_honoured_by(&self, engine: Engine) -> Vec<&'static str> {
         if engine == Engine::Sqlite {
             return Vec::new();
@@ -206,31 +207,31 @@ impl Default for Limits {
     }
 }
 
-/// A statement to run on an open database, and the bounds of the run.
+/// A statement to run on an open database, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExecRequest<'a> {
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<&'a Parameters>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
     pub(crate) limits: &'a Limits,
 }
 
-/// What an outcome depends on, with identity and limits as numbers of the cache.
+/// The cache key of a run: everything its outcome depends on, with identity and limits as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunKey {
     pub(crate) db: u32,
     pub(crate) limits: u32,
     pub(crate) sql: Hashed<Arc<str>>,
     pub(crate) parameters: Option<Arc<Parameters>>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
 }
 
 impl Hash for RunKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.db, self.limits, &self.sql).hash(state);
-        // Hardly any is of a plan, or has parameters.
-        if self.wanted != OutputKind::Rows {
-            self.wanted.hash(state);
+        // Few requests are for plans or have parameters.
+        if self.output != OutputKind::Rows {
+            self.output.hash(state);
         }
         if let Some(parameters) = &self.parameters {
             parameters.hash(state);
@@ -238,7 +239,7 @@ impl Hash for RunKey {
     }
 }
 
-/// A run that is queued or under way.
+/// A run that is queued or in progress.
 #[derive(Debug)]
 pub(crate) struct InFlightQuery {
     pub(crate) key: RunKey,
@@ -246,14 +247,14 @@ pub(crate) struct InFlightQuery {
     pub(crate) path: Arc<Path>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) cancel: Arc<AtomicBool>,
-    /// Its outcome is likely to be kept.
+    /// Whether its outcome is likely to be cached.
     pub(crate) is_for_cache: bool,
-    /// It was first asked for as a gold.
+    /// Whether it was first requested as a gold query.
     pub(crate) is_gold: bool,
 }
 
 impl InFlightQuery {
-    /// Tells whether nobody wants its outcome any more.
+    /// Returns whether every requester has cancelled it.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
@@ -263,11 +264,11 @@ impl InFlightQuery {
 pub(crate) mod tests {
     use super::*;
 
-    /// Makes a query on a state of SQLite's database `/a`.
+    /// Creates a query on a state of the SQLite database `/a`.
     pub(crate) fn query(sql: &str, db: u32) -> InFlightQuery {
         let sql = Hashed::new(sql.into());
         InFlightQuery {
-            key: RunKey { db, limits: 0, sql, parameters: None, wanted: OutputKind::Rows },
+            key: RunKey { db, limits: 0, sql, parameters: None, output: OutputKind::Rows },
             engine: Engine::Sqlite,
             path: Path::new("/a").into(),
             limits: Arc::default(),
@@ -278,7 +279,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn limits_that_no_server_honours_are_named() {
+    fn limits_that_servers_cannot_enforce_are_named() {
         let second = Some(Duration::from_secs(1));
         let usual =
             Limits { timeout: second, max_rows: 5, max_bytes: 9, compare_steps: 9, cuts: true, ..Limits::default() };
@@ -292,12 +293,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn other_engines_have_bounds_of_their_own_where_they_are_given() {
-        let theirs = Arc::new(Limits { max_rows: 5, ..Limits::default() });
-        let one = Arc::new(Limits { vm_steps: Some(9), ..Limits::default() });
-        let both = Arc::new(Limits { other_engines: Some(Arc::clone(&theirs)), ..Limits::clone(&one) });
+    fn other_engines_may_have_separate_limits() {
+        let others = Arc::new(Limits { max_rows: 5, ..Limits::default() });
+        let outer = Arc::new(Limits { vm_steps: Some(9), ..Limits::default() });
+        let both = Arc::new(Limits { other_engines: Some(Arc::clone(&others)), ..Limits::clone(&outer) });
         assert_eq!(both.on(Engine::Sqlite), &both);
-        assert_eq!(both.on(Engine::Duckdb), &theirs);
-        assert_eq!(one.on(Engine::Mysql), &one);
+        assert_eq!(both.on(Engine::Duckdb), &others);
+        assert_eq!(outer.on(Engine::Mysql), &outer);
     }
 }

@@ -1,26 +1,26 @@
-//! Finds the one statement in a SQL text, with SQLite's own rules for comments and quotes.
+//! Finds the single statement in a SQL text, following SQLite's rules for comments and quotes.
 //!
-//! The split happens before SQLite sees the text, so that nothing after a first semicolon is ever prepared, and a text of
-//! semicolons alone costs nothing.
+//! The text is split before SQLite sees it: nothing after the first semicolon is prepared, and a text of semicolons
+//! alone costs nothing.
 
-/// Replaces a text that holds half a surrogate pair; the place of that half follows. No text of Rust's holds one, and no
-/// engine takes a NUL.
+/// Prefix of the text that replaces a text with an unpaired surrogate; the position of the surrogate follows. No
+/// valid Rust text contains it, because it starts with NUL, which no engine accepts.
 pub const HALF_PAIR: &str = "\0half a surrogate pair at ";
 
-/// Returns why a text with a NUL is not run.
+/// Returns the error message for a text with a NUL.
 pub(crate) fn nul_error(sql: &str) -> String {
     match sql.strip_prefix(HALF_PAIR) {
-        Some(place) => format!("the text holds half a surrogate pair, which is no character, at {place}"),
+        Some(position) => format!("the text holds half a surrogate pair, which is not a character, at {position}"),
         None => "the text holds a NUL character".to_owned(),
     }
 }
 
-/// What a SQL text holds.
+/// The content of a SQL text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan<'a> {
     /// No statement: white space, comments and semicolons only.
     Nothing,
-    /// One statement, without what surrounds it; the offset is where it starts in the text.
+    /// One statement without surrounding blanks, and its byte offset in the text.
     One(&'a str, usize),
     /// A second statement follows the first.
     Several,
@@ -42,11 +42,11 @@ pub fn scan(sql: &str) -> Scan<'_> {
     if skip_blank(bytes, end) == bytes.len() { Scan::One(&sql[start..end], start) } else { Scan::Several }
 }
 
-/// Takes the word DISTINCT out of a SQL text, but for `IS [NOT] DISTINCT FROM` and inside quotes and comments.
+/// Removes the keyword DISTINCT from a SQL text, except in `IS [NOT] DISTINCT FROM`, quotes and comments.
 pub fn strip_distinct(sql: &str) -> String {
     const WORD: &str = "distinct";
     let bytes = sql.as_bytes();
-    let mut kept = String::with_capacity(sql.len());
+    let mut stripped = String::with_capacity(sql.len());
     let (mut at, mut copied) = (0, 0);
     while at < bytes.len() {
         if !is_word(bytes[at]) {
@@ -55,30 +55,30 @@ pub fn strip_distinct(sql: &str) -> String {
         }
         let end = word_end(bytes, at);
         if sql[at..end].eq_ignore_ascii_case(WORD) && !starts_with_from(bytes, end) {
-            kept.push_str(&sql[copied..at]);
+            stripped.push_str(&sql[copied..at]);
             copied = end;
         }
         at = end;
     }
-    kept.push_str(&sql[copied.min(sql.len())..]);
-    kept
+    stripped.push_str(&sql[copied.min(sql.len())..]);
+    stripped
 }
 
-/// Tokens that a statement may have. A list of twenty thousand numbers for IN takes forty thousand.
+/// Maximum number of tokens in a statement. An IN list of 20,000 numbers takes 40,000.
 const MAX_TOKENS: usize = 65_536;
 
-/// Terms that one ORDER BY, GROUP BY or PARTITION BY may have. SQLite compares each with every column of the result, and
-/// asks nobody meanwhile.
+/// Maximum number of terms in one ORDER BY, GROUP BY or PARTITION BY. SQLite compares each term with every result
+/// column without calling a hook.
 const MAX_SORT_TERMS: usize = 128;
 
-/// Tells why a statement would take too much work to prepare, if its text alone shows it.
+/// Returns why a statement would take too much work to prepare, if its text alone shows it.
 pub fn find_excess(sql: &str) -> Option<String> {
     let bytes = sql.as_bytes();
     let has_long_list = || memchr::memchr_iter(b',', bytes).nth(MAX_SORT_TERMS - 1).is_some();
     if bytes.len() <= MAX_SORT_TERMS || (bytes.len() <= MAX_TOKENS && !has_long_list()) {
-        return None; // as nearly always
+        return None; // the usual case
     }
-    // How many terms the list of each open parenthesis has so far, if it is one of those.
+    // For each open parenthesis, the number of terms so far if it contains a list of terms.
     let mut lists = vec![None];
     let mut n_tokens = 0;
     let mut at = skip_blank(bytes, 0);
@@ -106,12 +106,12 @@ pub fn find_excess(sql: &str) -> Option<String> {
     None
 }
 
-/// Tells whether a word stands behind a list of terms, and commas behind it are of something else.
+/// Returns whether a keyword ends a list of terms, so that later commas belong to something else.
 fn ends_sort_terms(word: &[u8]) -> bool {
     is_among(word, &["having", "limit", "select", "values", "window"])
 }
 
-/// Counts the places in which JSON functions of a SQL text may look for something: each goes through the whole document.
+/// Counts an upper bound of the JSON paths in a SQL text; for each path a JSON function walks the whole document.
 pub fn n_json_paths(sql: &str) -> usize {
     let bytes = sql.as_bytes();
     let n_arrows = memchr::memchr_iter(b'>', bytes).filter(|at| *at > 0 && bytes[at - 1] == b'-').count();
@@ -120,25 +120,25 @@ pub fn n_json_paths(sql: &str) -> usize {
     n_arrows + first_call.map_or(0, |at| memchr::memchr2_iter(b',', b'(', &bytes[at..]).count())
 }
 
-/// What the patterns of LIKE and GLOB in a SQL text are.
+/// Kinds of LIKE and GLOB patterns in a SQL text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patterns {
-    /// There are none.
+    /// No patterns.
     None,
-    /// Each is a literal that an index may help with and that takes no more work than its length: a fixed beginning, and
-    /// `%` or `*` at the end only.
+    /// Only literals that an index may support and that take work proportional to their length: a fixed prefix, with
+    /// `%` or `*` only at the end.
     Short,
-    /// Others.
+    /// Other patterns.
     Any,
 }
 
-/// Finds out what the patterns in a SQL text are.
+/// Classifies the patterns in a SQL text.
 pub fn patterns(sql: &str) -> Patterns {
     let bytes = sql.as_bytes();
     if !may_match_patterns(bytes) {
         return Patterns::None;
     }
-    let mut found = Patterns::None;
+    let mut kind_of_patterns = Patterns::None;
     let mut at = 0;
     while at < bytes.len() {
         let end = if is_word(bytes[at]) { word_end(bytes, at) } else { token_end(bytes, at) };
@@ -148,14 +148,14 @@ pub fn patterns(sql: &str) -> Patterns {
             return Patterns::Any;
         }
         if is_operator {
-            found = Patterns::Short;
+            kind_of_patterns = Patterns::Short;
         }
         at = end;
     }
-    found
+    kind_of_patterns
 }
 
-/// Looks for the rarer letters of `like` and `glob` first.
+/// Searches for the rarer letters of `like` and `glob` first.
 fn may_match_patterns(bytes: &[u8]) -> bool {
     let around = |at: usize, before: usize| at.checked_sub(before).and_then(|from| bytes.get(from..from + 4));
     memchr::memchr2_iter(b'k', b'K', bytes).any(|at| around(at, 2).is_some_and(is_pattern_word))
@@ -166,7 +166,7 @@ fn is_pattern_word(word: &[u8]) -> bool {
     word.eq_ignore_ascii_case(b"like") || word.eq_ignore_ascii_case(b"glob")
 }
 
-/// Returns the name in a quoted name; a text in single quotes is no name.
+/// Returns the name in a quoted name. A text in single quotes is not a name.
 pub(crate) fn unquoted(token: &[u8]) -> &[u8] {
     match token {
         [b'"' | b'`' | b'[', name @ .., b'"' | b'`' | b']'] => name,
@@ -184,7 +184,7 @@ fn is_short_literal(bytes: &[u8], at: usize) -> bool {
     if !fixed.iter().all(is_fixed) || !(is_fixed(last) || b"%*".contains(last)) || fixed.is_empty() {
         return false;
     }
-    // What follows may lengthen the pattern (another quote, an operator) or give it an escape.
+    // The next token may extend the pattern (another quote, an operator) or set an escape character.
     let next = skip_blank(bytes, end);
     match bytes.get(next) {
         None | Some(b')' | b',') => true,
@@ -193,7 +193,7 @@ fn is_short_literal(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// Returns whether a word is in a list, in any case.
+/// Returns whether a word is in a list, ignoring case.
 pub(crate) fn is_among<T: AsRef<[u8]>>(word: &[u8], list: &[T]) -> bool {
     list.iter().any(|other| other.as_ref().eq_ignore_ascii_case(word))
 }
@@ -249,7 +249,8 @@ pub(crate) fn token_end(bytes: &[u8], at: usize) -> usize {
     }
 }
 
-/// Returns the position after a quoted token; a doubled quote reads as the start of a second token, which ends alike.
+/// Returns the position after a quoted token. A doubled quote reads as the start of a second token, which ends at the
+/// same place.
 fn quoted_end(bytes: &[u8], at: usize, quote: u8) -> usize {
     (position_of(bytes, at + 1, quote) + 1).min(bytes.len())
 }
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_one_statement() {
+    fn finds_the_single_statement() {
         for sql in ["SELECT 1", "SELECT 1;", " ;; SELECT 1 ; -- end", "/* a; b */SELECT 1;/* open"] {
             assert!(matches!(scan(sql), Scan::One(s, _) if s.trim() == "SELECT 1"), "{sql}");
         }
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn strips_distinct_where_it_is_a_word() {
+    fn strips_distinct_only_as_a_keyword() {
         for (sql, stripped) in [
             ("SELECT DISTINCT a FROM t", "SELECT  a FROM t"),
             ("select count(distinct a), 'distinct' from t", "select count( a), 'distinct' from t"),
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_short_patterns_from_others() {
+    fn classifies_short_patterns() {
         for sql in
             ["SELECT 1", "SELECT 'like'", "SELECT likely(1) -- like", "SELECT liked, a_glob FROM t", "\" like", "[glob"]
         {
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_tokens_and_too_long_lists_are_found() {
+    fn finds_too_many_tokens_and_too_long_lists() {
         let list = |n: usize| vec!["a"; n].join(", ");
         for (sql, is_fine) in [
             (format!("SELECT {} FROM t ORDER BY {}", list(2_000), list(128)), true),
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_at_least_the_paths_of_json_functions() {
+    fn counts_an_upper_bound_of_json_paths() {
         for (sql, n) in [("SELECT a, f(b, c)", 0), ("SELECT a -> 1 ->> 2", 2), ("SELECT JSON_extract(a, '$', '$')", 3)]
         {
             assert_eq!(n_json_paths(sql), n, "{sql}");
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn sees_nothing_several_and_nul() {
+    fn detects_no_statement_several_statements_and_nul() {
         for sql in ["", "  \n", ";;;", "-- only", "/* only */ ;", "/* open", "\u{feff}"] {
             assert_eq!(scan(sql), Scan::Nothing, "{sql:?}");
         }

@@ -1,4 +1,4 @@
-//! Counts since the executor began; cheap enough to be always on.
+//! Counters since the executor started; cheap enough to be always enabled.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub struct Stats {
     connections_opened: AtomicU64,
     connections_open: AtomicU64,
     connections_lost: AtomicU64,
-    /// Sessions with servers that were given up and have not ended there.
+    /// Abandoned server sessions that have not ended.
     pub(crate) given_up: GivenUp,
     databases_copied: AtomicU64,
     copied_bytes: AtomicU64,
@@ -68,12 +68,12 @@ impl Stats {
         self.connections_open.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Counts a connection to a server that was lost during a run, which begins anew.
+    /// Counts a server connection that was lost during a run; the run restarts.
     pub(crate) fn lost(&self) {
         self.connections_lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how many connections were opened, and how many are open.
+    /// Returns how many connections were opened and how many are open.
     pub(crate) fn connections(&self) -> (u64, u64) {
         (self.connections_opened.load(Ordering::Relaxed), self.connections_open.load(Ordering::Relaxed))
     }
@@ -83,24 +83,24 @@ impl Stats {
         self.databases_copied.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes bytes for a copy, if they fit the budget.
-    pub(crate) fn take_for_copies(&self, bytes: u64, budget: u64) -> bool {
+    /// Reserves bytes for a copy if they fit the budget.
+    pub(crate) fn reserve_copy_bytes(&self, bytes: u64, budget: u64) -> bool {
         let add = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= budget);
         self.copied_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Gives back what a copy took.
-    pub(crate) fn give_back_of_copies(&self, bytes: u64) {
+    /// Releases the bytes of a copy.
+    pub(crate) fn release_copy_bytes(&self, bytes: u64) {
         self.copied_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns how many databases were copied, and the bytes of the copies that there are.
+    /// Returns how many databases were copied, and the bytes of the current copies.
     pub(crate) fn copies(&self) -> (u64, u64) {
         (self.databases_copied.load(Ordering::Relaxed), self.copied_bytes.load(Ordering::Relaxed))
     }
 
-    /// Carries over what a worker process says of its copies now, and said before.
-    pub(crate) fn copies_elsewhere(&self, before: (u64, u64), now: (u64, u64)) {
+    /// Adds the difference between a worker process's previous and current copy counts.
+    pub(crate) fn add_worker_copies(&self, before: (u64, u64), now: (u64, u64)) {
         self.databases_copied.fetch_add(now.0.saturating_sub(before.0), Ordering::Relaxed);
         self.copied_bytes.fetch_add(now.1, Ordering::Relaxed);
         self.copied_bytes.fetch_sub(before.1, Ordering::Relaxed);
@@ -110,17 +110,17 @@ impl Stats {
         self.workers_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a worker process that we killed: its run was over its time, or was cancelled.
+    /// Counts a worker process that we killed because its run was late or cancelled.
     pub(crate) fn worker_killed(&self) {
         self.workers_killed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a worker process that we killed for being late with what had been taken back from it; no run is lost.
+    /// Counts a worker process that we killed because it was late to return queued queries; no run is lost.
     pub(crate) fn worker_late(&self) {
         self.workers_late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a worker process that died of itself.
+    /// Counts a worker process that crashed.
     pub(crate) fn worker_crashed(&self) {
         self.workers_crashed.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What a database is: a file of SQLite's, one of DuckDB's behind `duckdb:`, or a database of a server, by its URL.
+//! Databases: a SQLite file, a DuckDB file behind `duckdb:`, or a database on a server, given by URL.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,25 +8,25 @@ use strum::IntoStaticStr;
 
 use crate::outcome::{Outcome, Status};
 
-/// A program that runs SQL.
+/// A database engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub(crate) enum Engine {
-    /// The one that is compiled in.
+    /// The bundled SQLite.
     Sqlite,
-    /// A server.
+    /// A PostgreSQL server.
     Postgresql,
-    /// A server of MariaDB or MySQL.
+    /// A MariaDB or MySQL server.
     Mysql,
-    /// A library that a worker process has loaded.
+    /// DuckDB, loaded by a worker process.
     Duckdb,
 }
 
-/// What stands before the path of a file of DuckDB's.
+/// Prefix of the path of a DuckDB file.
 const DUCKDB: &str = "duckdb:";
 
 impl Engine {
-    /// Returns the engine of a database by its name: a URL says it by its scheme, and anything else is the path of a file.
+    /// Returns the engine of a database: chosen by the scheme of a URL; anything else is the path of a SQLite file.
     pub(crate) fn of(database: &Path) -> Result<Self, Box<Outcome>> {
         let Some(scheme) = scheme(database) else {
             return Ok(if duckdb_file(database).is_some() { Self::Duckdb } else { Self::Sqlite });
@@ -35,32 +35,30 @@ impl Engine {
             "postgresql" | "postgres" => Ok(Self::Postgresql),
             "mysql" | "mariadb" => Ok(Self::Mysql),
             _ => {
-                let error = format!(
-                    "{scheme}:// is no scheme of an engine here: there are paths, duckdb:FILE, postgresql:// and mysql://"
-                );
+                let error = format!("unknown scheme {scheme}://: use a path, duckdb:FILE, postgresql:// or mysql://");
                 Err(Box::new(Outcome::failed(Status::DbError, error)))
             }
         }
     }
 
-    /// Tells whether it runs elsewhere, and a database has a URL.
+    /// Returns whether the engine is a server, whose databases have URLs.
     pub(crate) fn is_server(self) -> bool {
         matches!(self, Self::Postgresql | Self::Mysql)
     }
 
-    /// Returns the file of a database that is one.
+    /// Returns the file of a database that is stored in a file.
     pub(crate) fn file(self, database: &Path) -> &Path {
         if self == Self::Duckdb { duckdb_file(database).unwrap_or(database) } else { database }
     }
 
-    /// Returns the name that users see.
+    /// Returns the name in Python.
     pub(crate) fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// Returns the query that tells a setting of a database by its name, or a PRAGMA of SQLite's; `None` where the name is no
-/// plain one: letters, digits and underscores, perhaps behind others and a point.
+/// Returns the query for a database setting, or for a SQLite PRAGMA. `None` if the name is not plain: letters, digits
+/// and underscores, optionally qualified.
 pub fn setting_query(database: &Path, name: &str) -> Option<String> {
     let is_word = |word: &str| {
         let is_begun = word.starts_with(|char: char| char.is_ascii_alphabetic() || char == '_');
@@ -83,7 +81,7 @@ fn duckdb_file(database: &Path) -> Option<&Path> {
     Some(Path::new(OsStr::from_bytes(name)))
 }
 
-/// Returns what stands before `://`, where that is a scheme.
+/// Returns the scheme of a URL, if there is one.
 fn scheme(database: &Path) -> Option<&str> {
     let bytes = database.as_os_str().as_encoded_bytes();
     let len = bytes.iter().position(|byte| !byte.is_ascii_alphanumeric() && !b"+-.".contains(byte))?;
@@ -97,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_asked_for_by_a_plain_name() {
+    fn setting_query_accepts_only_plain_names() {
         let query = |database: &str, name: &str| setting_query(Path::new(database), name);
         assert_eq!(query("shop.sqlite", "encoding").as_deref(), Some("PRAGMA encoding"));
         assert_eq!(query("mysql://h/d", "global.port").as_deref(), Some("SELECT @@global.port AS `global.port`"));
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_says_the_engine() {
+    fn scheme_selects_the_engine() {
         let engine = |name: &str| Engine::of(Path::new(name)).map_err(|outcome| outcome.status);
         for path in ["shop.sqlite", "/a/b", "a:/b", "://", "1x://h/d", "", "C:\\a", "x y://h", ":memory:"] {
             assert_eq!(engine(path), Ok(Engine::Sqlite), "{path}");

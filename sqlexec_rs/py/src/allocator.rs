@@ -1,16 +1,17 @@
-//! The module's allocator: mimalloc's for what is small, the system's for what is large.
+//! The module's allocator: mimalloc for small allocations, the system's for large ones.
 //!
-//! Most of what a batch is made of is allocated by the caller's thread and freed by those that run its queries. The system's
-//! allocator is slow at that, and was a seventh of the time of look-ups by key. Results and sorts take large pieces, which
-//! the system's resizes without copying; mimalloc would give their pages back and take them anew for each query.
+//! Most objects of a batch are allocated by the caller's thread and freed by the threads that run its queries. The
+//! system's allocator is slow at that, and took a seventh of the time of lookups by key. Results and sorts use large
+//! allocations, which the system's allocator resizes without copying; mimalloc would return their pages and request
+//! new ones for each query.
 
-#![allow(unsafe_code, reason = "the trait of allocators is unsafe; each method hands on what it was given")]
+#![allow(unsafe_code, reason = "the allocator trait is unsafe; each method passes on its arguments")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 use mimalloc::MiMalloc;
 
-/// Pieces from this size on are the system's.
+/// Minimum size of an allocation that the system's allocator handles.
 const LARGE: usize = 16 << 10;
 
 pub(crate) struct Allocator;
@@ -19,11 +20,11 @@ fn is_large(bytes: usize) -> bool {
     bytes >= LARGE
 }
 
-// SAFETY: both allocators keep the contract, and a piece goes back to the one that it came from: which one that is
-// follows from its size, which the layout tells at every call.
+// SAFETY: both allocators fulfil the contract, and an allocation returns to its own allocator, which follows from the
+// size in its layout.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's own promise about the layout.
+        // SAFETY: the caller's promise about the layout.
         unsafe { if is_large(layout.size()) { System.alloc(layout) } else { MiMalloc.alloc(layout) } }
     }
 
@@ -33,13 +34,14 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
-        // SAFETY: a piece of this layout came from the allocator that its size tells.
+        // SAFETY: an allocation of this layout came from the allocator for its size.
         unsafe { if is_large(layout.size()) { System.dealloc(piece, layout) } else { MiMalloc.dealloc(piece, layout) } }
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as above. A piece that changes sides is copied: both pieces hold the smaller of the two sizes, and the new
-        // layout is valid, as the caller promises of `bytes` and the old alignment.
+        // SAFETY: as above. An allocation that changes allocators is copied: both are at least as large as the
+        // smaller of the two sizes, and the new layout is valid by the caller's promise about `bytes` and the old
+        // alignment.
         unsafe {
             match (is_large(layout.size()), is_large(bytes)) {
                 (true, true) => System.realloc(piece, layout, bytes),

@@ -1,4 +1,4 @@
-//! `ArrowTable`: a result as Arrow data, handed over by the Arrow `PyCapsule` interface.
+//! `ArrowTable`: a result as Arrow data, exported through the Arrow `PyCapsule` interface.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
@@ -19,19 +19,19 @@ use sqlexec_core::{Table, check_room, to_arrow};
 use crate::convert::OBJECT_BYTES;
 use crate::{raise, raise_out_of_memory};
 
-// The names that the PyCapsule interface prescribes.
+// The capsule names required by the PyCapsule interface.
 const SCHEMA: &CStr = c"arrow_schema";
 const ARRAY: &CStr = c"arrow_array";
 const STREAM: &CStr = c"arrow_array_stream";
 
-/// A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy.
+/// A result as Arrow data, which pyarrow, polars, nanoarrow and others import without copying.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct ArrowTable {
     batch: RecordBatch,
 }
 
 impl ArrowTable {
-    /// Makes the columns of a table, detached from the interpreter.
+    /// Creates the columns of a table, detached from the interpreter.
     pub(crate) fn of(py: Python<'_>, table: &Table, unique_names: bool) -> PyResult<Self> {
         let mut batch = py.detach(|| to_arrow(table)).map_err(|fault| raise(&fault))?;
         if unique_names {
@@ -43,7 +43,7 @@ impl ArrowTable {
         Ok(Self { batch })
     }
 
-    /// Returns (name, type, values, mask of NULLs or `None`) a column, for a library that takes no Arrow data.
+    /// Returns (name, type, values, mask of NULLs or `None`) per column, for libraries without Arrow support.
     pub(crate) fn columns_to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let schema = self.batch.schema_ref();
         let n_cells = self.batch.num_rows().saturating_mul(self.batch.num_columns());
@@ -64,7 +64,7 @@ impl ArrowTable {
     }
 }
 
-/// Returns the name by which Arrow knows the type of a column.
+/// Returns Arrow's name of a column's type.
 fn type_name(field: &Field) -> &'static str {
     match field.data_type() {
         DataType::Int64 => "int64",
@@ -75,12 +75,12 @@ fn type_name(field: &Field) -> &'static str {
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "`map_err` hands it over")]
+#[allow(clippy::needless_pass_by_value, reason = "`map_err` passes it by value")]
 fn cannot_export(error: ArrowError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Gives a name that came before a number: `id`, `id_2`, `id_3`.
+/// Appends a number to repeated names: `id`, `id_2`, `id_3`.
 fn with_unique_names(schema: &Schema) -> Schema {
     let mut taken: HashSet<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
     let mut counts: HashMap<&str, usize> = HashMap::new();
@@ -117,7 +117,7 @@ impl ArrowTable {
         self.batch.num_rows()
     }
 
-    // A requested schema is a wish that a producer need not grant.
+    // A requested schema is a wish that a producer may ignore.
     #[pyo3(signature = (requested_schema=None))]
     pub(crate) fn __arrow_c_stream__<'py>(
         &self,

@@ -1,4 +1,4 @@
-//! Python functions that a job calls when it is done, on a thread of the executor.
+//! Python callbacks that a finished job calls, on a thread of the executor.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use sqlexec_core::Observer;
 
 use crate::outcome::Outcome;
 
-/// How long the end of the interpreter waits for callbacks that are under way.
+/// How long the interpreter's exit waits for running callbacks.
 const EXIT_WAIT: Duration = Duration::from_secs(2);
 
-/// Threads that are in Python or about to be. A thread that asks for the interpreter while it ends is killed by it in the
-/// middle of our code, so from `atexit` on none may ask, and those under way are waited for.
+/// Counts threads that run Python code or are about to. A thread that attaches to a finalizing interpreter is killed
+/// in the middle of our code. So after `atexit` no thread may attach, and running callbacks are waited for.
 struct InterpreterGate {
     state: Mutex<InterpreterUse>,
     has_left: Condvar,
@@ -52,12 +52,12 @@ impl InterpreterGate {
     }
 }
 
-/// Makes what the core calls of a Python function that takes the job. An exception is reported, never passed on: there is
-/// nobody above.
+/// Wraps a Python function that takes the job as a callback for the core. Exceptions are reported as unraisable,
+/// because no caller could handle them.
 pub(crate) fn callback(job: Py<PyAny>, function: Py<PyAny>) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         if !GATE.enter() {
-            std::mem::forget((job, function)); // there is no interpreter left to give them back to
+            std::mem::forget((job, function)); // no interpreter is left to release them
             return;
         }
         let _ = Python::try_attach(|py| {
@@ -70,8 +70,8 @@ pub(crate) fn callback(job: Py<PyAny>, function: Py<PyAny>) -> Box<dyn FnOnce() 
     })
 }
 
-/// Makes what the core calls after each run: `on_run(db_path, sql, outcome)`, and a line of the log for a run that took
-/// `slow` or longer.
+/// Creates the function that the core calls after each run: it calls `on_run(db_path, sql, outcome)`, and logs a run
+/// that took at least `slow`.
 pub(crate) fn observer(on_run: Option<Py<PyAny>>, slow: Option<Duration>) -> Option<Observer> {
     if on_run.is_none() && slow.is_none() {
         return None;
@@ -97,8 +97,8 @@ pub(crate) fn observer(on_run: Option<Py<PyAny>>, slow: Option<Duration>) -> Opt
     }))
 }
 
-/// Shuts the gate when the interpreter that imports the module ends. A fork's child, whose threads are gone and whose lock
-/// may be held for ever, leaves it alone.
+/// Closes the gate when the interpreter that imports the module exits. A forked child ignores it, because its threads
+/// are gone and the lock may be held forever.
 pub(crate) fn shut_at_exit(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let owner = std::process::id();
     let shut = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {

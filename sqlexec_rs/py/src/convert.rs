@@ -1,4 +1,4 @@
-//! Values and tables between Rust and Python.
+//! Conversion of values and tables between Rust and Python.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use sqlexec_core::{Bound as BoundValue, Parameters, Score, Table, Value, check_r
 
 use crate::raise_out_of_memory;
 
-/// Makes a list of tuples of some of the rows.
+/// Converts some of the rows to a list of tuples.
 ///
-/// Text that is not valid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` gives
-/// the stored bytes back, and it stays apart from a blob, which becomes `bytes`.
+/// Text with invalid UTF-8 becomes a `str` with surrogate escapes: `text.encode("utf-8", "surrogateescape")` returns
+/// the stored bytes. It stays distinct from a blob, which becomes `bytes`.
 pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table, rows: Range<usize>) -> PyResult<Bound<'py, PyList>> {
     let (mut texts, mut room) = (Texts::new(), MemoryCheck::new(rows.len().saturating_mul(size_of::<usize>()))?);
     let rows = rows.map(|row| {
@@ -25,7 +25,7 @@ pub(crate) fn rows_to_python<'py>(py: Python<'py>, table: &Table, rows: Range<us
     PyList::new(py, rows)
 }
 
-/// An object on its way into a list or a tuple, or why there is none.
+/// An object to be stored in a list or a tuple, or the error.
 struct PyObjectResult<'py>(PyResult<Bound<'py, PyAny>>);
 
 impl<'py> IntoPyObject<'py> for PyObjectResult<'py> {
@@ -55,14 +55,14 @@ fn value_to_python<'a, 'py>(
     })
 }
 
-/// Bytes that a small object takes.
+/// Bytes of a small object.
 pub(crate) const OBJECT_BYTES: usize = 64;
 
-/// Python's small objects are made without an answer that there is no memory; so it is looked at in time whether there is.
+/// Checks for memory ahead of time, because Python does not report failure when it creates small objects.
 struct MemoryCheck(usize);
 
 impl MemoryCheck {
-    /// Bytes of objects between two looks.
+    /// Bytes of objects between two checks.
     const PERIOD: usize = 8 << 20;
 
     fn new(n_bytes: usize) -> PyResult<Self> {
@@ -72,7 +72,7 @@ impl MemoryCheck {
         Ok(Self(0))
     }
 
-    /// Counts an object with `n_bytes` behind its head.
+    /// Counts an object with `n_bytes` in addition to its header.
     #[inline]
     fn take(&mut self, n_bytes: usize) -> PyResult<()> {
         self.0 += OBJECT_BYTES + n_bytes;
@@ -84,7 +84,7 @@ impl MemoryCheck {
     }
 }
 
-/// Makes `bytes`; a `MemoryError` where there is no memory for them.
+/// Creates `bytes`; raises `MemoryError` if memory is short.
 pub(crate) fn bytes_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     const SMALL: usize = 64 << 10;
     if bytes.len() < SMALL {
@@ -96,13 +96,13 @@ pub(crate) fn bytes_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bo
     })
 }
 
-/// Short texts of a result that were met lately: what stands in a column often comes again, and is one object then.
+/// A cache of recent short texts of a result, because values in a column often repeat and then share an object.
 struct Texts<'a, 'py>(Vec<Option<(&'a [u8], Bound<'py, PyAny>)>>);
 
 impl<'a, 'py> Texts<'a, 'py> {
     const N_PLACES: usize = 1 << 10;
 
-    /// The longest text that is looked for.
+    /// Maximum length of a cached text.
     const MAX_BYTES: usize = 16;
 
     fn new() -> Self {
@@ -116,12 +116,12 @@ impl<'a, 'py> Texts<'a, 'py> {
         if self.0.is_empty() {
             self.0.resize_with(Self::N_PLACES, || None);
         }
-        // The last bytes differ where texts are numbered. Where two meet in one place, only time is lost.
+        // The last bytes differ in numbered texts. A collision only costs time.
         let tail = bytes.iter().rev().take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
-        let place = &mut self.0[(tail.wrapping_mul(0x9e37_79b1) >> 22) as usize];
-        match place {
+        let cached = &mut self.0[(tail.wrapping_mul(0x9e37_79b1) >> 22) as usize];
+        match cached {
             Some((known, text)) if *known == bytes => Ok(text.clone()),
-            _ => Ok(place.insert((bytes, text_to_python(py, bytes)?)).1.clone()),
+            _ => Ok(cached.insert((bytes, text_to_python(py, bytes)?)).1.clone()),
         }
     }
 }
@@ -134,7 +134,7 @@ fn text_to_python<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Makes a table of `(columns, rows)`; a value that no cell could hold is refused, NaN is NULL as it is when stored.
+/// Creates a table from `(columns, rows)`. Rejects values that no cell can hold; NaN becomes NULL, as in SQLite.
 pub(crate) fn table_from_python(columns: &Bound<'_, PyAny>, rows: &Bound<'_, PyAny>) -> PyResult<Table> {
     let mut table = Table::new(columns.extract()?);
     for row in rows.try_iter()? {
@@ -152,7 +152,7 @@ pub(crate) fn table_from_python(columns: &Bound<'_, PyAny>, rows: &Bound<'_, PyA
     Ok(table)
 }
 
-/// Makes what is bound to a statement's parameters, of a dict by name or of a sequence by position.
+/// Converts the parameters of a statement: by name from a dict, by position from a sequence.
 pub(crate) fn parameters_from_python(argument: &Bound<'_, PyAny>) -> PyResult<Parameters> {
     let mut table = Table::new(Vec::new());
     let mut names = Vec::new();
@@ -193,18 +193,18 @@ fn push_python(table: &mut Table, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let number = value.extract().map_err(|_| PyValueError::new_err("an integer does not fit in 64 bits"))?;
         push(Value::Integer(number))
     } else {
-        // NumPy's scalars, decimals and times are told apart there, and never come back as what they are.
+        // This converts NumPy scalars, decimals and times to basic types.
         push_python(table, &value.py().import("sqlexec_rs.values")?.call_method1("to_cell", (value,))?)
     }
 }
 
-/// Makes the error of a value that is of the wrong type.
+/// Creates the error for a value of the wrong type.
 pub(crate) fn wrong_type(wanted: &str, got: &Bound<'_, PyAny>) -> PyErr {
     let kind = got.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
     PyTypeError::new_err(format!("{wanted}, not {kind}"))
 }
 
-/// Makes the dict that `score` returns.
+/// Creates the dict that `score` returns.
 pub(crate) fn score_to_python<'py>(py: Python<'py>, score: &Score, rules: &[&str]) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("pred_status", score.pred_status.name())?;
@@ -220,7 +220,7 @@ pub(crate) fn score_to_python<'py>(py: Python<'py>, score: &Score, rules: &[&str
     Ok(dict)
 }
 
-/// Makes the dict of arrays that `score_many` returns.
+/// Creates the dict of arrays that `score_many` returns.
 pub(crate) fn scores_to_arrays<'py>(
     py: Python<'py>,
     scores: &[&Score],

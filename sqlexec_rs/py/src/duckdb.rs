@@ -1,4 +1,4 @@
-//! The worker process of DuckDB: a Python program hands over an object that has the library loaded.
+//! The worker process of DuckDB: a Python program passes an object that has loaded the library.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use sqlexec_core::{
     Bound as BoundValue, ForeignEngine, Outcome, OutputKind, Parameters, Rows, Status, Value, WorkerConfig,
 };
 
-/// The program, beside the module's own file.
+/// The program, next to the module's file.
 const PROGRAM: &str = "duckdb_worker.py";
 
-/// Rows that are fetched at once.
+/// Number of rows per fetch.
 const BATCH_ROWS: usize = 1_024;
 
-/// Answers the requests of a pool with an object that runs SQL, until there are no more.
+/// Serves the requests of a pool with an object that runs SQL, until the input is closed.
 #[pyfunction]
 pub(crate) fn _serve_duckdb(py: Python<'_>, engine: Py<PyAny>, memory_bytes: u64, cap: usize) -> PyResult<()> {
     let mut engine = Duckdb { engine };
@@ -25,7 +25,7 @@ pub(crate) fn _serve_duckdb(py: Python<'_>, engine: Py<PyAny>, memory_bytes: u64
     served.map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
-/// Makes the configuration of one that runs DuckDB; `None` where there is no DuckDB, or no program of an interpreter to run it.
+/// Returns the configuration of a DuckDB worker; `None` without DuckDB, or without an interpreter program to run it.
 pub(crate) fn worker(py: Python<'_>, other: WorkerConfig) -> PyResult<Option<WorkerConfig>> {
     let spec = py.import("importlib.util")?.call_method1("find_spec", ("duckdb",));
     let (Some(interpreter), Ok(spec)) = (interpreter(py)?, spec) else { return Ok(None) };
@@ -35,14 +35,16 @@ pub(crate) fn worker(py: Python<'_>, other: WorkerConfig) -> PyResult<Option<Wor
     let Some(package) = spec.getattr("origin")?.extract::<Option<PathBuf>>()? else { return Ok(None) };
     let Some(folder) = package.parent().and_then(Path::parent) else { return Ok(None) };
     let module: PathBuf = py.import("sqlexec_rs._native")?.getattr("__file__")?.extract()?;
-    // Nothing but what it is told: no variables, no folder of the caller's, no bytecode written, and no site's own code.
+    // Isolates the interpreter: no environment variables, no working directory on the path, no bytecode files, no
+    // site module.
     let options = ["-I", "-S", "-B"].map(Into::into);
     let paths = [module.with_file_name(PROGRAM).into(), module.into(), folder.as_os_str().to_owned()];
     let arguments = options.into_iter().chain(paths).collect();
     Ok(Some(WorkerConfig { program: interpreter, arguments, ..other }))
 }
 
-/// Finds the program of this interpreter: `sys.executable`, unless that is no file or, where Python is embedded, another program.
+/// Finds the program of this interpreter: `sys.executable`, unless that is not a file or, in an embedded Python,
+/// another program.
 fn interpreter(py: Python<'_>) -> PyResult<Option<PathBuf>> {
     let sys = py.import("sys")?;
     let path = |name: &str| sys.getattr(name).and_then(|value| value.extract::<PathBuf>()).ok();
@@ -60,7 +62,7 @@ struct Duckdb {
 }
 
 impl Duckdb {
-    /// Calls a method; what it raises the object itself explains.
+    /// Calls a method; the object itself converts its exceptions to outcomes.
     fn attach<T>(
         &self,
         call: impl for<'py> FnOnce(Python<'py>, &Bound<'py, PyAny>) -> PyResult<T>,
@@ -104,14 +106,14 @@ impl ForeignEngine for Duckdb {
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: OutputKind,
+        output: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>> {
         let run = self.attach(|py, engine| {
             let parameters = parameters.map(|parameters| parameters_to_python(py, parameters)).transpose()?;
             let seconds = time.map(|time| time.as_secs_f64());
-            let is_plan = wanted == OutputKind::Plan;
+            let is_plan = output == OutputKind::Plan;
             let header = engine.call_method1("start", (file.as_os_str(), sql, parameters, seconds, is_plan))?;
             let (names, types) = header.extract()?;
             rows.begin(names, types);
@@ -151,15 +153,15 @@ fn push(engine: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, rows: &mut Rows<'_>
         rows.push(Value::Blob(bytes.as_bytes()));
     } else if let Ok(number) = value.extract::<i64>() {
         rows.push(Value::Integer(number));
-    } else if let Some(made) = of_text(value)? {
-        made.push(rows);
+    } else if let Some(parsed) = of_text(value)? {
+        parsed.push(rows);
     } else {
         return push(engine, &engine.call_method1("to_cell", (value,))?, rows);
     }
     Ok(())
 }
 
-/// A value that is read from what Python's `str` makes of an object.
+/// A value that is parsed from Python's `str` of an object.
 enum FromText {
     Integer(i64),
     Real(f64),
@@ -176,7 +178,7 @@ impl FromText {
     }
 }
 
-/// Reads the types of columns that are frequent, for which a call of Python's a value would take most of a run.
+/// Parses the types of frequent columns, for which a Python call per value would dominate the run.
 fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<FromText>> {
     let kind = value.get_type().name()?;
     let kind = kind.to_str()?;
@@ -189,7 +191,7 @@ fn of_text(value: &Bound<'_, PyAny>) -> PyResult<Option<FromText>> {
     }
     let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
     let integer = if fraction.bytes().all(|digit| digit == b'0') { whole.parse().ok() } else { None };
-    // What has an exponent is for Python to read.
+    // Python parses numbers with an exponent.
     let real = if text.contains(['E', 'e']) { None } else { text.parse().ok() };
     Ok(integer.map(FromText::Integer).or(real.map(FromText::Real)))
 }

@@ -1,4 +1,4 @@
-//! `Executor`: the pool as Python sees it.
+//! `Executor`: the Python class around the pool.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::job::Job;
 use crate::limits::Limits;
 use crate::{ExecutorError, raise};
 
-/// How long `close` looks at the threads before it lets signals in.
+/// How long `close` waits for the threads between two checks for signals.
 const CLOSE_PERIOD: Duration = Duration::from_millis(50);
 
-/// The worker program's file, beside the module's own.
+/// The file of the worker program, next to the module's file.
 const WORKER: &str = "sqlexec-worker";
 
-/// A worker needs this much address space for its stack and SQLite's tables before it runs anything.
+/// Minimum address space of a worker: its stack and SQLite's tables.
 const MIN_WORKER_BYTES: u64 = 64 << 20;
 
-/// Runs SQL that nobody has read, in parallel, read-only and under hard limits.
+/// Runs untrusted SQL in parallel, read-only and under hard limits.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct Executor {
     pool: Pool,
@@ -73,7 +73,7 @@ impl Executor {
         worker_memory_bytes: u64,
     ) -> PyResult<Self> {
         if threads == Some(0) {
-            return Err(PyValueError::new_err("threads must be at least 1, or None for one a core"));
+            return Err(PyValueError::new_err("threads must be at least 1, or None for one per core"));
         }
         if max_queued == 0 {
             return Err(PyValueError::new_err("max_queued must be at least 1"));
@@ -141,7 +141,7 @@ impl Executor {
         self.sqlite_version.as_deref()
     }
 
-    /// Runs one SQL text and returns its outcome.
+    /// Runs a SQL text and returns its outcome.
     #[pyo3(signature = (db_path, sql, parameters=None, *, limits=None))]
     fn execute<'py>(
         &self,
@@ -154,7 +154,7 @@ impl Executor {
         self.run_query(py, take_query(&mut Inputs::default(), db_path, sql, parameters)?, OutputKind::Rows, limits)
     }
 
-    /// Returns the engine's plan for a SQL text, which is not run.
+    /// Returns the query plan of a SQL text without running it.
     #[pyo3(signature = (db_path, sql, parameters=None, *, limits=None))]
     fn explain<'py>(
         &self,
@@ -178,7 +178,7 @@ impl Executor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let database = Inputs::default().path(db_path)?;
         let sql = setting_query(&database, name).ok_or_else(|| {
-            PyValueError::new_err(format!("a setting has a plain name, such as server_version, not {name:?}"))
+            PyValueError::new_err(format!("a setting must have a plain name, such as server_version, not {name:?}"))
         })?;
         self.run_query(py, Query { database, sql: sql.into(), parameters: None }, OutputKind::Rows, limits)
     }
@@ -194,7 +194,7 @@ impl Executor {
         self.submit(py, pairs, limits)?.wait_for_all(py)
     }
 
-    /// Scores one prediction against its gold.
+    /// Scores a prediction against its gold.
     #[pyo3(signature = (db_path, pred_sql, gold, rules=vec!["bird".to_owned()], *, options=None, limits=None))]
     fn score<'py>(
         &self,
@@ -246,7 +246,7 @@ impl Executor {
         self.start_score(py, Inputs::default().score_items(db_paths, pred_sqls, golds, options)?, &rules, limits)
     }
 
-    /// Returns counts since the executor began.
+    /// Returns the counters since the executor started.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         for (name, count) in self.pool.stats().map_err(|fault| raise(&fault))? {
@@ -255,7 +255,7 @@ impl Executor {
         Ok(dict)
     }
 
-    /// Cancels what is in flight and waits for the threads to end.
+    /// Cancels everything in flight and waits for the threads to end.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.pool.begin_close()).map_err(|fault| raise(&fault))?;
         while !py.detach(|| self.pool.is_closed(CLOSE_PERIOD)).map_err(|fault| raise(&fault))? {
@@ -283,29 +283,29 @@ impl Executor {
         limits.map_or_else(|| Arc::clone(&self.limits), |limits| Arc::new(limits.to_core()))
     }
 
-    /// Runs one query and returns its outcome.
+    /// Runs a query and returns its outcome.
     fn run_query<'py>(
         &self,
         py: Python<'py>,
         query: Query,
-        wanted: OutputKind,
+        output: OutputKind,
         limits: Option<Limits>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.start(py, &[query], wanted, limits)?.wait_for_first(py)
+        self.start(py, &[query], output, limits)?.wait_for_first(py)
     }
 
-    fn start(&self, py: Python<'_>, queries: &[Query], wanted: OutputKind, limits: Option<Limits>) -> PyResult<Job> {
+    fn start(&self, py: Python<'_>, queries: &[Query], output: OutputKind, limits: Option<Limits>) -> PyResult<Job> {
         let limits = self.core_limits(limits);
-        let inner = interruptibly(py, |keep_waiting| self.pool.submit_while(queries, wanted, &limits, keep_waiting))?;
+        let inner = interruptibly(py, |keep_waiting| self.pool.submit_while(queries, output, &limits, keep_waiting))?;
         Ok(Job { inner, rules: None })
     }
 
-    /// Starts a batch; an exception meanwhile (Ctrl-C) cancels the runs that were started. The batch is freed while the threads
-    /// work, as that takes its time.
+    /// Starts a batch. An exception meanwhile (Ctrl-C) cancels the started runs. The batch is freed while the threads
+    /// work, because that takes time.
     fn start_score(&self, py: Python<'_>, batch: Batch<'_>, rules: &[String], limits: Option<Limits>) -> PyResult<Job> {
         let rules = rules_of(rules)?;
         let limits = self.core_limits(limits);
-        if limits.cuts || limits.other_engines.as_ref().is_some_and(|theirs| theirs.cuts) {
+        if limits.cuts || limits.other_engines.as_ref().is_some_and(|others| others.cuts) {
             return Err(PyValueError::new_err(
                 "a result that may be cut cannot be scored: on_excess must be \"refuse\"",
             ));
@@ -321,7 +321,7 @@ impl Executor {
     }
 }
 
-/// Does something detached from the interpreter; where the queue is full, signals (Ctrl-C) are heard meanwhile.
+/// Runs `work` detached from the interpreter. If the queue is full, signals (Ctrl-C) are handled while waiting.
 fn interruptibly<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Fault> + Send,
@@ -352,18 +352,20 @@ fn minor_version(version: &str) -> PyResult<u32> {
     }
 }
 
-/// Takes the columns that are hidden, as (table, column) or, for whole tables, (table, None).
+/// Converts the hidden columns from (table, column) or, for whole tables, (table, None).
 fn hidden_columns(hide: &[(String, Option<String>)]) -> PyResult<Arc<[HiddenColumn]>> {
-    let of = |(table, column): &(String, Option<String>)| {
+    let hidden_column = |(table, column): &(String, Option<String>)| {
         if table.contains('\0') || column.as_ref().is_some_and(|column| column.contains('\0')) {
-            return Err(PyValueError::new_err(format!("hide: no name holds a NUL character, as {table:?} does")));
+            return Err(PyValueError::new_err(format!(
+                "hide: a name must not contain a NUL character, like {table:?}"
+            )));
         }
         Ok(HiddenColumn { table: table.clone(), column: column.clone() })
     };
-    hide.iter().map(of).collect()
+    hide.iter().map(hidden_column).collect()
 }
 
-/// Returns the worker program that was installed with this module.
+/// Returns the path of the worker program that was installed with this module.
 fn worker_program(py: Python<'_>) -> PyResult<PathBuf> {
     let module: PathBuf = py.import("sqlexec_rs._native")?.getattr("__file__")?.extract()?;
     let program = module.with_file_name(WORKER);
@@ -371,7 +373,7 @@ fn worker_program(py: Python<'_>) -> PyResult<PathBuf> {
         return Ok(program);
     }
     let message = format!(
-        "{} is not there: isolation=\"process\" needs the worker that `pip install ./sqlexec_rs` builds and packs",
+        "{} does not exist: isolation=\"process\" needs the worker that `pip install ./sqlexec_rs` builds and installs",
         program.display()
     );
     Err(ExecutorError::new_err(message))

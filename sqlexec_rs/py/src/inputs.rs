@@ -1,8 +1,8 @@
-//! Python arguments into what the core owns; equal paths and options become one allocation. Texts are told apart in the
-//! core.
+//! Converts Python arguments to values that the core owns. Equal paths and options share an allocation; texts are
+//! deduplicated in the core.
 //!
-//! A batch is taken in two steps: all of it is checked, so that a wrong item raises before anything runs, and then its
-//! texts are copied, a batch after the other, while threads run those before.
+//! A batch is converted in two steps. First all of it is checked, so that a wrong item raises before anything runs.
+//! Then its texts are copied batch by batch, while threads run the earlier ones.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use sqlexec_core::{Batches, GoldSource, HALF_PAIR, Options, Rule, ScoreItem, Tab
 use crate::convert::{table_from_python, wrong_type};
 use crate::outcome::Outcome;
 
-/// Takes the items of a sequence; a `str` is a sequence too, but never the one that was meant.
+/// Returns the items of a sequence. Rejects `str`, which is a sequence too but never the intended one.
 pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if argument.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err(format!("{name} must be a sequence, not a str")));
@@ -29,7 +29,7 @@ pub(crate) fn items<'py>(name: &str, argument: &Bound<'py, PyAny>) -> PyResult<V
     argument.try_iter()?.collect()
 }
 
-/// Takes the rules by name.
+/// Parses the rules by name.
 pub(crate) fn rules_of(names: &[String]) -> PyResult<Vec<Rule>> {
     let parse = |name: &String| {
         name.parse().map_err(|error| {
@@ -46,19 +46,19 @@ type Paths = Arc<[Arc<Path>]>;
 /// The accepted answers of an item.
 type Golds = Arc<[GoldSource]>;
 
-/// What one call has seen so far.
+/// State shared by the arguments of one call.
 #[derive(Default)]
 pub(crate) struct Inputs {
     paths: HashMap<PathBuf, Arc<Path>>,
     path_lists: HashMap<Vec<PathBuf>, Paths>,
-    /// The paths that were given as a `str`, each as a list of one.
+    /// The paths given as `str`, each as a single-element list.
     path_texts: HashTable<(Hashed<Arc<str>>, Paths)>,
-    /// Golds that are no text, by address.
+    /// Golds other than texts, by address.
     golds: HashMap<usize, Golds>,
     options: HashMap<Options, Arc<Options>>,
 }
 
-/// Refuses what is no SQL text.
+/// Rejects an argument that is not a SQL text.
 fn check_text(argument: &Bound<'_, PyAny>) -> PyResult<()> {
     if argument.is_none() || argument.is_instance_of::<PyString>() {
         return Ok(());
@@ -66,7 +66,8 @@ fn check_text(argument: &Bound<'_, PyAny>) -> PyResult<()> {
     Err(wrong_type("SQL must be a str or None", argument))
 }
 
-/// Takes a SQL text. `None` is a completion that holds no SQL; a text with half a surrogate pair becomes one that no engine runs.
+/// Converts a SQL text. `None` is a completion without SQL. A text with an unpaired surrogate becomes one that no
+/// engine runs.
 pub(crate) fn sql_text(argument: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
     if argument.is_none() {
         return Ok("".into());
@@ -79,23 +80,23 @@ fn sql_of(text: &Bound<'_, PyString>) -> PyResult<Arc<str>> {
     match text.to_str() {
         Ok(text) => Ok(text.into()),
         Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
-            let place: usize = error.value(text.py()).getattr("start")?.extract()?;
-            Ok(format!("{HALF_PAIR}character {}", place + 1).into())
+            let position: usize = error.value(text.py()).getattr("start")?.extract()?;
+            Ok(format!("{HALF_PAIR}character {}", position + 1).into())
         }
         Err(error) => Err(error),
     }
 }
 
-/// Makes the error of an argument that is no path, as is a text with half a surrogate pair.
+/// Creates the error for an argument that is not a path, such as a text with an unpaired surrogate.
 fn no_path(wanted: &str, argument: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
     if error.is_instance_of::<PyUnicodeEncodeError>(argument.py()) {
-        return PyValueError::new_err("the name of a database holds half a surrogate pair, which is no character");
+        return PyValueError::new_err("the name of a database holds half a surrogate pair, which is not a character");
     }
     wrong_type(wanted, argument)
 }
 
 impl Inputs {
-    /// Takes the path of a database.
+    /// Converts the path of a database.
     pub(crate) fn path(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Arc<Path>> {
         let path =
             argument.extract::<PathBuf>().map_err(|error| no_path("a database must be a path", argument, &error))?;
@@ -111,7 +112,7 @@ impl Inputs {
         shared
     }
 
-    /// Takes one path, or a list or tuple of paths.
+    /// Converts a path, or a list or tuple of paths.
     fn databases(&mut self, argument: &Bound<'_, PyAny>) -> PyResult<Paths> {
         let Some(text) = argument.cast::<PyString>().ok().and_then(|text| text.to_str().ok()) else {
             return self.path_list(argument);
@@ -145,7 +146,7 @@ impl Inputs {
         Ok(shared)
     }
 
-    /// Takes a gold: SQL, a table, or a list of them.
+    /// Converts a gold: SQL, a table, or a list of them.
     fn gold<'py>(&mut self, argument: &Bound<'py, PyAny>) -> PyResult<Gold<'py>> {
         if let Ok(text) = argument.cast::<PyString>() {
             return Ok(Gold::Text(text.clone()));
@@ -155,7 +156,7 @@ impl Inputs {
             return Ok(Gold::Taken(Arc::clone(known)));
         }
         let sources: Golds = if let Ok(list) = argument.cast::<PyList>() {
-            list.iter().map(|one| gold_source(&one)).collect::<PyResult<_>>()?
+            list.iter().map(|item| gold_source(&item)).collect::<PyResult<_>>()?
         } else {
             [gold_source(argument)?].into()
         };
@@ -166,7 +167,7 @@ impl Inputs {
         Ok(Gold::Taken(sources))
     }
 
-    /// Takes an item's choices: `None` or a dict; equal choices become one allocation.
+    /// Converts an item's options: `None` or a dict. Equal options share an allocation.
     fn options(&mut self, argument: Option<&Bound<'_, PyAny>>) -> PyResult<Arc<Options>> {
         let mut options = Options::default();
         if let Some(argument) = argument.filter(|argument| !argument.is_none()) {
@@ -185,7 +186,7 @@ impl Inputs {
         Ok(shared)
     }
 
-    /// Takes one item to score.
+    /// Converts an item to score.
     pub(crate) fn score_item<'py>(
         mut self,
         databases: &Bound<'py, PyAny>,
@@ -202,7 +203,7 @@ impl Inputs {
         })
     }
 
-    /// Takes three sequences of one length.
+    /// Converts three sequences of equal length.
     pub(crate) fn score_items<'py>(
         mut self,
         databases: &Bound<'py, PyAny>,
@@ -248,20 +249,20 @@ impl Inputs {
     }
 }
 
-/// A gold on its way into the core.
+/// A gold being converted.
 enum Gold<'py> {
-    /// A text that is still Python's.
+    /// A text that Python still owns.
     Text(Bound<'py, PyString>),
     Taken(Golds),
 }
 
-/// Items to score that have been checked, and whose texts are still Python's.
+/// Checked items to score, whose texts Python still owns.
 pub(crate) struct Batch<'py> {
     databases: Vec<Paths>,
-    /// Each a `str` or `None`.
+    /// Each is a `str` or `None`.
     predicted: Vec<Bound<'py, PyAny>>,
     golds: Vec<Gold<'py>>,
-    /// One for each item, or one for all.
+    /// One per item, or a single one for all.
     options: Vec<Arc<Options>>,
 }
 
@@ -271,7 +272,7 @@ impl Batch<'_> {
         self.golds.len()
     }
 
-    /// Returns how many (database, SQL) pairs they ask for.
+    /// Returns the number of (database, SQL) pairs of the items.
     pub(crate) fn n_pairs(&self) -> usize {
         let n_sql = |gold: &Gold<'_>| match gold {
             Gold::Text(_) => 1,
@@ -280,13 +281,13 @@ impl Batch<'_> {
         self.databases.iter().zip(&self.golds).map(|(paths, gold)| paths.len() * (1 + n_sql(gold))).sum()
     }
 
-    /// Returns the batches in which to take them.
+    /// Returns the batches in which to convert the items.
     pub(crate) fn batches(&self) -> Batches {
         Batches::new(self.databases.iter().map(|paths| paths.as_ptr().addr()))
     }
 
-    /// Takes the items with these numbers. Where one object is the gold of items that follow each other, as it is in a group
-    /// of answers to one question, it is copied once.
+    /// Converts the items with these numbers. If consecutive items share a gold object, as in a group of answers to
+    /// one question, it is copied once.
     pub(crate) fn take(&self, numbers: &[u32]) -> PyResult<Vec<(u32, ScoreItem)>> {
         let mut last: Option<(usize, Golds)> = None;
         let mut golds_of = |gold: &Gold<'_>| match gold {
@@ -317,7 +318,7 @@ impl Batch<'_> {
     }
 }
 
-/// Takes one accepted answer: SQL or a table.
+/// Converts an accepted answer: SQL or a table.
 fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
     if argument.is_instance_of::<PyString>() {
         return Ok(GoldSource::Sql(sql_text(argument)?));
@@ -325,7 +326,7 @@ fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
     if let Ok(outcome) = argument.cast::<Outcome>() {
         let table = outcome.get().table().ok_or_else(|| PyValueError::new_err("a gold outcome must be ok"))?;
         if outcome.get().is_cut() {
-            return Err(PyValueError::new_err("a gold outcome must be whole, and this one was cut"));
+            return Err(PyValueError::new_err("a gold outcome must be complete, but this one was cut"));
         }
         return Ok(GoldSource::Table(Arc::clone(table)));
     }
@@ -333,7 +334,7 @@ fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
         Ok(pair) if pair.len() == 2 => {
             let columns = pair.get_item(0)?;
             if columns.is_instance_of::<PyString>() {
-                return Err(PyTypeError::new_err("a gold tuple is (columns, rows); several golds are a list"));
+                return Err(PyTypeError::new_err("a gold tuple must be (columns, rows); pass several golds as a list"));
             }
             let table: Table = table_from_python(&columns, &pair.get_item(1)?)?;
             Ok(GoldSource::Table(Arc::new(table)))
@@ -342,7 +343,7 @@ fn gold_source(argument: &Bound<'_, PyAny>) -> PyResult<GoldSource> {
     }
 }
 
-/// Says which of many items is wrong.
+/// Adds the index of the wrong item to an error.
 fn at_item(py: Python<'_>, i: usize, error: PyErr) -> PyErr {
     let message = format!("item {i}: {}", error.value(py));
     if error.is_instance_of::<PyTypeError>(py) {
@@ -373,7 +374,7 @@ fn set_option(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> Py
     Ok(())
 }
 
-/// Takes a number above 0, or None: with 0 no prediction could be right.
+/// Converts a number above 0, or None: with 0 no prediction could be correct.
 fn surplus_columns(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     match value.extract()? {
         Some(0) => Err(PyValueError::new_err("surplus_columns must be at least 1 (no surplus column), or None")),

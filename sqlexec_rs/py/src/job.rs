@@ -1,4 +1,4 @@
-//! `Job`: a batch in flight, and the one place where Python waits.
+//! `Job`: a batch in flight, and the only place where Python waits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,42 +14,42 @@ use crate::convert::{score_to_python, scores_to_arrays};
 use crate::outcome::Outcome;
 use crate::raise;
 
-/// How long a wait goes on before Python may handle a signal; Ctrl-C is heard within this time.
+/// Interval at which waits let Python handle signals, such as Ctrl-C.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
 
-/// A batch that was submitted.
+/// A submitted batch.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct Job {
     pub(crate) inner: sqlexec_core::Job,
-    /// The rules of a score job; an execute job has none.
+    /// The rules of a score job; `None` for an execute job.
     pub(crate) rules: Option<Arc<[&'static str]>>,
 }
 
 #[pymethods]
 impl Job {
-    /// Tells whether every item is done.
+    /// Returns whether every item is finished.
     fn done(&self) -> PyResult<bool> {
         self.inner.is_done().map_err(|fault| raise(&fault))
     }
 
-    /// Waits until every item is done, at most `timeout` seconds; true when they are.
+    /// Waits at most `timeout` seconds until every item is finished; returns whether they are.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         self.wait_until_done(py, seconds(timeout))
     }
 
-    /// Waits and returns the outcomes in order, or the arrays of a score job.
+    /// Waits, and returns the outcomes in order, or the arrays of a score job.
     fn result<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.wait_until_done(py, None)?;
         self.all_items(py)
     }
 
-    /// Cancels what has not ended; those items have the status `cancelled`.
+    /// Cancels unfinished items, which get the status `cancelled`.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.inner.cancel()).map_err(|fault| raise(&fault))
     }
 
-    /// Calls `function(job)` once when every item is done, at once if they are.
+    /// Calls `function(job)` once when every item is finished; immediately if they are.
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>) -> PyResult<()> {
         if !function.bind(slf.py()).is_callable() {
             return Err(PyTypeError::new_err("a callback must be callable"));
@@ -59,7 +59,7 @@ impl Job {
         slf.py().detach(|| inner.when_done(call)).map_err(|fault| raise(&fault))
     }
 
-    /// Iterates over (index, result) in the order in which items end.
+    /// Iterates over (index, result) in completion order.
     #[pyo3(signature = (timeout=None))]
     fn as_completed(slf: Bound<'_, Self>, timeout: Option<f64>) -> PyResult<JobItems> {
         let inner = &slf.get().inner;
@@ -73,7 +73,7 @@ impl Job {
         py.import("sqlexec_rs.awaiting")?.call_method1("result_in_loop", (slf,))?.call_method0("__await__")
     }
 
-    /// Returns how many distinct items are done, and how many there are.
+    /// Returns the number of finished distinct items and the number of distinct items.
     fn progress(&self) -> PyResult<(usize, usize)> {
         self.inner.progress().map_err(|fault| raise(&fault))
     }
@@ -85,7 +85,8 @@ impl Job {
 }
 
 impl Job {
-    /// Waits until every item is done, detached from the interpreter, letting signals in; false when `timeout` passed first.
+    /// Waits until every item is finished, detached from the interpreter and handling signals. Returns false on
+    /// timeout.
     fn wait_until_done(&self, py: Python<'_>, timeout: Option<Duration>) -> PyResult<bool> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -100,7 +101,7 @@ impl Job {
         }
     }
 
-    /// Waits for a job that no caller holds a handle of: an exception in between (Ctrl-C) cancels it.
+    /// Waits for a job of which the caller holds no handle: an exception meanwhile (Ctrl-C) cancels it.
     fn wait_or_cancel(&self, py: Python<'_>) -> PyResult<()> {
         let result = self.wait_until_done(py, None);
         if result.is_err() {
@@ -109,13 +110,13 @@ impl Job {
         result.map(|_| ())
     }
 
-    /// Returns what `result` does, for a call that keeps the job to itself.
+    /// Does the same as `result`, for a call that does not return the job.
     pub(crate) fn wait_for_all<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.wait_or_cancel(py)?;
         self.all_items(py)
     }
 
-    /// Returns the result of the only item, for a call that keeps the job to itself.
+    /// Returns the result of the only item, for a call that does not return the job.
     pub(crate) fn wait_for_first<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.wait_or_cancel(py)?;
         self.item(py, 0)
@@ -132,7 +133,7 @@ impl Job {
         Ok(PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
-    /// Returns the outcome or score of an item that has ended.
+    /// Returns the outcome or score of a finished item.
     fn item<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyAny>> {
         if let Some(rules) = &self.rules {
             let score = self.inner.score(number).map_err(|fault| raise(&fault))?;
@@ -143,10 +144,10 @@ impl Job {
     }
 }
 
-/// The items of a job as they end.
+/// The items of a job in completion order.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct JobItems {
-    /// Locked by who is detached from the interpreter, so that nobody waits for both.
+    /// Locked only while detached from the interpreter, to avoid deadlocks.
     items: Mutex<Items>,
     job: Py<Job>,
     deadline: Option<Instant>,
@@ -166,7 +167,7 @@ impl JobItems {
         slf.py().import("sqlexec_rs.awaiting")?.call_method1("next_in_loop", (slf,))
     }
 
-    /// Returns the next item that has ended as `(index, result)`, `False` when none has, `None` behind the last.
+    /// Returns the next finished item as `(index, result)`, `False` if it has not finished, `None` after the last.
     fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.advance(py, Duration::ZERO)? {
             NextItem::Item(number) => (number, self.job.get().item(py, number)?).into_bound_py_any(py),
@@ -176,7 +177,7 @@ impl JobItems {
         }
     }
 
-    /// Waits at most `timeout` seconds until `poll` has something to return.
+    /// Waits at most `timeout` seconds until `poll` has a result.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let timeout = seconds(Some(timeout)).unwrap_or_default();
         py.detach(|| self.lock().wait(timeout)).map_err(|fault| raise(&fault))
@@ -210,10 +211,10 @@ impl JobItems {
 }
 
 fn late() -> PyErr {
-    PyTimeoutError::new_err("not every item was done in time")
+    PyTimeoutError::new_err("not every item was finished in time")
 }
 
-/// Takes a number of seconds; negative is none at all, and what is too long is for ever.
+/// Converts a number of seconds: negative values to zero, overlong ones to no timeout.
 fn seconds(timeout: Option<f64>) -> Option<Duration> {
     timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX))
 }

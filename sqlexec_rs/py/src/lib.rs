@@ -1,6 +1,7 @@
-//! The Python binding of `sqlexec_core`: own the inputs, detach from the interpreter, convert back. No SQL logic here.
+//! The Python binding of `sqlexec_core`: converts inputs, detaches from the interpreter, converts results. Contains
+//! no SQL logic.
 
-#![allow(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over by value")]
+#![allow(clippy::needless_pass_by_value, reason = "pyo3 passes arguments by value")]
 #![allow(clippy::too_many_arguments, reason = "Python's keyword arguments are arguments here")]
 
 mod allocator;
@@ -27,10 +28,10 @@ pyo3::create_exception!(
     sqlexec_rs,
     ExecutorError,
     PyException,
-    "A fault of the executor itself. Bad SQL never raises: it has a status."
+    "An error of the executor itself. Bad SQL never raises: it has a status."
 );
 
-/// Turns a fault of ours into the exception that users catch.
+/// Converts a fault to the Python exception.
 pub(crate) fn raise(fault: &Fault) -> PyErr {
     match fault {
         Fault::NotHonoured(..) | Fault::CannotHide(_) => PyValueError::new_err(fault.to_string()),
@@ -56,9 +57,9 @@ fn compile_options() -> Vec<String> {
     sqlexec_core::compile_options()
 }
 
-/// Refuses every interpreter of a process but the first, to which threads of ours would attach at its end.
+/// Refuses subinterpreters: our threads would attach to one when it is finalized.
 fn check_interpreter() -> PyResult<()> {
-    #[allow(unsafe_code, reason = "pyo3 has no safe function that tells which interpreter this is")]
+    #[allow(unsafe_code, reason = "pyo3 has no safe function for the id of an interpreter")]
     // SAFETY: the interpreter that imports the module runs on this thread.
     let id = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
     if id == 0 { Ok(()) } else { Err(PyImportError::new_err("sqlexec_rs cannot be imported in a subinterpreter")) }

@@ -1,4 +1,4 @@
-//! `Limits`: the bounds of a run, as a frozen Python value.
+//! `Limits`: the limits of a run, as a frozen Python class.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use sqlexec_core::Caps;
 
-/// The bounds of one run; `None` is no bound.
+/// The limits of one run; `None` means no limit.
 #[pyclass(frozen, eq, hash, from_py_object, module = "sqlexec_rs")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Limits {
@@ -51,9 +51,7 @@ impl Limits {
     ) -> PyResult<Self> {
         let other_engines = other_engines.map(|limits| Arc::new(limits.core));
         if other_engines.as_ref().is_some_and(|limits| limits.other_engines.is_some()) {
-            return Err(PyValueError::new_err(
-                "other_engines are all that there are: theirs cannot have other_engines",
-            ));
+            return Err(PyValueError::new_err("other_engines cannot be nested"));
         }
         let caps = Caps {
             max_length,
@@ -98,7 +96,7 @@ impl Limits {
         let standard = Self::default();
         for ((name, value), (_, default)) in self.keyword_only().into_iter().zip(standard.keyword_only()) {
             if value != default {
-                let _ = write!(shown, ", {name}={value}"); // a String takes everything
+                let _ = write!(shown, ", {name}={value}"); // writing to a String cannot fail
             }
         }
         if let Some(limits) = self.other_engines() {
@@ -107,7 +105,7 @@ impl Limits {
         shown + ")"
     }
 
-    /// Returns the same bounds but for those that are given.
+    /// Returns the same limits with the given changes.
     #[pyo3(signature = (**changes))]
     fn replace<'py>(&self, py: Python<'py>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         let bounds = self.bounds(py)?;
@@ -117,13 +115,13 @@ impl Limits {
         py.get_type::<Self>().call((), Some(&bounds))
     }
 
-    /// What `copy.replace` calls.
+    /// Implements `copy.replace`.
     #[pyo3(signature = (**changes))]
     fn __replace__<'py>(&self, py: Python<'py>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         self.replace(py, changes)
     }
 
-    /// What pickle makes an equal value of.
+    /// Implements pickling.
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
         Ok((PyTuple::empty(py), self.bounds(py)?))
     }
@@ -215,12 +213,12 @@ impl Limits {
 }
 
 impl Limits {
-    /// Returns the core's form.
+    /// Returns the core's limits.
     pub(crate) fn to_core(&self) -> sqlexec_core::Limits {
         self.core.clone()
     }
 
-    /// Returns every bound by name, as the constructor takes them.
+    /// Returns every limit by name, as constructor arguments.
     fn bounds<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("timeout_ms", self.timeout_ms())?;
@@ -236,7 +234,7 @@ impl Limits {
         Ok(dict)
     }
 
-    /// Returns the bounds that few users set, by name; `repr` shows those that differ from the default.
+    /// Returns the rarely changed limits by name; `repr` shows those that differ from the default.
     fn keyword_only(&self) -> [(&'static str, u64); 10] {
         let sqlexec_core::Limits { heap_bytes, temp_bytes, compare_steps, caps, .. } = &self.core;
         [
@@ -254,7 +252,7 @@ impl Limits {
     }
 }
 
-/// Tells whether a result over a cap is cut, by the name that users give.
+/// Whether a result over a limit is cut, converted from its Python name.
 pub(crate) struct OnExcess(bool);
 
 impl FromPyObject<'_, '_> for OnExcess {

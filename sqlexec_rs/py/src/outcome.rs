@@ -1,4 +1,4 @@
-//! `Outcome`: what one run gave, with rows made into Python objects only when they are asked for.
+//! `Outcome`: the result of a run. Rows become Python objects only when requested.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::arrow::ArrowTable;
 use crate::convert::{bytes_to_python, rows_to_python};
 use crate::{raise, raise_out_of_memory};
 
-/// Characters of an error that a `repr` shows.
+/// Maximum number of characters of an error in a `repr`.
 const REPR_CHARS: usize = 100;
 
-/// What one run gave. Bad SQL is data: look at `status`.
+/// The result of a run. Bad SQL is data: check `status`.
 #[pyclass(frozen, module = "sqlexec_rs")]
 pub(crate) struct Outcome {
     inner: Arc<sqlexec_core::Outcome>,
@@ -27,7 +27,7 @@ impl Outcome {
         Self { inner, rows: PyOnceLock::new() }
     }
 
-    /// Returns the table, when the run was `ok`.
+    /// Returns the table if the run was `ok`.
     pub(crate) fn table(&self) -> Option<&Arc<sqlexec_core::Table>> {
         self.inner.table.as_ref()
     }
@@ -59,7 +59,7 @@ impl Outcome {
         self.rows.get_or_try_init(py, make).map(|rows| rows.clone_ref(py))
     }
 
-    /// Returns the rows from `start` on and before `stop`, made anew.
+    /// Returns the rows from `start` up to `stop`, newly created.
     fn slice<'py>(&self, py: Python<'py>, start: usize, stop: usize) -> PyResult<Bound<'py, PyList>> {
         match self.table() {
             Some(table) => rows_to_python(py, table, start.min(table.n_rows())..stop.min(table.n_rows())),
@@ -73,13 +73,13 @@ impl Outcome {
         slf.py().import("sqlexec_rs.batches")?.call_method1("RowBatches", (slf, size))
     }
 
-    /// Tells whether `rows` are the first of more than the limits allow.
+    /// Returns whether `rows` are only the first rows because the limits allow no more.
     #[getter]
     pub(crate) fn is_cut(&self) -> bool {
         self.inner.is_cut
     }
 
-    /// What pickle makes an equal outcome of.
+    /// Implements pickling.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let bytes = py.detach(|| outcome_to_bytes(&self.inner)).map_err(|fault| raise(&fault))?;
         Ok((py.get_type::<Self>().getattr("_from_bytes")?, (bytes_to_python(py, &bytes)?,)))
@@ -88,8 +88,9 @@ impl Outcome {
     #[staticmethod]
     fn _from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
         let outcome = py.detach(|| outcome_from_bytes(bytes)).map_err(|fault| raise(&fault))?;
-        let why = || PyValueError::new_err("an outcome is unpickled by the version of sqlexec_rs that pickled it");
-        Ok(Self::new(Arc::new(outcome.ok_or_else(why)?)))
+        let reason =
+            || PyValueError::new_err("an outcome can only be unpickled by the version of sqlexec_rs that pickled it");
+        Ok(Self::new(Arc::new(outcome.ok_or_else(reason)?)))
     }
 
     #[getter]
@@ -133,7 +134,7 @@ impl Outcome {
         py.detach(|| catch_out_of_memory(digest)).map_err(raise_out_of_memory)
     }
 
-    /// Returns an object that any Arrow library imports.
+    /// Returns an object that every Arrow library can import.
     #[pyo3(signature = (*, unique_names=false))]
     fn to_arrow(&self, py: Python<'_>, unique_names: bool) -> PyResult<ArrowTable> {
         ArrowTable::of(py, self.wanted_table()?, unique_names)
@@ -172,7 +173,7 @@ impl Outcome {
         py.import("sqlexec_rs.frames")?.call_method1("to_polars", (self.to_arrow(py, true)?,))
     }
 
-    /// Returns the result as a text table, or what went wrong.
+    /// Returns the result as a text table, or the error.
     #[pyo3(signature = (max_rows=Some(20), max_width=Some(120)))]
     #[pyo3(text_signature = "($self, max_rows=20, max_width=120)")]
     fn pretty(&self, py: Python<'_>, max_rows: Option<usize>, max_width: Option<usize>) -> PyResult<String> {
@@ -204,12 +205,12 @@ impl Outcome {
     /// Returns status, error and hint in one line.
     fn failure(&self) -> String {
         let status = self.inner.status.name();
-        let said = [self.inner.error.as_deref(), self.inner.hint.as_deref()].into_iter().flatten();
-        format!("{status}: {}", said.collect::<Vec<_>>().join(". "))
+        let parts = [self.inner.error.as_deref(), self.inner.hint.as_deref()].into_iter().flatten();
+        format!("{status}: {}", parts.collect::<Vec<_>>().join(". "))
     }
 
     fn wanted_table(&self) -> PyResult<&Arc<sqlexec_core::Table>> {
-        let why = || PyValueError::new_err(format!("the outcome has no table: {}", self.failure()));
-        self.table().ok_or_else(why)
+        let reason = || PyValueError::new_err(format!("the outcome has no table: {}", self.failure()));
+        self.table().ok_or_else(reason)
     }
 }

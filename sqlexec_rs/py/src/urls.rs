@@ -1,4 +1,4 @@
-//! The URLs of servers, taken apart and written as the executor reads them.
+//! Parses and writes server URLs exactly like the executor.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,7 +1,7 @@
-"""Run SQL that nobody has read on SQLite files: read-only, in parallel, under hard limits, and compare the results.
+"""Run untrusted SQL on databases: read-only, in parallel, under hard limits; and compare the results.
 
-The work is done in Rust, detached from the interpreter; this package is its names. Bad SQL is data (an ``Outcome``
-has a ``status``); only a fault of the executor itself raises ``ExecutorError``.
+The package exports the native module, which works detached from the interpreter. Bad SQL is data (an ``Outcome``
+has a ``status``); only an error of the executor itself raises ``ExecutorError``.
 """
 
 from sqlexec_rs._native import (

@@ -1,4 +1,4 @@
-"""Types of the native module; `scripts/check_stubs.py` compares them with what was built."""
+"""Types of the native module; `scripts/check_stubs.py` compares them with the built module."""
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from os import PathLike
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sqlexec_rs.batches import RowBatches
 
 _Path: TypeAlias = str | PathLike[str]
-# Cells and parameters are None, int, float, str, bytes, NumPy scalars, Decimals, dates and times; others are refused.
+# Cells and parameters are None, int, float, str, bytes, NumPy scalars, Decimals, dates and times; others are rejected.
 _Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[Any]]]
 # A list is several golds; a tuple is a table.
 _Gold: TypeAlias = str | _Table | Outcome | list[str] | list[_Table] | list[Outcome] | list[str | _Table | Outcome]
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 STATUS_NAMES: Final[tuple[str, ...]]
-"""Names of the statuses; an integer of `pred_status` or `gold_status` is a place in this tuple."""
+"""Names of the statuses; an integer of `pred_status` or `gold_status` is an index into this tuple."""
 STOP_NAMES: Final[tuple[str, ...]]
-"""Names of the bounds that can stop a run; an integer of `pred_stop` is a place in this tuple, 0 is none."""
+"""Names of the bounds that can stop a run; an integer of `pred_stop` is an index into this tuple (0: none)."""
 RULE_NAMES: Final[tuple[str, ...]]
 """Names of the comparison rules."""
 
@@ -53,10 +53,10 @@ def compile_options() -> list[str]:
 def split_url(url: str) -> tuple[str, str, int, str, str, str, list[tuple[str, str]]]:
     """Return the engine, host, port, user, password, database and options of a server's URL.
 
-    A part that the URL lacks is empty, and the port then is the engine's own. The engine is `postgresql` or `mysql`.
+    Missing parts are empty, and a missing port is the engine's default. The engine is `postgresql` or `mysql`.
 
     Raises:
-        ValueError: It is no URL of a server. The message does not show the password.
+        ValueError: Not the URL of a server. The message does not show the password.
 
     """
 
@@ -69,31 +69,31 @@ def join_url(
     database: str,
     options: Sequence[tuple[str, str]],
 ) -> str:
-    """Return the URL with these parts, as `split_url` reads it; an empty password and no port are left out."""
+    """Return the URL with these parts, as `split_url` reads it. An empty password and a port of None are omitted."""
 
 class ExecutorError(Exception):
-    """A fault of the executor itself. Bad SQL never raises: it has a status."""
+    """An error of the executor itself. Bad SQL never raises: it has a status."""
 
 @final
 class Limits:
-    """The bounds of one run; None is no bound.
+    """The limits of one run; None means no limit.
 
-    `timeout_ms` is wall time of prepare and execution, `cpu_ms` the thread's CPU time, `vm_steps` instructions of
-    SQLite's virtual machine (rounded up to thousands, the same on every machine); a result over `max_rows` or
-    `max_bytes` (16 a cell, plus text and blobs) is `too_large`. So is a run for which SQLite would hold more than
-    `heap_bytes` of memory or `temp_bytes` of temporary files, and what exceeds SQLite's own limits: bytes of a value
-    (`max_length`), of the SQL text, of a pattern of LIKE or GLOB; levels of an expression; terms of a compound SELECT;
-    instructions of the prepared statement; columns of a result.
+    `timeout_ms` limits the wall time of prepare and execution, `cpu_ms` the thread's CPU time, `vm_steps` the
+    instructions of SQLite's virtual machine (rounded up to thousands, the same on every machine). A result over
+    `max_rows` or `max_bytes` (16 per cell, plus texts and blobs) is `too_large`. So is a run for which SQLite needs
+    more than `heap_bytes` of memory or `temp_bytes` of temporary files, or that exceeds SQLite's own limits: bytes of
+    a value (`max_length`), of the SQL text, and of a LIKE or GLOB pattern; depth of an expression; terms of a compound
+    SELECT; instructions of the prepared statement; columns of a result.
 
-    A score's comparisons may take `timeout_ms` again, from when they begin, and each rule `compare_steps` steps (cells
-    that it hashes, compares or moves, the same on every machine). A rule that would take more gives 0, and the score's
-    `pred_status` is `timeout`, stopped by `wall`, or `too_large`.
+    The comparisons of a score have another `timeout_ms`, from their start, and each rule has `compare_steps` steps
+    (cells that it hashes, compares or moves, the same on every machine). A rule that exceeds them gives 0, and the
+    score's `pred_status` is `timeout` (stopped by `wall`) or `too_large`.
 
-    With `on_excess="cut"` a result over `max_rows` or `max_bytes` is `ok` with its first rows, and its `is_cut` is
-    True; such results are not scored. Raises ValueError for another `on_excess`.
+    With `on_excess="cut"`, a result over `max_rows` or `max_bytes` is `ok` with its first rows and `is_cut=True`; such
+    results cannot be scored. Raises ValueError for another `on_excess`.
 
-    `other_engines` are the bounds of runs on databases that are not SQLite's, which count no steps and honour a
-    timeout, rows and bytes; None: these. Comparisons are bounded by the outer ones everywhere.
+    `other_engines` are the limits for engines other than SQLite, which count no steps and enforce a timeout, rows and
+    bytes; None: the same limits. Comparisons always use the outer limits.
     """
 
     def __new__(
@@ -118,15 +118,15 @@ class Limits:
         other_engines: Limits | None = None,
     ) -> Self: ...
     def replace(self, **changes: Any) -> Limits:
-        """Return the same bounds but for those given by name. Raises TypeError for a name that is no bound's."""
+        """Return the same limits with the given changes. Raises TypeError for an unknown name."""
     def __replace__(self, **changes: Any) -> Limits: ...
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
     @property
     def other_engines(self) -> Limits | None:
-        """The bounds on databases that are not SQLite's, where they are others."""
+        """The limits for engines other than SQLite, if they differ."""
     @property
     def on_excess(self) -> str:
-        """What becomes of a result over a cap: `refuse` or `cut`."""
+        """The treatment of a result over a limit: `refuse` or `cut`."""
     @property
     def timeout_ms(self) -> int | None: ...
     @property
@@ -162,89 +162,89 @@ class Limits:
 
 @final
 class Outcome:
-    """What one run gave. Bad SQL is data: look at `status`."""
+    """The result of a run. Bad SQL is data: check `status`."""
 
     @property
     def status(self) -> str: ...
     @property
     def columns(self) -> list[str]:
-        """Names of the columns, as SQLite gives them; they may repeat."""
+        """Names of the columns, as reported by the engine; they may repeat."""
     @property
     def column_types(self) -> list[str | None]:
-        """Types that the columns were declared with, as they stand in the schema; an expression has None."""
+        """Declared types of the columns, as written in the schema; None for an expression."""
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """Rows as Python values, made on first use; text that is not UTF-8 has surrogate escapes."""
+        """Rows as Python values, created on first use; invalid UTF-8 becomes surrogate escapes."""
     def slice(self, start: int, stop: int) -> list[tuple[Any, ...]]:
-        """Return the rows from `start` on and before `stop` as Python values, made anew at each call."""
+        """Return the rows from `start` up to `stop` as Python values, newly created by each call."""
     def batches(self, size: int = 1_000) -> RowBatches:
-        """Return the rows in lists of `size`, the last of fewer, for `for` or `async for`.
+        """Return the rows in lists of at most `size`, for `for` or `async for`.
 
-        Each list is made when it is asked for, so that never all rows are Python objects at once.
+        The lists are created one at a time to save memory.
         """
     @property
     def row_count(self) -> int: ...
     @property
     def is_cut(self) -> bool:
-        """Whether there were more rows than the limits allow; `rows` are the first, because `on_excess` is `cut`."""
+        """Whether `rows` are only the first rows because the limits allow no more (`on_excess="cut"`)."""
     @property
     def elapsed_ms(self) -> float:
         """Wall time of prepare and execution in milliseconds."""
     @property
     def error(self) -> str | None:
-        """What went wrong, in SQLite's words where it has some; None when it ran."""
+        """The error message, SQLite's own if it has one; None if the run was ok."""
     @property
     def error_offset(self) -> int | None:
-        """Byte offset in the SQL text that the error points at, when SQLite gives one."""
+        """Byte offset of the error in the SQL text, if SQLite reports it."""
     @property
     def hint(self) -> str | None:
-        """A guess at the table or column that was meant, when a name is missing or ambiguous."""
+        """A suggested table or column if a name is unknown or ambiguous."""
     @property
     def stopped_by(self) -> str | None:
-        """What stopped the run: `cancelled`, `wall`, `cpu`, `vm_steps`, `killed` by others, or `memory`."""
+        """The bound that stopped the run: `cancelled`, `wall`, `cpu`, `vm_steps`, `killed` (externally), `memory`."""
     @property
     def vm_steps(self) -> int:
-        """Instructions of SQLite's virtual machine that the run took."""
+        """Executed instructions of SQLite's virtual machine."""
     @property
     def set_digest(self) -> int | None:
-        """A number that results share which the rule `bird` calls equal, and no others; None when the run was not ok.
+        """A number that is equal for exactly the results that the rule `bird` considers equal.
 
-        It means nothing in another process.
+        None if the run was not ok. It is meaningless in another process.
         """
     def to_arrow(self, *, unique_names: bool = False) -> ArrowTable:
-        """Return the result as Arrow data, which any Arrow library imports.
+        """Return the result as Arrow data, which every Arrow library can import.
 
-        A column's type follows from its cells, NULL aside: integers `int64`; reals, with or without integers that a
-        real can hold, `float64`; text, with or without numbers, and reals beside other integers, `large_utf8`; blobs
-        with or without others, and text that is not UTF-8, `large_binary`. Without cells it follows from the declared
-        type, and is `null` for an expression. Other cells are cast as SQLite's CAST does. With `unique_names` the
-        second `id` is `id_2`. Raises ValueError when there is no table, because the run was not ok.
+        A column's type follows from its non-NULL cells: `int64` for integers; `float64` for reals, possibly with
+        integers that a real represents exactly; `large_utf8` for text, possibly with numbers, and for reals with other
+        integers; `large_binary` for blobs, possibly with other values, and for invalid UTF-8. Without values it follows
+        from the declared type, and is `null` for an expression. Cells are converted like SQLite's CAST. With
+        `unique_names` the second `id` is `id_2`. Raises ValueError without a table, if the run was not ok.
         """
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with the columns of `to_arrow`; pyarrow is not needed.
 
-        Integers are int64, or Int64 where there are NULLs; NULL is NaN among reals and missing among text. Raises
-        ImportError without pandas, and ValueError when there is no table.
+        Integers are int64, or Int64 with NULLs; NULL is NaN among reals and missing among text. Raises ImportError
+        without pandas, and ValueError without a table.
         """
     def to_polars(self) -> Any:
         """Return a polars.DataFrame with the columns of `to_arrow(unique_names=True)`.
 
-        Raises ImportError without polars, and ValueError when there is no table.
+        Raises ImportError without polars, and ValueError without a table.
         """
     def pretty(self, max_rows: int | None = 20, max_width: int | None = 120) -> str:
-        """Return the first rows as an aligned text table in lines of `max_width` characters; None is no bound.
+        """Return the first rows as an aligned text table in lines of `max_width` characters; None means no limit.
 
-        What is cut ends in `…`, and the last line counts the rows. Without a table: status, error and hint.
+        Cut text ends in `…`, and the last line counts the rows. Without a table, returns status, error and hint.
         """
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        """Return what pickle writes, which the same version of this package reads."""
+        """Return the pickled form, which only the same version of this package can read."""
     def __arrow_c_schema__(self) -> object: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 @final
 class ArrowTable:
-    """A result as Arrow data: pyarrow, polars, nanoarrow and others import it without a copy."""
+    """A result as Arrow data, which pyarrow, polars, nanoarrow and others import without copying."""
 
     @property
     def names(self) -> list[str]: ...
@@ -263,73 +263,69 @@ class _JobItems(Iterator[tuple[int, Any]], AsyncIterator[tuple[int, Any]]):
 
 @final
 class Job:
-    """A batch that was submitted. `await job` gives its result in an asyncio event loop.
+    """A submitted batch. In an asyncio event loop, `await job` returns its result.
 
-    Cancelling the task that waits does not cancel the job: `cancel` does.
+    Cancelling the waiting task does not cancel the job; use `cancel`.
     """
 
     def done(self) -> bool:
-        """Tell whether every item is done."""
+        """Return whether every item is finished."""
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every item is done, at most `timeout` seconds; true when they are."""
+        """Wait at most `timeout` seconds until every item is finished; return whether they are."""
     def result(self) -> Any:
         """Wait and return the outcomes in order, or the arrays of a score job."""
     def cancel(self) -> None:
-        """Cancel what has not ended; those items have the status `cancelled`."""
+        """Cancel unfinished items, which get the status `cancelled`."""
     def progress(self) -> tuple[int, int]:
-        """Return how many distinct items are done, and how many there are."""
+        """Return the number of finished distinct items and the number of distinct items."""
     def add_done_callback(self, function: Callable[[Job], object]) -> None:
-        """Call `function(job)` once when every item is done, at once if they are.
+        """Call `function(job)` once when every item is finished; immediately if they are.
 
-        It is called on a thread of the executor, so it should be short and must not submit or wait; what it raises
-        goes to `sys.unraisablehook`.
+        It is called on a thread of the executor, so it should be short and must not submit or wait. Its exceptions go
+        to `sys.unraisablehook`.
         """
     def as_completed(self, timeout: float | None = None) -> _JobItems:
-        """Iterate over (index, result) in the order in which items end, with `for` or `async for`.
+        """Iterate over (index, result) in completion order, with `for` or `async for`.
 
-        Equal items end together.
-
-        A result is an `Outcome`, or what `score` returns. Raises TimeoutError when `timeout` seconds after the call an
-        item is not done.
+        Equal items finish together. A result is an `Outcome`, or the dict that `score` returns. Raises TimeoutError if
+        an item is not finished `timeout` seconds after the call.
         """
     def __await__(self) -> Generator[Any, None, Any]: ...
 
 @final
 class Executor:
-    """Runs SQL that nobody has read, in parallel, read-only and under hard limits.
+    """Runs untrusted SQL in parallel, read-only and under hard limits.
 
-    `threads` queries run at a time (None: one a core), over at most `max_open` open databases; results that are no
-    golds are kept within `cache_bytes`. At most `max_queued` runs wait for a thread: a batch that finds no room waits
-    to be let in, in turn, and one that is larger waits for an empty queue; Ctrl-C ends such a wait.
+    Up to `threads` queries run at a time (None: one per core), on at most `max_open` open databases. Results other than
+    those of golds are cached within `cache_bytes`. At most `max_queued` runs wait for a thread. Batches that find no
+    room wait in turn, and a larger batch waits for an empty queue; Ctrl-C ends such a wait.
 
-    `immutable` promises that no file changes while the executor lives, so that SQLite takes no locks: after a broken
-    promise results are wrong. Databases of up to `copy_up_to_bytes` are copied to memory, all copies together within
-    `copies_bytes`, and copied again when their files change.
+    `immutable` guarantees that no file changes while the executor lives, so SQLite takes no locks; if a file changes
+    nevertheless, results are wrong. Databases of up to `copy_up_to_bytes` are copied to memory, all copies together
+    within `copies_bytes`, and copied again when their files change.
 
-    With `like_blobs=False` LIKE and GLOB match no blob, as in a SQLite that was compiled with
-    `LIKE_DOESNT_MATCH_BLOBS`. `cell_size_check` looks through each page of a file as it is read (SQLite's pragma of
-    that name), for files that may be malformed on purpose. `sqlite_version`, such as `3.40`, refuses functions and
-    syntax that later versions added.
+    With `like_blobs=False` LIKE and GLOB match no blobs, like SQLite compiled with `LIKE_DOESNT_MATCH_BLOBS`.
+    `cell_size_check` checks each page of a file when it is read (SQLite's pragma of that name), for untrusted files.
+    `sqlite_version`, such as `3.40`, refuses functions and syntax of later versions.
 
-    `hide` names columns as (table, column), and whole tables as (table, None), in any case. A query that would read one
-    of them is `forbidden`, and its error names it: `SELECT *`, a view, a join by USING or NATURAL, the `rowid` of a
-    hidden key, a column computed from it, and full-text tables over it. Where definitions may hold its values, `sql` of
-    sqlite_schema is refused too. A database without such a column is read as usual; a copy of the values in another
-    column is another column. Databases of other engines raise ValueError.
+    `hide` lists hidden columns as (table, column) and hidden tables as (table, None), in any case. A query that would
+    read one is `forbidden`, and its error names it. This covers `SELECT *`, views, joins by USING or NATURAL, the
+    `rowid` of a hidden key, columns computed from it, and full-text tables over it. If definitions may contain its
+    values, `sql` of sqlite_schema is refused too. Databases without such a column are unrestricted, and copies of the
+    values in other columns are not hidden. Databases of other engines raise ValueError.
 
-    After each run, before anybody has its outcome,
-    `on_run(db_path, sql, outcome)` is called on a thread of the executor, so it should be short, and must not submit,
-    wait or close; what it raises goes to `sys.unraisablehook`. Runs that took `slow_query_ms` or longer are logged as
-    warnings under `sqlexec_rs.slow`.
+    After each run, before its outcome is delivered, `on_run(db_path, sql, outcome)` is called on a thread of the
+    executor. It should be short and must not submit, wait or close. Its exceptions go to `sys.unraisablehook`. Runs of
+    at least `slow_query_ms` are logged as warnings of `sqlexec_rs.slow`.
 
-    Each thread runs its queries in a worker process of its own, which is killed when a run takes `worker_grace_ms` more
-    than its `timeout_ms`, or takes `worker_hang_ms` (None: no bound) without having a `timeout_ms`, or takes that long
-    to open a database or to send its rows; each worker may take `worker_memory_bytes` of address space.
-    `isolation="thread"` runs them in the thread itself, for SQL and files that you trust: a query is some microseconds
-    faster, but what never comes back from SQLite cannot be stopped, and what ends SQLite ends the caller.
+    Each thread runs its queries in a separate worker process. The process is killed if a run exceeds its `timeout_ms`
+    by `worker_grace_ms`; if a run without `timeout_ms`, opening a database, or sending rows takes `worker_hang_ms`
+    (None: no limit). Each worker may use `worker_memory_bytes` of address space. `isolation="thread"` runs queries in
+    the thread itself, for trusted SQL and files: a query is some microseconds faster, but a call of SQLite that does
+    not return cannot be stopped, and a crash of SQLite ends the caller.
 
-    Raises ValueError for a value out of range, ExecutorError when the system gives no thread or the worker's program
-    is not installed.
+    Raises ValueError for a value out of range; ExecutorError if no thread can be created or the worker program is not
+    installed.
     """
 
     def __new__(
@@ -358,7 +354,7 @@ class Executor:
     def limits(self) -> Limits: ...
     @property
     def hide(self) -> list[tuple[str, str | None]]:
-        """The columns that no query may read."""
+        """The hidden columns and tables."""
     @property
     def threads(self) -> int: ...
     @property
@@ -366,7 +362,7 @@ class Executor:
         """Where queries run: `thread` or `process`."""
     @property
     def sqlite_version(self) -> str | None:
-        """The version of SQLite whose functions and syntax there are; None: the one that was compiled in."""
+        """The version of SQLite whose functions and syntax are allowed; None: the bundled version."""
     def execute(
         self,
         db_path: _Path,
@@ -375,10 +371,10 @@ class Executor:
         *,
         limits: Limits | None = None,
     ) -> Outcome:
-        """Run one SQL text and return its outcome.
+        """Run a SQL text and return its outcome.
 
-        `parameters` is bound to its parameters: a sequence by position, one value each, or a dict by name. Where values
-        and parameters do not go together the status is `runtime_error`.
+        `parameters` are the values of its parameters: a sequence by position, or a dict by name. If values and
+        parameters do not match, the status is `runtime_error`.
         """
     def explain(
         self,
@@ -388,15 +384,15 @@ class Executor:
         *,
         limits: Limits | None = None,
     ) -> Outcome:
-        """Return the engine's plan for one SQL text that `execute` would run; nothing of it is run.
+        """Return the query plan of a SQL text without running it.
 
-        The plan is the engine's own table: SQLite's EXPLAIN QUERY PLAN, and EXPLAIN of the others. Limits and statuses
-        are those of `execute`; what it would not run is refused here, too, and so is what has no plan.
+        The plan is the engine's own table: SQLite's EXPLAIN QUERY PLAN, or EXPLAIN of the others. Limits and statuses
+        are those of `execute`. Texts that `execute` refuses, and statements without a plan, are refused.
         """
     def show(self, db_path: _Path, name: str, *, limits: Limits | None = None) -> Outcome:
-        """Return a setting of a database's engine by its name, as a run sees it; of SQLite a PRAGMA that may be read.
+        """Return a setting of a database's engine by name, as a run sees it; for SQLite a readable PRAGMA.
 
-        Raises ValueError for a name that is not of letters, digits and underscores, with at most one point.
+        Raises ValueError for a name with other characters than letters, digits and underscores and at most one point.
         """
     def execute_many(self, pairs: Sequence[_Query], *, limits: Limits | None = None) -> list[Outcome]:
         """Run (database, SQL) pairs or (database, SQL, parameters) triples and return their outcomes in order."""
@@ -410,7 +406,7 @@ class Executor:
         options: _Options | None = None,
         limits: Limits | None = None,
     ) -> dict[str, Any]:
-        """Score one prediction against its gold."""
+        """Score a prediction against its gold."""
     def score_many(
         self,
         db_paths: Sequence[_Path | Sequence[_Path]],
@@ -423,7 +419,7 @@ class Executor:
     ) -> _Arrays:
         """Score predictions against their golds and return arrays."""
     def submit(self, pairs: Sequence[_Query], *, limits: Limits | None = None) -> Job:
-        """Queue what `execute_many` takes and return at once, or when the queue has room for it."""
+        """Queue pairs or triples like `execute_many`, and return as soon as the queue has room."""
     def submit_score(
         self,
         db_paths: Sequence[_Path | Sequence[_Path]],
@@ -434,14 +430,14 @@ class Executor:
         options: _Options | Sequence[_Options | None] | None = None,
         limits: Limits | None = None,
     ) -> Job:
-        """Queue predictions to score and return at once, or when the queue has room for them."""
+        """Queue predictions to score, and return as soon as the queue has room."""
     def stats(self) -> dict[str, int]:
-        """Return counts since the executor began."""
+        """Return the counters since the executor started."""
     def close(self) -> None:
-        """Cancel what is in flight and wait for the threads, and their worker processes, to end.
+        """Cancel everything in flight, and wait for the threads and their worker processes to end.
 
         Raises:
-            ExecutorError: A callback of this executor's jobs called it, and would wait for itself.
+            ExecutorError: A callback of this executor's jobs called it, which would deadlock.
 
         """
     def __enter__(self) -> Self: ...

@@ -1,4 +1,4 @@
-"""What `await job` and `async for` over its items do; apart, so that only who has an event loop imports asyncio."""
+"""Implement `await job` and `async for` over its items. A separate module, to import asyncio only on use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_S = 0.02
 
 
 async def result_in_loop(job: Job) -> Any:
-    """Return the result of a job; the event loop runs on meanwhile. What `await job` does."""
+    """Return the result of a job without blocking the event loop. Implements `await job`."""
     loop = asyncio.get_running_loop()
     done = loop.create_future()
 
@@ -21,7 +21,7 @@ async def result_in_loop(job: Job) -> Any:
             done.set_result(None)
 
     def call(_job: Job) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed, so nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so no task waits
             loop.call_soon_threadsafe(wake)
 
     job.add_done_callback(call)
@@ -30,12 +30,12 @@ async def result_in_loop(job: Job) -> Any:
 
 
 async def next_in_loop(items: Any) -> tuple[int, Any]:
-    """Return the next item of `job.as_completed()`; the event loop runs on meanwhile. Raises StopAsyncIteration."""
-    found = items.poll()
-    while found is False:
-        # In a thread, for a moment, and without taking the item: who cancels the task loses none and waits for none.
+    """Return the next item of `job.as_completed()` without blocking the event loop. Raises StopAsyncIteration."""
+    item = items.poll()
+    while item is False:
+        # Wait briefly in a thread, without taking the item, so that cancelling the task is quick and loses no item.
         await asyncio.to_thread(items.wait, _LOOK_S)
-        found = items.poll()
-    if found is None:
+        item = items.poll()
+    if item is None:
         raise StopAsyncIteration
-    return cast("tuple[int, Any]", found)
+    return cast("tuple[int, Any]", item)

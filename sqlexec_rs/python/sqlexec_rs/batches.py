@@ -1,4 +1,4 @@
-"""The rows of an outcome, a list of some at a time."""
+"""The rows of an outcome in batches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sqlexec_rs._native import Outcome
 
 
 class RowBatches:
-    """Lists of at most `size` rows, made one after the other, so that never all rows are Python objects at once.
+    """Lists of at most `size` rows, created one at a time to save memory.
 
-    With `async for` the event loop runs on between two lists. Raises ValueError when `size` is 0.
+    With `async for` the event loop runs between two lists. Raises ValueError when `size` is 0.
     """
 
     def __init__(self, outcome: Outcome, size: int) -> None:

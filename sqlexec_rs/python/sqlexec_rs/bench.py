@@ -1,4 +1,4 @@
-"""The command `bench`: queries a second on a small generated database, by number of threads."""
+"""The command `bench`: queries per second on a small generated database, by number of threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N_ITEMS = 2_000
 N_SALES = 20_000
 _BATCH = 100
 
-# Each text holds the number of the query, so that no two are equal and each runs.
+# Each text contains the number of the query, so that all differ and none is cached.
 _MIX = (
     "SELECT i.name, sum(s.amount) FROM sale s JOIN item i ON i.id = s.item_id WHERE s.item_id > {n} % 1000 GROUP BY 1",
     "SELECT name, price FROM item WHERE price > {n} % 50 ORDER BY price DESC, name LIMIT 20",
@@ -28,7 +28,7 @@ _MIX = (
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure and print a line a number of threads; returns the exit code."""
+    """Measure, print a line per number of threads, and return the exit code."""
     with Executor(threads=options.threads, isolation=options.isolation) as executor:
         most = executor.threads
     loads = (("tiny", _tiny), ("mix", _mixed))
@@ -62,7 +62,7 @@ def make_database(path: Path) -> Path:
 
 
 def measure(path: Path, n_threads: int, make: Callable[[int], str], options: argparse.Namespace) -> float:
-    """Return the queries a second that so many threads run, without caches and without making Python rows."""
+    """Return the queries per second of `n_threads` threads, without caches and without creating Python rows."""
     n = 0
     with Executor(threads=n_threads, isolation=options.isolation, cache_bytes=0) as executor:
         executor.execute(path, "SELECT count(*) FROM sale")
@@ -71,7 +71,7 @@ def measure(path: Path, n_threads: int, make: Callable[[int], str], options: arg
         while jobs:
             n += _BATCH
             if time.perf_counter() - begun < options.seconds:
-                # The next batch is queued before the last is waited for, so that no thread is idle.
+                # Queue the next batch before waiting for the last, so that no thread is idle.
                 jobs.append(executor.submit([(path, make(i)) for i in range(n, n + _BATCH)]))
             jobs.pop(0).wait()
         return n / (time.perf_counter() - begun)

@@ -1,8 +1,8 @@
-"""Run SQL on files of DuckDB's in a process of its own, which an executor starts; nothing imports this.
+"""Run SQL on DuckDB files in a worker process of an executor. A program that no module imports.
 
-It is run by its path, with the native module's path, the folder that holds the package `duckdb`, the bytes of address
-space and the number of open databases as arguments, and a socket as its standard input. The native module speaks to the
-executor and confines the process; here is what needs DuckDB.
+Arguments are the path of the native module, the folder of the package `duckdb`, the maximum bytes of address space and
+the maximum number of open databases. Standard input is a socket to the executor. The native module implements the
+protocol and confines the process; this file contains the calls of DuckDB.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# What DuckDB's exceptions mean for the one who wrote the SQL; every other is a runtime_error.
-STATUSES = {
+# Status by exception of DuckDB; any other is a runtime_error.
+EXCEPTION_STATUSES = {
     "BinderException": "schema_error",
     "CatalogException": "schema_error",
     "ConnectionException": "db_error",
@@ -40,16 +40,16 @@ STATUSES = {
     "TimeoutError": "timeout",
 }
 
-# Words of messages that say more than the exception's name.
-MEANINGS = {
+# Status by message fragment, where messages are more specific than exceptions.
+MESSAGE_STATUSES = {
     "attached in read-only mode": "forbidden",
     "has been locked": "forbidden",
     "Max expression depth": "too_large",
     "argument count mismatch": "runtime_error",
 }
 
-# One thread runs a query, so that threads of the executor are those that it was given, rows come in one order, and no
-# sum depends on who was first. Nothing reaches another file, the network or an extension.
+# A single thread per query respects the executor's number of threads, and makes row order and sums deterministic.
+# Other files, the network and extensions are out of reach.
 SETTINGS = {
     "threads": "1",
     "async_threads": "0",
@@ -62,15 +62,15 @@ SETTINGS = {
     "errors_as_json": "true",
 }
 
-LONG_INTERVAL = "an INTERVAL has more than 999,999,999 days, the most that is read: cast it to VARCHAR"
+LONG_INTERVAL = "an INTERVAL has more than 999,999,999 days, the supported maximum: cast it to VARCHAR"
 
 EXPLAIN = "EXPLAIN (FORMAT text) "
 
 LOCKING = ("SET GLOBAL TimeZone = 'UTC'", "SET GLOBAL lock_configuration = true")
 
 
-class Refusal(Exception):  # noqa: N818  it is no error of this program
-    """A text that is not run, with its status."""
+class Refusal(Exception):  # noqa: N818  not an error of this program
+    """A refused text, with its status."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class Refusal(Exception):  # noqa: N818  it is no error of this program
 
 
 class Alarm(threading.Thread):
-    """Interrupts the query that runs when its time is over."""
+    """Interrupts the running query at its deadline."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -87,28 +87,28 @@ class Alarm(threading.Thread):
         self._deadline: float | None = None
 
     def set(self, cursor: Any, deadline: float | None) -> None:
-        """Watch a cursor until a time of the monotonic clock."""
+        """Set the cursor and its deadline on the monotonic clock, or None."""
         with self._changed:
             self._cursor, self._deadline = cursor, deadline
             self._changed.notify()
 
     def run(self) -> None:
-        """Wait for deadlines, for ever."""
+        """Wait for deadlines in an endless loop."""
         with self._changed:
             while True:
                 left = None if self._deadline is None else self._deadline - time.monotonic()
                 if left is not None and left <= 0:
                     self._cursor.interrupt()
-                    left = 0.005  # an interruption between two steps of a run meets nothing
+                    left = 0.005  # repeated, because an interrupt between two calls has no effect
                 self._changed.wait(left)
 
 
 class Engine:
-    """DuckDB, as the native module calls it."""
+    """Adapter of DuckDB with the methods that the native module calls."""
 
     def __init__(self, folder: str, memory_bytes: int, values: ModuleType) -> None:
         self._folder = folder
-        # The rest is for what it does not count, and for what other runs have left.
+        # The rest is for memory that DuckDB does not count, and for remains of other runs.
         self._settings = {**SETTINGS, "memory_limit": f"{memory_bytes * 3 // 8 // 1024}KiB"}
         self._values = values
         self._duckdb: Any = None
@@ -117,7 +117,7 @@ class Engine:
         self._alarm = Alarm()
         self._cursor: Any = None
         self._deadline: float | None = None
-        # Bytes that stand before the text that was given.
+        # Bytes that precede the caller's text.
         self._n_before = 0
 
     def load(self) -> None:
@@ -125,18 +125,18 @@ class Engine:
         self._alarm.start()
         sys.path.append(self._folder)
         try:
-            import duckdb  # noqa: PLC0415  behind the walls
-        except Exception as error:  # noqa: BLE001  told to each query
+            import duckdb  # noqa: PLC0415  after confinement
+        except Exception as error:  # noqa: BLE001  reported by each query
             self._failure = error
             return
         if int(duckdb.__version__.split(".")[0]) < 2:
             self._failure = ImportError(
-                f"DuckDB is {duckdb.__version__}, and must be 2.0 or later: pip install -U duckdb"
+                f"DuckDB {duckdb.__version__} is too old, 2.0 is required: pip install -U duckdb"
             )
         self._duckdb = duckdb
 
     def open(self, file: str) -> None:
-        """Open a file to be read."""
+        """Open a file read-only."""
         if self._failure is not None:
             raise self._failure
         connection = self._duckdb.connect(file, read_only=True, config=self._settings)
@@ -151,9 +151,9 @@ class Engine:
     def start(
         self, file: str, sql: str, parameters: Any, seconds: float | None, is_plan: bool
     ) -> tuple[list[str], list[str | None]]:
-        """Begin a run, or make its plan, on a connection of its own; return the columns' names and types."""
+        """Start or plan a query on a separate connection; return the columns' names and types."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
-        # Settings, temporary tables, variables and prepared statements are the connection's.
+        # Settings, temporary tables, variables and prepared statements end with the connection.
         cursor = self._cursor = self._open[file].cursor()
         self._alarm.set(cursor, self._deadline)
         self._n_before = 0
@@ -163,9 +163,11 @@ class Engine:
         if len(statements) > 1:
             raise Refusal("forbidden", "the text holds more than one SQL statement")
         if statements[0].type != self._duckdb.StatementType.SELECT:
-            raise Refusal("forbidden", "only SELECT, FROM, VALUES, WITH and what DuckDB makes of them are run")
+            raise Refusal(
+                "forbidden", "only SELECT, FROM, VALUES, WITH and statements that DuckDB rewrites to them are run"
+            )
         if is_plan:
-            # Behind options of ours the text, which was read as one query, can bring none.
+            # After our options the text, already parsed as a single query, cannot add others.
             self._n_before = len(EXPLAIN)
             statements = cursor.extract_statements(EXPLAIN + sql)
         cursor.execute(statements[0], parameters)
@@ -173,24 +175,24 @@ class Engine:
         return [column[0] for column in columns], [str(column[1]) for column in columns]
 
     def fetch(self, n_rows: int) -> list[tuple[Any, ...]]:
-        """Return the next rows; fewer than were asked for are the last."""
+        """Return the next rows; fewer than `n_rows` are the last."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeoutError
         try:
             rows: list[tuple[Any, ...]] = self._cursor.fetchmany(n_rows)
-        except OverflowError:  # of all its values, DuckDB makes only an interval of less than Python's timedelta holds
+        except OverflowError:  # only intervals can exceed Python's type
             raise Refusal("runtime_error", LONG_INTERVAL) from None
         return rows
 
     def end(self) -> None:
-        """End the run, whatever came of it."""
+        """End the run, successful or not."""
         self._alarm.set(None, None)
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             cursor.close()
 
     def to_cell(self, value: Any) -> Any:
-        """Return a value that is not None, bool, int of 64 bits, float, str or bytes as one that is."""
+        """Convert a value to None, bool, a 64-bit int, float, str or bytes."""
         if isinstance(value, int):
             return float(value)
         if isinstance(value, dt.timedelta | uuid.UUID):
@@ -203,7 +205,7 @@ class Engine:
             return str(value)
 
     def _plain(self, value: Any) -> Any:
-        """Return a value of which JSON can be written."""
+        """Convert a value to types that JSON can represent."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, bytes):
@@ -216,31 +218,31 @@ class Engine:
         return self.to_cell(value)
 
     def explain(self, error: BaseException) -> tuple[str, str, int | None, str | None]:
-        """Return the status, the message, the place in the text and a hint that an exception stands for."""
+        """Return status, message, offset in the text and hint of an exception."""
         if isinstance(error, Refusal):
             return error.status, str(error), None, None
         name, text = type(error).__name__, str(error)
         if "'pytz'" in text:
             return "db_error", "DuckDB needs pytz for times with a zone: pip install pytz", None, None
-        told: dict[str, str] = {}
+        details: dict[str, str] = {}
         if "{" in text:
             try:
-                told = json.loads(text[text.index("{") :])
+                details = json.loads(text[text.index("{") :])
             except ValueError:
-                told = {}
-        lines = [line for line in told.get("exception_message", text).splitlines() if line.strip()] or [name]
-        meant = [status for words, status in MEANINGS.items() if words in text]
-        status = meant[0] if meant else STATUSES.get(name, "runtime_error")
+                details = {}
+        lines = [line for line in details.get("exception_message", text).splitlines() if line.strip()] or [name]
+        specific = [status for fragment, status in MESSAGE_STATUSES.items() if fragment in text]
+        status = specific[0] if specific else EXCEPTION_STATUSES.get(name, "runtime_error")
         hint = next((line for line in lines[1:] if line.startswith(("Did you mean", "Candidate bindings"))), None)
-        place = int(told["position"]) - self._n_before if told.get("position", "").isdigit() else -1
-        return status, lines[0], place if place >= 0 else None, hint
+        offset = int(details["position"]) - self._n_before if details.get("position", "").isdigit() else -1
+        return status, lines[0], offset if offset >= 0 else None, hint
 
 
 def load(name: str, path: str) -> ModuleType:
-    """Load a module by its path, without its package."""
+    """Load a module from its path, without its package."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no module")
+        raise ImportError(f"{path} is not a module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -248,14 +250,14 @@ def load(name: str, path: str) -> ModuleType:
 
 def main(native: str, folder: str, memory_bytes: str, cap: str, *_access: str) -> None:
     """Serve the executor that started this process."""
-    # The module's allocator would take a GiB of the address space at once; this is KiB.
+    # In KiB. By default the module's allocator would reserve a GiB of address space.
     os.environ["MIMALLOC_ARENA_RESERVE"] = "16384"
     values = load("values", str(Path(__file__).with_name("values.py")))
     engine = Engine(folder, int(memory_bytes), values)
-    load("_native", native)._serve_duckdb(engine, int(memory_bytes), int(cap))  # noqa: SLF001  for this program alone
+    load("_native", native)._serve_duckdb(engine, int(memory_bytes), int(cap))  # noqa: SLF001  reserved for this program
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 5:
-        sys.exit("duckdb_worker.py is started by sqlexec_rs, which speaks to it over its standard input")
+        sys.exit("duckdb_worker.py is started by sqlexec_rs, which communicates over its standard input")
     main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Files of golds, as Spider, BIRD and plain JSON lines write them; `predictions` reads the others."""
+"""Read gold files in the formats of Spider, BIRD and plain JSON lines; `predictions` reads predictions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ID_KEYS = ("id", "question_id", "instance_id", "uid", "qid")
-# Spider's `sql` is a parse tree, and its text stands under `query`: the first that is text counts.
+# The first key with a text is used. Spider's `sql` is a parse tree, and `query` has the text.
 _GOLD_KEYS = ("sql", "SQL", "query", "gold_sql", "gold")
 
 _SHOWN = 3
 _WITH_POINT = re.compile(r"(-?\d+)\.0+")
-# How files that are no text begin.
+# Signatures of binary files, each with advice.
 _BINARY = {
     b"PAR1": "a Parquet file: write it as JSON lines (pandas: to_json(orient='records', lines=True))",
     b"PK\x03\x04": "a zip archive or an Excel workbook: unpack it, or save it as CSV",
@@ -32,28 +32,28 @@ _BINARY = {
 
 
 class InputError(Exception):
-    """An argument or a file is wrong: one line that says what and where."""
+    """An invalid argument or file; the message is a single line with the location."""
 
 
 @dataclass(frozen=True)
 class Gold:
-    """A question's accepted SQL (any may match; an empty list: there is none), its database, perhaps a difficulty."""
+    """A question's accepted SQL (any may match; empty list: no answer), its database, and optionally a difficulty."""
 
     uid: str
     db_id: str
     sql: str | list[str]
     difficulty: str
-    place: str
+    location: str
 
 
-def cases(found: Iterable[str]) -> str:
-    """Return the first of some cases, with `…` where there are more."""
-    first = list(found)
-    return ", ".join(first[:_SHOWN]) + (", …" if len(first) > _SHOWN else "")
+def cases(values: Iterable[str]) -> str:
+    """Return the first of some values for a message, with `…` if there are more."""
+    listed = list(values)
+    return ", ".join(listed[:_SHOWN]) + (", …" if len(listed) > _SHOWN else "")
 
 
 def id_values(record: Mapping[str, Any], keys: Sequence[str] = ID_KEYS) -> list[Any]:
-    """Return the values of a record's id fields, in the order of `keys`; capitals in field names do not matter."""
+    """Return the values of a record's id fields, in the order of `keys`, ignoring the case of field names."""
     values = [record[key] for key in keys if key in record]
     if values:
         return values
@@ -62,9 +62,9 @@ def id_values(record: Mapping[str, Any], keys: Sequence[str] = ID_KEYS) -> list[
 
 
 def id_text(value: Any) -> str:
-    """Return an id as text: a text, or a whole number; nothing for any other value.
+    """Return an id as text if it is a text or a whole number; otherwise return an empty text.
 
-    pandas writes the whole numbers of a column with a gap as 2.0. From 2**53 on a float may be another number.
+    pandas writes whole numbers in a column with missing values as 2.0. From 2**53 a float may be inexact.
     """
     if isinstance(value, str):
         return value.strip()
@@ -75,9 +75,9 @@ def id_text(value: Any) -> str:
 
 
 def whole_number_ids(records: Sequence[dict[str, Any]], names: Iterable[str]) -> None:
-    """Write a table's columns of whole numbers with a point, as pandas writes those with a gap, without it: 2.0 is 2.
+    """Convert ids such as 2.0, as pandas writes columns with missing values, to 2 in place.
 
-    Ids that only look like numbers, 1.0 and 1.1, or 2 and 2.0, stay as they are.
+    Columns that are not entirely of this form, such as 1.0 and 1.1, or 2 and 2.0, are unchanged.
     """
     for name in names:
         filled = [record for record in records if not is_blank(record.get(name))]
@@ -92,17 +92,17 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip()) or value != value  # noqa: PLR0124 (NaN)
 
 
-def uid_of(record: Mapping[str, Any], place: str, keys: Sequence[str] = ID_KEYS) -> str:
-    """Return a record's id as text, or nothing if it has no id field; raises InputError for a field without an id."""
+def uid_of(record: Mapping[str, Any], location: str, keys: Sequence[str] = ID_KEYS) -> str:
+    """Return a record's id as text, or an empty text without an id field; raises InputError for an invalid id."""
     values = id_values(record, keys)
     uid = next(filter(None, map(id_text, values)), "")
     if values and not uid:
-        raise InputError(f"{place}: its id is {values[0]!r:.60}, which is neither text nor a whole number")
+        raise InputError(f"{location}: its id is {values[0]!r:.60}, which is neither text nor a whole number")
     return uid
 
 
 def text_of(path: Path) -> str:
-    """Read a text file in UTF-8; raises InputError for another encoding or kind of file, with what to write instead."""
+    """Read a UTF-8 text file; raises InputError with advice for another encoding or kind of file."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -111,7 +111,7 @@ def text_of(path: Path) -> str:
         if raw.startswith(start):
             raise InputError(f"{path}: {advice}")
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in raw[:64]:
-        raise InputError(f"{path}: not UTF-8, but UTF-16 or no text at all: write it as UTF-8")
+        raise InputError(f"{path}: not UTF-8, but UTF-16 or a binary file: write it as UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -128,7 +128,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 class _Entry(NamedTuple):
-    place: str
+    location: str
     content: Any
 
 
@@ -138,33 +138,33 @@ def read_golds(path: Path) -> list[Gold]:
     Raises InputError.
     """
     golds: list[Gold] = []
-    for number, (place, content) in enumerate(_entries(path)):
+    for number, (location, content) in enumerate(_entries(path)):
         if isinstance(content, str):
             if not content.strip():
                 continue
             sql, tab, db_id = content.rpartition("\t")
             if not tab:
-                raise InputError(f"{place}: no tab between the SQL and its database")
-            golds.append(Gold(str(len(golds)), db_id.strip(), sql.strip(), "", place))
+                raise InputError(f"{location}: no tab between the SQL and its database")
+            golds.append(Gold(str(len(golds)), db_id.strip(), sql.strip(), "", location))
         else:
             if not isinstance(content, dict):
-                raise InputError(f"{place}: a gold must be a JSON object")
+                raise InputError(f"{location}: a gold must be a JSON object")
             if not isinstance(content.get("db_id"), str):
-                raise InputError(f"{place}: no db_id")
-            uid = uid_of(content, place) or str(number)
-            gold_sql = _gold_sql(content, place)
+                raise InputError(f"{location}: no db_id")
+            uid = uid_of(content, location) or str(number)
+            gold_sql = _gold_sql(content, location)
             difficulty = content.get("difficulty") or content.get("hardness") or ""
-            golds.append(Gold(uid, content["db_id"], gold_sql, str(difficulty), place))
+            golds.append(Gold(uid, content["db_id"], gold_sql, str(difficulty), location))
     if not golds:
         raise InputError(f"{path}: no golds")
-    twice = [uid for uid, count in Counter(gold.uid for gold in golds).items() if count > 1]
-    if twice:
-        raise InputError(f"{path}: {len(twice)} ids stand more than once ({cases(twice)})")
+    repeated = [uid for uid, count in Counter(gold.uid for gold in golds).items() if count > 1]
+    if repeated:
+        raise InputError(f"{path}: {len(repeated)} ids are repeated ({cases(repeated)})")
     return golds
 
 
 def _entries(path: Path) -> list[_Entry]:
-    """Return the file's entries with their places: objects, (key, value) pairs of one object, or lines of text."""
+    """Return the file's entries with their locations: objects, (key, value) pairs of an object, or lines of text."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -176,19 +176,19 @@ def _entries(path: Path) -> list[_Entry]:
         lines.pop()
     first = text.lstrip()[:1]
     if first == "[":
-        return [_Entry(f"{path}: entry {number}", one) for number, one in enumerate(_parse(text, path, 1))]
+        return [_Entry(f"{path}: entry {number}", entry) for number, entry in enumerate(_parse(text, path, 1))]
     if first != "{":
         return [_Entry(f"{path}:{number}", line.strip("\r\n ")) for number, line in enumerate(lines, 1)]
     try:
         whole = json.loads(text)
     except ValueError:
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        if numbered[0][1].strip() == "{":  # one object over many lines, and broken
+        if numbered[0][1].strip() == "{":  # a malformed object of several lines
             _parse(text, path, 1)
         return [_Entry(f"{path}:{number}", _parse(line, path, number)) for number, line in numbered]
     if any(key in whole for key in _GOLD_KEYS):
-        return [_Entry(f"{path}:1", whole)]  # JSON lines, of one line
-    return [_Entry(f"{path}: entry {key}", one) for key, one in zip(whole, whole.items(), strict=True)]
+        return [_Entry(f"{path}:1", whole)]  # JSON lines with a single line
+    return [_Entry(f"{path}: entry {key}", item) for key, item in zip(whole, whole.items(), strict=True)]
 
 
 def _parse(text: str, path: Path, line: int) -> Any:
@@ -198,11 +198,11 @@ def _parse(text: str, path: Path, line: int) -> Any:
         raise InputError(f"{path}:{line + error.lineno - 1}: not JSON: {error.msg} at column {error.colno}") from None
 
 
-def _gold_sql(content: dict[str, Any], place: str) -> str | list[str]:
+def _gold_sql(content: dict[str, Any], location: str) -> str | list[str]:
     for key in _GOLD_KEYS:
         sql = content.get(key)
         if isinstance(sql, str):
             return sql
-        if isinstance(sql, list) and sql and all(isinstance(one, str) for one in sql):
+        if isinstance(sql, list) and sql and all(isinstance(text, str) for text in sql):
             return sql
-    raise InputError(f"{place}: no SQL under {', '.join(_GOLD_KEYS)}")
+    raise InputError(f"{location}: no SQL under {', '.join(_GOLD_KEYS)}")

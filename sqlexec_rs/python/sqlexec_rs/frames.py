@@ -1,4 +1,4 @@
-"""Data frames of results. pandas and polars are imported when they are asked for, and are no dependencies."""
+"""Data frames of results. pandas and polars are optional and imported on use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def to_pandas(columns: list[tuple[str, str, Any, Any]]) -> Any:
-    """Make a pandas.DataFrame of (name, Arrow type, values, mask of NULLs or None) a column.
+    """Return a pandas.DataFrame of columns given as (name, Arrow type, values, mask of NULLs or None).
 
-    Integers are int64, or Int64 where there are NULLs; reals are float64 with NaN for NULL; text is pandas' own string
-    type; blobs and columns of NULLs alone are objects. Names may repeat.
+    Integers are int64, or Int64 with NULLs; reals are float64 with NaN for NULL; text has pandas' default string type;
+    blobs and columns with only NULLs are objects. Names may repeat.
     """
     pandas = _need("pandas")
     series = {}
@@ -28,7 +28,7 @@ def to_pandas(columns: list[tuple[str, str, Any, Any]]) -> Any:
 
 
 def to_polars(table: Any) -> Any:
-    """Make a polars.DataFrame of an object with Arrow data, whose names must differ."""
+    """Return a polars.DataFrame of an object with Arrow data, whose names must be unique."""
     return _need("polars").DataFrame(table)
 
 

@@ -1,4 +1,4 @@
-"""Which prediction belongs to which gold: by id, or entry by entry where a file has as many as there are questions."""
+"""Pair predictions with golds: by id, or by position if the file has one entry per question."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sqlexec_rs.predictions import Prediction, Predictions, possible_header, sho
 from sqlexec_rs.texts import database_of, same_sql
 
 _NEARLY_ALL = 0.95
-"""Where so large a share of the predictions is the gold to the letter, the golds were read: no model writes so."""
+"""Share of predictions equal to their golds from which the file is assumed to contain golds."""
 
 
 class Paired(NamedTuple):
-    """The SQL of each question that has a prediction (None: it holds none), by id, and what to tell about the rest."""
+    """The SQL by id of each question that has a prediction (None: without SQL), and notes about the rest."""
 
     sqls: dict[str, str | None]
     missing: tuple[str, ...]
@@ -24,142 +24,148 @@ class Paired(NamedTuple):
 
 
 def pair(
-    made: Predictions,
+    predictions: Predictions,
     golds: Sequence[Gold],
     order: Sequence[str],
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Paired:
-    """Pair a file of predictions with golds; `order` are the ids of all of a benchmark's, in its file's order.
+    """Pair a file of predictions with golds; `order` lists the ids of all questions of the benchmark, in file order.
 
-    Those of `order` that are no golds cannot be judged, and their predictions are left out; of several questions with
-    one id the first is the gold. Raises InputError, with
-    counts and first cases, where predictions are missing or for no question (unless that is allowed), where a file
-    without ids has not an entry for each, where a prediction is for another database than its question, and where
-    nearly all are the golds themselves and the caller did not choose their field.
+    Questions of `order` without a gold cannot be judged, so their predictions are skipped. If an id is repeated, the
+    first question counts. Raises InputError with counts and examples for:
+
+    - missing predictions, or predictions that match no question (unless allowed).
+    - a file without ids whose number of entries differs from the number of questions.
+    - a prediction on another database than its question.
+    - predictions that are nearly all equal to the golds, unless the caller chose their field.
     """
-    found, how = _by_id(made, order) if made.has_ids else _by_place(made, golds, order)
+    by_id, how = _by_id(predictions, order) if predictions.has_ids else _by_position(predictions, golds, order)
     mine = {gold.uid: gold for gold in golds}
-    _refuse_other_databases(made, found, mine)
-    places = {uid for uid in order if uid not in mine}
-    extra = [uid for uid in found if uid not in mine and uid not in places]
-    missing = tuple(uid for uid in mine if uid not in found)
+    _refuse_other_databases(predictions, by_id, mine)
+    without_gold = {uid for uid in order if uid not in mine}
+    extra = [uid for uid in by_id if uid not in mine and uid not in without_gold]
+    missing = tuple(uid for uid in mine if uid not in by_id)
     if len(missing) == len(mine):
         raise InputError(
-            f"{made.path}: none of its {len(found)} ids is a question's: they are {cases(found)}, and the questions' "
-            f"{cases(mine)}"
+            f"{predictions.path}: none of its {len(by_id)} ids is a question's: they are {cases(by_id)}, and the "
+            f"questions' {cases(mine)}"
         )
     refused = []
     if missing and not allow_missing:
         refused.append(
-            f"{len(missing)} of {len(mine)} questions have no prediction ({cases(missing)}): --allow-missing leaves "
-            "them out of every share"
+            f"{len(missing)} of {len(mine)} questions have no prediction ({cases(missing)}): --allow-missing skips them"
         )
     if extra and not allow_extra:
         refused.append(
-            f"{len(extra)} of {len(found)} predictions are for no question here ({cases(extra)}): --allow-extra leaves "
-            "them out"
+            f"{len(extra)} of {len(by_id)} predictions match no question ({cases(extra)}): --allow-extra skips them"
         )
     if refused:
-        raise InputError(f"{made.path}: {'; '.join(refused)}")
-    _refuse_golds(made, found, mine)
-    notes = [f"{made.path}: {len(found)} predictions, read as {made.form}, {how}"]
-    empty = [uid for uid, one in mine.items() if one.sql and uid in found and found[uid].sql is None]
-    fenced = [uid for uid in mine if uid in found and (found[uid].sql or "").startswith("```")]
-    unjudged = [uid for uid in found if uid in places]
-    shared = [uid for uid, count in Counter(order).items() if count > 1 and uid in found]
-    first_judged = "ids are of several questions, of which the first is judged"
-    first_judged += ": a prediction may be for another of them" if made.has_ids and not made.is_numbered else ""
-    for uids, words in (
-        (missing, "questions have no prediction and are in no share"),
-        (extra, "predictions are for no question here and left out"),
-        (unjudged, "predictions are for questions that cannot be judged and left out"),
+        raise InputError(f"{predictions.path}: {'; '.join(refused)}")
+    _refuse_golds(predictions, by_id, mine)
+    notes = [f"{predictions.path}: {len(by_id)} predictions, read as {predictions.form}, {how}"]
+    empty = [uid for uid, gold in mine.items() if gold.sql and uid in by_id and by_id[uid].sql is None]
+    fenced = [uid for uid in mine if uid in by_id and (by_id[uid].sql or "").startswith("```")]
+    unjudged = [uid for uid in by_id if uid in without_gold]
+    shared = [uid for uid, count in Counter(order).items() if count > 1 and uid in by_id]
+    first_judged = "ids are shared by several questions, of which the first is judged"
+    is_ambiguous = predictions.has_ids and not predictions.is_numbered
+    first_judged += ": a prediction may be for another of them" if is_ambiguous else ""
+    for uids, note in (
+        (missing, "questions have no prediction and are skipped"),
+        (extra, "predictions match no question and are skipped"),
+        (unjudged, "predictions are for questions that cannot be judged and are skipped"),
         (shared, first_judged),
         (empty, "predictions hold no SQL and count as wrong"),
-        (fenced, "predictions stand in a code fence, which is no SQL: they are judged as they are"),
+        (fenced, "predictions are in a code fence, which is not SQL: they are judged unchanged"),
     ):
         if uids:
-            notes.append(f"{made.path}: {len(uids)} {words} ({cases(uids)})")
-    return Paired({uid: found[uid].sql for uid in mine if uid in found}, missing, len(extra), tuple(notes))
+            notes.append(f"{predictions.path}: {len(uids)} {note} ({cases(uids)})")
+    return Paired({uid: by_id[uid].sql for uid in mine if uid in by_id}, missing, len(extra), tuple(notes))
 
 
-def _by_id(made: Predictions, order: Sequence[str]) -> tuple[dict[str, Prediction], str]:
+def _by_id(predictions: Predictions, order: Sequence[str]) -> tuple[dict[str, Prediction], str]:
     """Return the predictions by question id.
 
-    BIRD numbers its predictions from 0 in the order of its questions, whatever their ids: so they are read where the
-    ids are others and there is one for each question, each for the database of its place.
+    BIRD numbers its predictions from 0 in question order, independent of the ids. They are read this way if some ids
+    differ and there is one prediction per question; each must be for the database of its question.
     """
     ids = set(order)
-    if made.is_numbered and len(made.found) == len(order) and not all(one.uid in ids for one in made.found):
-        by_number = sorted(made.found, key=lambda prediction: int(prediction.uid))
+    entries = predictions.entries
+    if predictions.is_numbered and len(entries) == len(order) and not all(entry.uid in ids for entry in entries):
+        by_number = sorted(entries, key=lambda prediction: int(prediction.uid))
         return _first_by_id(order, by_number), "paired by BIRD's numbers"
-    return {one.uid: one for one in made.found}, "paired by id"
+    return {entry.uid: entry for entry in entries}, "paired by id"
 
 
-def _by_place(made: Predictions, golds: Sequence[Gold], order: Sequence[str]) -> tuple[dict[str, Prediction], str]:
-    """Return the predictions by question id, an entry a question; blank lines are skipped if the count then agrees."""
-    if not made.is_lines:
-        if len(made.found) == len(order):
-            return _first_by_id(order, made.found), "paired entry by entry"
+def _by_position(
+    predictions: Predictions, golds: Sequence[Gold], order: Sequence[str]
+) -> tuple[dict[str, Prediction], str]:
+    """Return the predictions by question id, one entry per question. Skips blank lines if the counts then agree."""
+    entries = predictions.entries
+    if not predictions.is_lines:
+        if len(entries) == len(order):
+            return _first_by_id(order, entries), "paired entry by entry"
         raise InputError(
-            f"{made.path}: {len(made.found)} entries without ids for {len(order)} questions: they are paired only when "
-            "the counts agree; write an id into each"
+            f"{predictions.path}: {len(entries)} entries without ids for {len(order)} questions: the counts must "
+            "agree; write an id into each entry"
         )
     known = {gold.db_id for gold in golds}
-    last = [database_of(one.sql)[1] for one in made.found if one.sql is not None]
+    last = [database_of(entry.sql)[1] for entry in entries if entry.sql is not None]
     if 2 * sum(map(bool, last)) > len(last):  # a file for another set
         known |= {name for name in last if name}
-    whole = [_without_database(one, known) for one in made.found]
-    filled = [one for one in whole if one.sql is not None]
+    whole = [_without_database(entry, known) for entry in entries]
+    filled = [entry for entry in whole if entry.sql is not None]
     skipped = len(whole) - len(filled)
-    if len(whole) - 1 == len(order) and (advice := possible_header(made)):
+    if len(whole) - 1 == len(order) and (advice := possible_header(predictions)):
         raise InputError(
-            f"{made.path}: {len(whole)} lines for {len(order)} questions: {advice}; "
-            f"--field {made.field} reads it as SQL"
+            f"{predictions.path}: {len(whole)} lines for {len(order)} questions: {advice}; "
+            f"--field {predictions.field} reads it as SQL"
         )
     for lines, how in ((whole, "paired line by line"), (filled, f"paired line by line, {skipped} blank lines skipped")):
         if len(lines) == len(order):
             return _first_by_id(order, lines), how
     blank = f" ({skipped} of them blank)" if skipped else ""
     raise InputError(
-        f"{made.path}: {len(whole)} lines{blank} for {len(order)} questions: without ids they are paired only when the "
-        "counts agree; write JSON lines with id and sql"
+        f"{predictions.path}: {len(whole)} lines{blank} for {len(order)} questions: without ids the counts must agree; "
+        "write JSON lines with id and sql"
     )
 
 
 def _first_by_id(order: Sequence[str], predictions: Iterable[Prediction]) -> dict[str, Prediction]:
-    """Return by question id the predictions for the questions of `order`; of a repeated id the first question's."""
+    """Return the predictions for the questions of `order` by id; for a repeated id the first question's."""
     by_id: dict[str, Prediction] = {}
     for uid, prediction in zip(order, predictions, strict=True):
         by_id.setdefault(uid, prediction)
     return by_id
 
 
-def _without_database(one: Prediction, known: set[str]) -> Prediction:
-    """Take off the database that stands behind a tab, as in Spider's files."""
-    before, name = database_of(one.sql or "", known)
+def _without_database(prediction: Prediction, known: set[str]) -> Prediction:
+    """Split off the database after a tab, as in Spider's files."""
+    before, name = database_of(prediction.sql or "", known)
     if name in known:
-        return one._replace(sql=before.strip() or None, db_id=name)
-    return one._replace(sql=one.sql.strip()) if one.sql else one
+        return prediction._replace(sql=before.strip() or None, db_id=name)
+    return prediction._replace(sql=prediction.sql.strip()) if prediction.sql else prediction
 
 
-def _refuse_other_databases(made: Predictions, found: dict[str, Prediction], mine: dict[str, Gold]) -> None:
+def _refuse_other_databases(predictions: Predictions, by_id: dict[str, Prediction], mine: dict[str, Gold]) -> None:
     others = [
-        f"{one.place} is for {one.db_id}, question {uid} for {mine[uid].db_id}"
-        for uid, one in found.items()
-        if uid in mine and one.db_id and one.db_id != mine[uid].db_id
+        f"{entry.location} is for {entry.db_id}, question {uid} for {mine[uid].db_id}"
+        for uid, entry in by_id.items()
+        if uid in mine and entry.db_id and entry.db_id != mine[uid].db_id
     ]
     if others:
-        raise InputError(f"{made.path}: {len(others)} predictions are for another database ({cases(others)})")
+        raise InputError(f"{predictions.path}: {len(others)} predictions are for another database ({cases(others)})")
 
 
-def _refuse_golds(made: Predictions, found: dict[str, Prediction], mine: dict[str, Gold]) -> None:
-    """Refuse golds read as predictions: what a model wrote may stand in the file under another name."""
-    given = [(one.sql, mine[uid].sql) for uid, one in found.items() if uid in mine and one.sql is not None]
-    texts = [(sql, [golds] if isinstance(golds, str) else golds) for sql, golds in given]
+def _refuse_golds(predictions: Predictions, by_id: dict[str, Prediction], mine: dict[str, Gold]) -> None:
+    """Refuse golds read as predictions: the predictions may be in another field."""
+    pairs = [(entry.sql, mine[uid].sql) for uid, entry in by_id.items() if uid in mine and entry.sql is not None]
+    texts = [(sql, [golds] if isinstance(golds, str) else golds) for sql, golds in pairs]
     equal = sum(any(same_sql(sql, gold) for gold in golds) for sql, golds in texts)
-    if given and equal >= _NEARLY_ALL * len(given) and not made.is_chosen:
+    if pairs and equal >= _NEARLY_ALL * len(pairs) and not predictions.is_chosen:
         raise InputError(
-            f"{made.path}: {equal} of {len(given)} texts are the golds themselves: name the predictions' field by "
-            f"--field NAME, of the fields {shown_fields(made.fields)}; --field {made.field} scores these"
+            f"{predictions.path}: {equal} of {len(pairs)} texts are the golds themselves: set the predictions' field "
+            f"by --field NAME, of the fields {shown_fields(predictions.fields)}; "
+            f"--field {predictions.field} scores these"
         )

@@ -1,4 +1,4 @@
-"""The command `run`: one query, its rows on standard output, what went wrong on standard error."""
+"""The command `run`: runs a query; rows go to standard output, errors to standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("table", "csv", "json", "jsonl")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the query, or plan it, and return the exit code: 0 when it is `ok`."""
+    """Run or plan the query and return the exit code: 0 if it is `ok`."""
     sql = sys.stdin.read() if options.sql == "-" else options.sql
     with make_executor(options, threads=1) as executor:
         outcome = (executor.explain if options.explain else executor.execute)(options.db, sql)
@@ -26,26 +26,26 @@ def run(options: argparse.Namespace) -> int:
         sys.stderr.write(explain(outcome, sql))
         return 1
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Text that is no UTF-8 goes out as the bytes that are stored.
+        # Invalid UTF-8 is written as the stored bytes.
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     write(outcome, options.format, sys.stdout)
     return 0
 
 
 def make_executor(options: argparse.Namespace, threads: int | None) -> Executor:
-    """Make the executor with the bounds that were given on the command line."""
+    """Return an executor with the limits of the command line."""
     limits = Limits(timeout_ms=options.timeout_ms, vm_steps=options.vm_steps, max_rows=options.max_rows)
     return Executor(threads=threads, limits=limits, isolation=options.isolation, sqlite_version=options.sqlite_version)
 
 
 def explain(outcome: Outcome, sql: str) -> str:
-    """Return the lines that say what went wrong, where in the SQL, and what may have been meant."""
+    """Return the error, its position in the SQL, and the hint, as lines."""
     lines = [f"{outcome.status}: {outcome.error}"]
     if outcome.error_offset is not None:
         before = sql.encode("utf-8", "surrogatepass")[: outcome.error_offset].decode("utf-8", "ignore")
         line = sql.split("\n")[before.count("\n")].rstrip()
         column = len(before) - (before.rfind("\n") + 1)
-        # A tab stays a tab, so that the caret stands right below whatever its width.
+        # Tabs are kept, so that the caret is aligned for any tab width.
         lines += [f"  {line}", "  " + "".join("\t" if c == "\t" else " " for c in printable(line[:column])) + "^"]
     if outcome.hint:
         lines.append(f"hint: {outcome.hint}")
@@ -76,7 +76,7 @@ def _blob(cell: Any) -> Any:
 
 
 def _json(cell: Any) -> Any:
-    # JSON has no infinity, no NaN and no text but Unicode: the nearest text replaces them.
+    # JSON lacks infinity, NaN and invalid Unicode, so the nearest text replaces them.
     if isinstance(cell, float) and not math.isfinite(cell):
         return str(cell)
     if isinstance(cell, str) and not cell.isascii():

@@ -1,4 +1,4 @@
-"""The command `score`: a file of predictions against a file of golds, by database and by difficulty."""
+"""The command `score`: score a file of predictions against a file of golds, by database and by difficulty."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from sqlexec_rs.terminal import printable
 Item = dict[str, Any]
 
 SUITE_RULE = "test_suite"
-"""The rule by which every `*.sqlite` in the database's folder must agree."""
+"""The rule that compares results on every `*.sqlite` in the database's folder."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DUCKDB = "duckdb:"
 
-# The words that Spider and BIRD use, from easy to hard; others follow in their order in the file.
+# Difficulties of Spider and BIRD, from easy to hard; others follow in file order.
 _DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
 
 
 def score(options: argparse.Namespace) -> int:
     """Score, print the tables, write the JSON, and return the exit code."""
     golds = read_golds(options.gold)
-    made = read_predictions(options.pred, options.field)
-    paired = pair(made, golds, [gold.uid for gold in golds], options.allow_missing, options.allow_extra)
-    asked = [gold for gold in golds if gold.uid in paired.sqls]
-    items = _score_items(asked, [paired.sqls[gold.uid] for gold in asked], options)
+    predictions = read_predictions(options.pred, options.field)
+    paired = pair(predictions, golds, [gold.uid for gold in golds], options.allow_missing, options.allow_extra)
+    scored = [gold for gold in golds if gold.uid in paired.sqls]
+    items = _score_items(scored, [paired.sqls[gold.uid] for gold in scored], options)
     notes = list(paired.notes)
     failed = sum(item["gold_status"] != "ok" for item in items)
     if failed:
@@ -53,19 +53,19 @@ def score(options: argparse.Namespace) -> int:
 
 
 def find_databases(root: str, golds: Iterable[Gold]) -> dict[str, list[str]]:
-    """Return where each database is, and its variants behind it, which only a folder of its own holds.
+    """Return the path or URL of each database, followed by its variants, which must be in the same folder.
 
-    That is ROOT/DB/DB.sqlite, or ROOT/DB.sqlite; of `duckdb:FOLDER` FOLDER/DB.duckdb; of a server's URL the database
-    that it names, else that of the name DB. Raises InputError where there is no such file.
+    This is ROOT/DB/DB.sqlite or ROOT/DB.sqlite; for `duckdb:FOLDER` FOLDER/DB.duckdb; for a server's URL the database
+    in the URL, or else the one named DB. Raises InputError if the file does not exist.
     """
-    found: dict[str, list[str]] = {}
+    databases: dict[str, list[str]] = {}
     for gold in golds:
-        if gold.db_id not in found:
-            found[gold.db_id] = _places(root, gold)
-    return found
+        if gold.db_id not in databases:
+            databases[gold.db_id] = _database_and_variants(root, gold)
+    return databases
 
 
-def _places(root: str, gold: Gold) -> list[str]:
+def _database_and_variants(root: str, gold: Gold) -> list[str]:
     db_id = gold.db_id
     if _SCHEME.match(root):
         try:
@@ -75,12 +75,12 @@ def _places(root: str, gold: Gold) -> list[str]:
         return [root if database else join_url(engine, host, port, user, password, db_id, options)]
     duckdb = root.removeprefix(_DUCKDB)
     if duckdb != root:
-        places = [Path(duckdb, f"{db_id}.duckdb")]
+        candidates = [Path(duckdb, f"{db_id}.duckdb")]
     else:
-        places = [Path(root, db_id, f"{db_id}.sqlite"), Path(root, f"{db_id}.sqlite")]
-    path = next((place for place in places if place.is_file()), None)
+        candidates = [Path(root, db_id, f"{db_id}.sqlite"), Path(root, f"{db_id}.sqlite")]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise InputError(f"{gold.place}: there is no {places[0]}")
+        raise InputError(f"{gold.location}: {candidates[0]} does not exist")
     if duckdb != root:
         return [f"{_DUCKDB}{path}"]
     variants = sorted(path.parent.glob("*.sqlite")) if path.parent.name == db_id else []
@@ -147,15 +147,15 @@ def _difficulty_rank(name: str) -> int:
 
 
 def render(report: dict[str, Any], rules: Sequence[str]) -> str:
-    """Return the tables for people: means in percent."""
+    """Return the report as text tables, with means in percent."""
 
     def line(name: str, row: dict[str, float]) -> list[str]:
         return [name, f"{row['n']:,}", *(f"{100 * row[rule]:.1f}" for rule in rules)]
 
     blank = [""] * (2 + len(rules))
-    rows = [["database", "n", *rules], *(line(*one) for one in report["by_database"].items())]
+    rows = [["database", "n", *rules], *(line(name, row) for name, row in report["by_database"].items())]
     if report["by_difficulty"]:
-        rows += [blank, ["difficulty", *blank[1:]], *(line(*one) for one in report["by_difficulty"].items())]
+        rows += [blank, ["difficulty", *blank[1:]], *(line(name, row) for name, row in report["by_difficulty"].items())]
     rows += [blank, line("all", report["all"])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(blank))]
     lines = []

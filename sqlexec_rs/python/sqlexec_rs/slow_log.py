@@ -1,4 +1,4 @@
-"""The log of slow queries: a line a run, by Python's logging under the name `sqlexec_rs.slow`."""
+"""The log of slow queries: a line per run, in Python's logger `sqlexec_rs.slow`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_CHARS = 1_000
 
 
 def log_slow(db_path: PathLike[str], sql: str, outcome: Outcome) -> None:
-    """Write a line about a slow run: its time, its end, the database and the first 1,000 characters of the SQL."""
+    """Log a slow run: its time, its status, the database and the first 1,000 characters of the SQL."""
     cut = sql if len(sql) <= _MAX_CHARS else sql[:_MAX_CHARS] + "…"
     end = f"{outcome.status}, {outcome.row_count} rows, {outcome.vm_steps} VM steps"
     shown = printable(f"{db_path}: {' '.join(cut.split())}")

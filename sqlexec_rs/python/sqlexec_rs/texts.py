@@ -1,23 +1,23 @@
-"""What a text in a file of predictions may be: SQL, a line of a longer query, or a header."""
+"""Classify the texts in a file of predictions: SQL, a line of a longer query, or a header."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
 
-# SQL may begin behind blanks, a mark without width, a bracket, a semicolon, a comment or a code fence.
+# SQL may follow blanks, a zero-width mark, a parenthesis, a semicolon, a comment or a code fence.
 _BEFORE = r"(?:[\s(;\ufeff\u200b-\u200f\u2060]|(?:--|[#])[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/|```\w*)*"
-# DuckDB's queries may begin with FROM.
+# DuckDB's queries may start with FROM.
 _QUERY = re.compile(_BEFORE + r"(?:(?:select|with|from)\b|values\s*\()", re.IGNORECASE)
-_MADE = r"(?:table|view|index|schema|database|sequence|function|trigger|macro|type)"
-# Where prose may begin with the same word, more of the statement is required.
+_OBJECTS = r"(?:table|view|index|schema|database|sequence|function|trigger|macro|type)"
+# For keywords that may start prose, more of the statement is required.
 _STATEMENT = re.compile(
     _BEFORE
     + rf"""(?:(?:explain|pragma|pivot|unpivot|summarize)\b
     |values\s*(?:\(|row\b) |table\s+[\w."`\[\]]+\s*(?:;|\Z|(?:where|order|limit|union|except|intersect)\b)
-    |create\s+(?:or\s+replace\s+)?(?:\w+\s+){{0,2}}{_MADE}\s+(?:if\s+not\s+exists\s+)?[\w."`\[\]]+
+    |create\s+(?:or\s+replace\s+)?(?:\w+\s+){{0,2}}{_OBJECTS}\s+(?:if\s+not\s+exists\s+)?[\w."`\[\]]+
         \s*(?:\bas\b|\bon\b|\(|;|\Z)
-    |(?:drop|alter)\s+(?:\w+\s+)?{_MADE}\b |update\s+.{{1,200}}?\sset\s+[\w."`\[\]]+\s*=
+    |(?:drop|alter)\s+(?:\w+\s+)?{_OBJECTS}\b |update\s+.{{1,200}}?\sset\s+[\w."`\[\]]+\s*=
     |(?:insert|replace)\s+(?:or\s+\w+\s+|overwrite\s+|ignore\s+)?into\b |delete\s+from\b |merge\s+into\b
     |(?:describe|desc)\s+[\w."`\[\]]+\s*(?:;|\Z) |describe\s+(?:select|table)\b
     |show\s+(?:\w+\s+){{0,2}}(?:tables|columns|databases|schemas|indexes|index|keys|status|variables|views)\b
@@ -27,28 +27,28 @@ _STATEMENT = re.compile(
     |(?:attach|detach|use|copy)\s+['"`\w(][^\s]*\s*(?:;|\Z|\bto\b|\bas\b))""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-# A line that continues a query of the line before it, or ends a code fence.
+# A line that continues the query of the previous line, or ends a code fence.
 _PART = re.compile(
     r"(?:from|where|having|union|intersect|except|limit|offset|and|or|on|group\s+by|order"
     r"|(?:(?:natural|inner|left|right|full|cross)\s+)?(?:outer\s+)?join)\b"
     r"|\)|```\w*\Z",
     re.IGNORECASE,
 )
-# FROM with its SELECT behind it is a whole query.
+# FROM followed by SELECT is a complete query.
 _FROM = re.compile(r"from\b", re.IGNORECASE)
 _FROM_SELECT = re.compile(r"from\b[^()]*\bselect\b", re.IGNORECASE)
 _IN_BRACKETS = re.compile(r"\([^()]*\)")
-# More lines than this are no answers that happen to begin as a part of a query.
+# Above this share, lines that look like parts of queries are not answers by chance.
 _PARTS_SHARE = 0.1
-# A name, perhaps a database's, behind the last tab of a line.
+# A name, possibly of a database, after the last tab of a line.
 _NAME = re.compile(r" *[\w./:#-]+ *")
-# SQL that is open at its end: what follows a tab is no database.
+# Incomplete SQL: the text after its tab is not a database.
 _OPEN = re.compile(
     r".*(?:\b(?:select|distinct|from|where|join|on|and|or|not|by|having|limit|offset|as|in|like|between|union|all|except"
     r"|intersect|set|into|update|table|with)|[,=<>(+*/|.-])\s*",
     re.IGNORECASE | re.DOTALL,
 )
-# Names of columns of predictions; answers such as `no_sql` and `invalid query` are none.
+# Usual names of prediction columns; excludes answers such as `no_sql` and `invalid query`.
 _SQL_COLUMN = re.compile(
     r"(?!(?:no|not|non|none|null|un|in|can|could|wrong|error|err|fail\w*|bad|empty|missing)"
     r"(?:[ _.-]|not|valid|know|answer|able|suff))"
@@ -61,29 +61,29 @@ _FENCE = re.compile(r"\A\s*```(?:(?:\w*sql\w*|duckdb)\b)?|```\s*\Z", re.IGNORECA
 
 
 def is_query(text: str) -> bool:
-    """Return whether a text begins as a query."""
+    """Return whether a text starts like a query."""
     return bool(_QUERY.match(text))
 
 
 def is_sql(text: str) -> bool:
-    """Return whether a text begins as a statement of any kind."""
+    """Return whether a text starts like any statement."""
     return is_query(text) or bool(_STATEMENT.match(text))
 
 
 def names_sql(text: str) -> bool:
-    """Return whether a text is a usual name of a column of predictions."""
+    """Return whether a text is a usual name of a prediction column."""
     return bool(_SQL_COLUMN.fullmatch(text))
 
 
 def is_word(text: str) -> bool:
-    """Return whether a text is a word, which may be a column's name or an answer."""
+    """Return whether a text is a word, and so may be a column name or an answer."""
     return bool(_WORD.fullmatch(text))
 
 
 def database_of(text: str, known: Collection[str] = ()) -> tuple[str, str]:
-    """Return (SQL, name) of a line whose SQL ends before a tab and a name, as in Spider's files; or (text, "").
+    """Return (SQL, name) of a line with a tab and a name after the SQL, as in Spider's files; otherwise (text, "").
 
-    Names that are `known` may have any form.
+    `known` names may have any form.
     """
     before, tab, last = text.rpartition("\t")
     is_name = tab and (_NAME.fullmatch(last) or last.strip() in known)
@@ -91,18 +91,18 @@ def database_of(text: str, known: Collection[str] = ()) -> tuple[str, str]:
 
 
 def parts_of_queries(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the places of the lines that continue a query; none where they are few enough to be answers.
+    """Return the locations of lines that continue a query; empty if they are few enough to be answers.
 
-    Spider's lines, each with its database, are whole, and so are lines that mostly begin with FROM.
+    Spider's lines, each with its database, are complete, and so are lines that mostly start with FROM.
     """
     if all(database_of(sql)[1] for _, sql in texts):
         return []
     may_begin_with_from = 2 * sum(bool(_FROM.match(sql)) for _, sql in texts) > len(texts)
     parts = []
-    for place, sql in texts:
+    for location, sql in texts:
         is_whole = _FROM.match(sql) and (may_begin_with_from or _begins_with_from(sql))
         if _PART.match(sql) and not is_whole:
-            parts.append(place)
+            parts.append(location)
     return parts if len(parts) > _PARTS_SHARE * len(texts) else []
 
 
@@ -114,6 +114,6 @@ def _begins_with_from(sql: str) -> bool:
 
 
 def same_sql(text: str, other: str) -> bool:
-    """Return whether two texts differ in blanks, a last semicolon and a code fence at most."""
+    """Return whether two texts are equal except for blanks, a final semicolon and a code fence."""
     first, second = (_FENCE.sub("", sql).rstrip("; \t\r\n").split() for sql in (text, other))
     return first == second

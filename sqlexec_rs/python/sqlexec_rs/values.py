@@ -1,4 +1,4 @@
-"""What values of other types are in a cell of SQLite."""
+"""Convert values of other types to SQLite values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def to_cell(value: Any) -> Cell:
-    """Return a value as SQLite would hold it: a NumPy scalar, a Decimal, a date, a time, or bytes of another type.
+    """Convert a NumPy scalar, a Decimal, a date, a time, or a bytes-like object to a SQLite value.
 
-    A Decimal is an integer where it is whole and fits, else the nearest float; NaN, NaT and the like are None. Dates
-    and times are texts in the form of SQLite's own functions. Raises TypeError for anything else.
+    A Decimal becomes an integer if it is whole and fits 64 bits, else the nearest float. NaN, NaT and the like become
+    None. Dates and times become texts in the format of SQLite's date functions. Raises TypeError for other types.
     """
     if isinstance(value, decimal.Decimal):
         if value.is_nan():
@@ -23,7 +23,7 @@ def to_cell(value: Any) -> Cell:
         is_whole = value.is_finite() and value == value.to_integral_value()
         return int(value) if is_whole and int(value) in _INT64 else float(value)
     if isinstance(value, dt.datetime):
-        return value.isoformat(" ") if value == value else None  # noqa: PLR0124  pandas.NaT is one, and not itself
+        return value.isoformat(" ") if value == value else None  # noqa: PLR0124  pandas.NaT is not equal to itself
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, bytearray | memoryview):
@@ -31,7 +31,7 @@ def to_cell(value: Any) -> Cell:
     kind = type(value)
     if kind.__module__ == "numpy" and getattr(value, "ndim", None) == 0:
         if kind.__name__ == "datetime64" and isinstance(value.item(), int):
-            value = value.astype("datetime64[us]")  # what is finer has no date of Python's
+            value = value.astype("datetime64[us]")  # finer units do not convert to a datetime
         plain = value.item()
         if type(plain) is not kind:
             is_plain = plain is None or isinstance(plain, int | float | str | bytes)

@@ -1,4 +1,4 @@
-"""Waiting for one of many jobs without asking each again and again: a job calls when it is done."""
+"""Wait for jobs in completion order, by callbacks instead of polling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlexec_rs._native import Job
 def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[Job]:
     """Yield jobs as they finish, each once.
 
-    Raises TimeoutError when `timeout` seconds after the first look not all are done.
+    Raises TimeoutError if not all are finished `timeout` seconds after the first iteration starts.
     """
     waiting = list(dict.fromkeys(jobs))
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -23,4 +23,4 @@ def as_completed(jobs: Iterable[Job], timeout: float | None = None) -> Iterator[
         try:
             yield finished.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
-            raise TimeoutError(f"{n_left} of {len(waiting)} jobs were not done in time") from None
+            raise TimeoutError(f"{n_left} of {len(waiting)} jobs were not finished in time") from None

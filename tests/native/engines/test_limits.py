@@ -38,7 +38,7 @@ def test_limits_of_sqlite_are_refused_at_submit(executor: Executor, database: An
     if engine != "duckdb":
         limits["cpu_ms"] = Limits(cpu_ms=10)
     for name, limit in limits.items():
-        with pytest.raises(ValueError, match=f"{database.scheme} cannot honour {name}"):
+        with pytest.raises(ValueError, match=f"{database.scheme} cannot enforce {name}"):
             executor.execute_many([(database.url, "SELECT 1")], limits=limit)
 
 

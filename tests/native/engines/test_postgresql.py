@@ -67,7 +67,7 @@ def test_a_bound_on_temporary_files_is_reported(database: Any, capsys: pytest.Ca
     database.run(f"ALTER ROLE {database.user} SET temp_file_limit = '1GB'")
     try:
         assert __main__.main(["check", database.url]) == 0
-        assert "temporary files: bounded by temp_file_limit, 1GB" in capsys.readouterr().out
+        assert "temporary files: limited by temp_file_limit, 1GB" in capsys.readouterr().out
     finally:
         database.run(f"ALTER ROLE {database.user} RESET temp_file_limit")
 

@@ -48,11 +48,11 @@ MORE_ON_POSTGRESQL = {
     "large object": ("SELECT lo_create(77); GRANT UPDATE ON LARGE OBJECT 77 TO {r}", "the large object 77"),
     "default privileges": (
         "ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT INSERT ON TABLES TO {r}",
-        "will have INSERT on what owner creates",
+        "will have INSERT on future objects of owner",
     ),
     "default privileges on sequences": (
         "ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON SEQUENCES TO {r}",
-        "will have USAGE on what owner creates",
+        "will have USAGE on future objects of owner",
     ),
     "foreign-data wrapper": (
         "CREATE FOREIGN DATA WRAPPER {b}; GRANT USAGE ON FOREIGN DATA WRAPPER {b} TO {r}",
@@ -157,7 +157,7 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     database.run("CREATE FUNCTION write_all(x int) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
-    parts = ("the log holds", "fill the disk", "pg_logical_emit_message", "pg_advisory_lock", "readers postgresql")
+    parts = ("the log records", "fill the disk", "pg_logical_emit_message", "pg_advisory_lock", "readers postgresql")
     for part in parts:
         assert part in output
     assert "write_all(integer) runs as owner, a superuser" in output
@@ -167,8 +167,8 @@ def test_check_lists_what_a_reader_may_execute(database: Any, capsys: pytest.Cap
     assert __main__.main(["check", database.url]) == 0
     output = capsys.readouterr().out
     assert "write_all" not in output
-    assert "the log holds" not in output
-    assert "functions that write, lock, work on or show other sessions: revoked" in output
+    assert "the log records" not in output
+    assert "functions that write, lock, overrun or show other sessions: revoked" in output
 
 
 def test_readers_of_another_database_are_made_by_the_printed_statements(

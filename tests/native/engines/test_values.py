@@ -241,6 +241,6 @@ def test_values_of_duckdb_beyond_pythons_are_texts_or_a_clear_error(executor: Ex
         outcome = executor.execute(database.url, f"SELECT {text}")
         assert (outcome.status, outcome.error) == (
             "runtime_error",
-            "an INTERVAL has more than 999,999,999 days, the most that is read: cast it to VARCHAR",
+            "an INTERVAL has more than 999,999,999 days, the supported maximum: cast it to VARCHAR",
         )
         assert executor.execute(database.url, f"SELECT ({text})::VARCHAR").status == "ok"

@@ -57,7 +57,7 @@ REFUSALS = {
     "distill": ("data.dir=d", "distill.base_url is empty"),
     "data synth": ("--out d --db no.sqlite --n 0", "n must be at least 1"),
     "data audit": ("", "name sets with --train and --eval"),
-    "data copy": ("--from d --to nowhere --out d", "nowhere: no address of a database"),
+    "data copy": ("--from d --to nowhere --out d", "nowhere: not the URL of a database"),
 }  # fmt: skip
 PROGRAM = f"""
 import contextlib, io, json, sys

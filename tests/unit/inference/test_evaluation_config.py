@@ -63,7 +63,7 @@ def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Pat
 def test_an_error_of_a_file_names_the_parameter(examples: list[Example], tmp_path: Path) -> None:
     file = tmp_path / "predictions.jsonl"
     file.write_text('{"id": "q0", "answer": "SELECT 0"}\n')
-    with pytest.raises(InputError, match=r"; sql_field NAME says where SQL") as caught:
+    with pytest.raises(InputError, match=r"; sql_field NAME selects the field") as caught:
         jx.evaluate(examples, file)
     assert "--field" not in str(caught.value)
     assert jx.evaluate(examples, file, sql_field="answer").numbers["count"] == 1

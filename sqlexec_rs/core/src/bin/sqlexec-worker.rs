@@ -1,4 +1,4 @@
-//! The worker process of an executor with `isolation="process"`; a pool starts it, and it speaks to that pool alone.
+//! The worker process of an executor with `isolation="process"`. A pool starts it and is its only client.
 
 fn main() {
     sqlexec_core::worker_main()

@@ -1,11 +1,12 @@
-//! `bird`: the sets of rows are equal; duplicates and row order do not matter, column order does.
+//! `bird`: the sets of rows are equal. Duplicates and row order are ignored; column order matters.
 //!
-//! "Unequal" is always exact. "Equal" is exact for rows in one order and for tables of different lengths; as many rows in
-//! another order are equal when the sums of their rows' keyed hashes of 128 bits are.
+//! The verdict "unequal" is always exact. "Equal" is exact for rows in the same order and for tables of different
+//! lengths. Tables with equally many rows in different orders are equal if the sums of their rows' keyed 128-bit
+//! hashes are equal.
 
 use crate::result::table::Table;
 
-/// Tells whether `set(predicted) == set(gold)` holds in Python.
+/// Returns whether `set(predicted) == set(gold)` in Python.
 pub(super) fn equal_sets(predicted: &Table, gold: &Table) -> bool {
     if predicted.is_empty() || gold.is_empty() {
         return predicted.is_empty() && gold.is_empty();
@@ -25,7 +26,7 @@ pub(super) fn equal_sets(predicted: &Table, gold: &Table) -> bool {
         if of_predicted == of_gold {
             return true;
         }
-        // As many rows as there are distinct ones in the gold: were they the same set, they would be the same multiset.
+        // The gold has no duplicates and both have equally many rows, so equal sets are equal multisets.
         if gold.is_distinct() {
             return false;
         }
@@ -40,17 +41,17 @@ mod tests {
     use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
     #[test]
-    fn follows_pythons_sets() {
+    fn matches_python_sets() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Null, Real(0.5)], &[Integer(1), Text(b"a")]]);
         assert!(equal_sets(&table(2, &[&[Null, Real(0.5)], &[Real(1.0), Text(b"a")]]), &gold));
-        assert!(!equal_sets(&table(2, &[&[Real(1.0), Text(b"a")]]), &gold), "a row of the gold is missing");
+        assert!(!equal_sets(&table(2, &[&[Real(1.0), Text(b"a")]]), &gold), "a gold row is missing");
         assert!(!equal_sets(&table(2, &[&[Text(b"a"), Integer(1)], &[Real(0.5), Null]]), &gold), "column order");
         assert!(!equal_sets(&table(2, &[&[Null, Real(0.5)], &[Integer(1), Blob(b"a")]]), &gold), "bytes are not text");
         assert!(!equal_sets(&table(1, &[&[Integer(1)]]), &table(1, &[&[Text(b"1")]])));
     }
 
     #[test]
-    fn tables_of_as_many_rows_are_told_apart_with_and_without_duplicates() {
+    fn equally_long_tables_are_distinguished_with_and_without_duplicates() {
         let rows = |numbers: [i64; 4]| {
             let rows = numbers.map(|n| [Integer(n), Real(n as f64 / 2.0), Text(b"a text that no cell holds")]);
             table(3, &rows.each_ref().map(<[Value<'_>; 3]>::as_slice))
@@ -59,7 +60,11 @@ mod tests {
             for n in 1..3 {
                 let is_known = if n == 1 { "no index yet" } else { "with the index of the first round" };
                 assert_eq!(equal_sets(&rows([4, 3, 1, 2]), &gold), distinct, "{is_known}");
-                assert_eq!(equal_sets(&rows([3, 3, 2, 1]), &gold), !distinct, "other rows are there twice: {is_known}");
+                assert_eq!(
+                    equal_sets(&rows([3, 3, 2, 1]), &gold),
+                    !distinct,
+                    "different rows are duplicated: {is_known}"
+                );
                 assert!(!equal_sets(&rows([3, 5, 2, 1]), &gold), "{is_known}");
                 assert!(!equal_sets(&rows([2, 2, 1, 1]), &gold), "{is_known}");
             }
@@ -67,14 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_equal_to_nothing() {
+    fn nan_is_equal_to_nothing() {
         let (nan, gold) = (&[Real(f64::NAN)], table(1, &[&[Integer(1)], &[Real(f64::NAN)]]));
         assert!(!equal_sets(&table(1, &[nan, &[Integer(1)]]), &gold));
         assert!(!equal_sets(&table(1, &[&[Integer(2)], &[Integer(1)]]), &gold));
     }
 
     #[test]
-    fn empty_tables_are_equal_whatever_their_columns() {
+    fn empty_tables_are_equal_with_any_columns() {
         assert!(equal_sets(&table(1, &[]), &table(3, &[])));
         assert!(!equal_sets(&table(1, &[]), &table(1, &[&[Null]])));
         assert!(equal_sets(&table(0, &[&[], &[]]), &table(0, &[&[]])));

@@ -1,23 +1,23 @@
-//! What the values of a table are after they were written to CSV and read into a data frame: the type is the column's.
+//! The values of a table after a round trip through CSV into a data frame, where each column has one type.
 //!
-//! A column whose texts are all integers, numbers or truth values becomes one of these; in any other column every value is
-//! the text that stood in the file. Not followed: a table of one column loses its rows of blank text there, and text is torn
-//! at a carriage return.
+//! A column whose texts are all integers, numbers or truth values gets that type. In any other column, each value is
+//! its text in the file. Two effects are not reproduced: a single-column table loses its rows of blank text, and text
+//! is split at a carriage return.
 
 use super::number;
 use super::pytext::{repr_bytes, repr_float};
 use crate::budget::{pace, spend_on_bytes};
-use crate::memory::{check_room_for, collect, or_end};
+use crate::memory::{check_room_for, collect, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Texts that stand for no value.
+/// Texts that represent missing values.
 const MISSING: [&str; 19] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
 
-/// Characters that Python writes for a byte, at most.
+/// Maximum number of characters that Python writes for a byte.
 const LONGEST_ESCAPE: usize = 4;
 
 /// A value of a data frame.
@@ -30,7 +30,7 @@ pub(super) enum FrameValue {
     Text(Vec<u8>),
 }
 
-/// A value as it stands in the file, before its column has a type.
+/// A value in the file, before its column has a type.
 enum Field {
     Missing,
     Truth(bool),
@@ -47,7 +47,7 @@ enum FrameType {
     Text,
 }
 
-/// Returns a column as it is read back.
+/// Returns a column after the round trip.
 pub(super) fn column_through_csv(table: &Table, number: usize) -> Vec<FrameValue> {
     let fields: Vec<Field> = collect(table.column(number).map(field));
     let kind = type_of(&fields);
@@ -82,7 +82,7 @@ fn field(value: Value<'_>) -> Field {
     }
 }
 
-/// Reads digits with at most a sign; what is beyond 128 bits is the largest or the smallest of them.
+/// Parses digits with an optional sign; values beyond 128 bits saturate.
 fn read_integer(text: &[u8]) -> Option<i128> {
     let text = text.trim_ascii();
     let digits = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
@@ -101,22 +101,22 @@ fn read_real(text: &[u8]) -> Option<f64> {
     number::parse_number(text).filter(|number| number.is_finite())
 }
 
-/// Returns the type that all fields allow. Integers of more than 64 bits stay text, unless a fraction came before them.
+/// Returns the type that fits all fields. Integers of more than 64 bits remain text, unless a fraction precedes them.
 fn type_of(fields: &[Field]) -> FrameType {
     let is_missing = |field: &Field| matches!(field, Field::Missing);
-    let some = || fields.iter().filter(|field| !is_missing(field));
-    if some().all(|field| matches!(field, Field::Integer(_) | Field::Real)) {
+    let present = || fields.iter().filter(|field| !is_missing(field));
+    if present().all(|field| matches!(field, Field::Integer(_) | Field::Real)) {
         let is_fraction_or_huge = |field: &&Field| match field {
             Field::Integer(i) => *i > u64::MAX.into(),
             _ => true,
         };
-        match some().find(is_fraction_or_huge) {
+        match present().find(is_fraction_or_huge) {
             Some(Field::Integer(_)) => return FrameType::Text,
             Some(_) => return FrameType::Real,
             None => {}
         }
         let fits = |range: std::ops::RangeInclusive<i128>| {
-            some().all(|field| matches!(field, Field::Integer(i) if range.contains(i)))
+            present().all(|field| matches!(field, Field::Integer(i) if range.contains(i)))
         };
         let is_whole = !fields.iter().any(is_missing);
         return match (fits(i64::MIN.into()..=i64::MAX.into()), is_whole) {
@@ -126,7 +126,7 @@ fn type_of(fields: &[Field]) -> FrameType {
             (false, _) => FrameType::Text,
         };
     }
-    if some().all(|field| matches!(field, Field::Truth(_))) { FrameType::Truth } else { FrameType::Text }
+    if present().all(|field| matches!(field, Field::Truth(_))) { FrameType::Truth } else { FrameType::Text }
 }
 
 fn as_real(value: Value<'_>) -> Option<f64> {
@@ -142,7 +142,7 @@ fn text_in_csv(value: Value<'_>) -> Vec<u8> {
     pace(4);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(bytes.len());
-        or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+        or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
     }
     match value {
         Value::Null => Vec::new(),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_leaves_the_others_their_type() {
+    fn missing_values_do_not_change_the_type() {
         assert_eq!(read_texts(&["NA", "None", "1"]), [Missing, Missing, Real(1.0)]);
         assert_eq!(read_texts(&["nan", "x"]), [Missing, Text(b"x".to_vec())]);
         assert_eq!(read_texts(&["NAN", "1"]), texts(&["NAN", "1"]));
@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn values_among_text_are_what_python_writes() {
+    fn values_in_text_columns_are_formatted_as_in_python() {
         let values = [Value::Integer(1), Value::Real(1.0), Value::Blob(b"it's"), Value::Text(b"x")];
         assert_eq!(read(&values), texts(&["1", "1.0", "b\"it's\"", "x"]));
         assert_eq!(read(&values[..2]), [Real(1.0), Real(1.0)]);
     }
 
     #[test]
-    fn integers_beyond_64_bits_stay_text() {
+    fn integers_beyond_64_bits_remain_text() {
         let huge = "12345678901234567890123";
         assert_eq!(read_texts(&[huge, "1"]), texts(&[huge, "1"]));
         assert_eq!(read_texts(&[huge, "1.5"]), texts(&[huge, "1.5"]));

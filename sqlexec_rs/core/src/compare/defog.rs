@@ -1,10 +1,11 @@
-//! `defog`: as data frames the tables are equal, or the gold's columns are found among the predicted ones (Defog's sql-eval).
+//! `defog`: the tables are equal as data frames, or the gold's columns occur among the predicted ones (Defog's
+//! sql-eval).
 //!
-//! Its scorer compares cells first, as NumPy does: a side of one row or one column is repeated to the other's size, so that
-//! an empty result is right where the gold has one row. Then it compares frames with columns in the order of their names and
-//! rows without duplicates. Last it looks for each gold column among the predicted ones. Rows are sorted in each, unless the
-//! question asks for an order. Where pandas raises (texts and numbers in one column that is sorted, names that come twice),
-//! the prediction is wrong. The types of columns and the tolerance are those of pandas 2.2 and 2.3.
+//! The scorer has three steps. First it compares cells like NumPy: a side with one row or one column is broadcast to
+//! the other's size, so an empty result matches a gold with one row. Then it compares frames with columns sorted by
+//! name and without duplicate rows. Last, it looks for each gold column among the predicted ones. Rows are sorted in
+//! each step, unless the question asks for an order. Where pandas raises (mixed types in a sorted column, repeated
+//! names), the prediction is wrong. Column types and tolerance follow pandas 2.2 and 2.3.
 
 use std::cmp::Ordering;
 
@@ -15,21 +16,21 @@ use super::number::is_close;
 use super::options::Side;
 use super::refined::order;
 use crate::budget::{self, pace, spend};
-use crate::memory::{collect, grow, or_end};
+use crate::memory::{collect, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Numbers are equal this close, or within this share of the larger one, where neither column is of integers.
+/// Absolute tolerance, and tolerance relative to the larger number, if neither column holds integers.
 const TOLERANCE: f64 = 1e-8;
 const SHARE: f64 = 1e-5;
-/// What NULL becomes before frames are compared.
+/// The value that replaces NULL before frames are compared.
 const NULL: Value<'_> = Value::Integer(-99_999);
 
-/// pandas would raise.
+/// A case in which pandas raises.
 struct PandasError;
 
-/// Tells whether the scorer calls a prediction correct; `asks_for_order` is what it reads from the question.
+/// Returns whether the scorer accepts a prediction. `asks_for_order` is its reading of the question.
 pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bool) -> bool {
     let rows = |sql| if asks_for_order { RowOrder::By(order_by(sql)) } else { RowOrder::Sorted };
     let by_name = || equal_by_name((gold.table, rows(gold.sql)), (predicted.table, rows(predicted.sql)));
@@ -38,7 +39,7 @@ pub(super) fn is_correct(predicted: Side<'_>, gold: Side<'_>, asks_for_order: bo
         || by_name().and_then(|is_equal| if is_equal { Ok(true) } else { has_columns() }).unwrap_or(false)
 }
 
-/// Compares cell by cell; a side that has one row (or one column) is repeated as often as the other has.
+/// Compares cell by cell, broadcasting a side with one row or one column.
 fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
     let common = |a: usize, b: usize| match (a, b) {
         _ if a == b || b == 1 => Some(a),
@@ -51,21 +52,21 @@ fn equal_when_repeated(gold: &Table, predicted: &Table) -> bool {
         return false;
     };
     let cell = |table: &Table, row: usize, column: usize| (row.min(table.n_rows() - 1), column.min(table.width() - 1));
-    let (of_gold, of_predicted) = (are_numeric(gold), are_numeric(predicted));
+    let (gold_is_numeric, predicted_is_numeric) = (are_numeric(gold), are_numeric(predicted));
     (0..n_rows).all(|row| {
         (0..width).all(|column| {
             spend(1);
             let ((r, c), (other_r, other_c)) = (cell(gold, row, column), cell(predicted, row, column));
             match (gold.value(r, c), predicted.value(other_r, other_c)) {
-                // Beside numbers alone NULL is NaN, which is equal to nothing.
-                (Value::Null, Value::Null) => !of_gold[c] && !of_predicted[other_c],
+                // In a column of numbers NULL is NaN, which is equal to nothing.
+                (Value::Null, Value::Null) => !gold_is_numeric[c] && !predicted_is_numeric[other_c],
                 (a, b) => equal(a, b),
             }
         })
     })
 }
 
-/// Tells which columns have numbers, and nothing else but NULL.
+/// Returns which columns contain only numbers and NULL.
 fn are_numeric(table: &Table) -> Vec<bool> {
     let is_numeric = |column| {
         let mut kinds =
@@ -75,21 +76,21 @@ fn are_numeric(table: &Table) -> Vec<bool> {
     (0..table.width()).map(is_numeric).collect()
 }
 
-/// How the rows of a frame are put in order.
+/// How the rows of a frame are ordered.
 enum RowOrder {
     /// By all columns.
     Sorted,
-    /// As the clause of the SQL says (its first key, then all other columns), or as they came where it has none.
+    /// By the first key of the SQL's ORDER BY, then by all other columns; in result order without a key.
     By(Option<OrderBy>),
 }
 
-/// The first key of the first ORDER BY in a text, as words.
+/// The words of the first key of the first ORDER BY in a text.
 struct OrderBy {
     words: Vec<String>,
     is_ascending: bool,
 }
 
-/// Reads the first key as the scorer's regular expressions do: up to a comma, a semicolon or a closing parenthesis.
+/// Parses the first key like the scorer's regular expressions: up to a comma, a semicolon or a closing parenthesis.
 fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     const KEY: &str = "order by";
     let sql = sql?;
@@ -98,22 +99,22 @@ fn order_by(sql: Option<&str>) -> Option<OrderBy> {
     let mut texts = starts.map(|rest| (rest.find([';', ',', ')', '\n']), rest)).peekable();
     texts.peek()?;
     let ends = |(end, rest): (Option<usize>, &'_ str)| match end {
-        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key may not go on in another line
+        Some(end) if rest.as_bytes()[end] == b'\n' && end + 1 < rest.len() => None, // a key ends with its line
         Some(end) => Some(rest[..end].to_owned()),
         None => Some(rest.to_owned()),
     };
     let key = texts.find_map(ends).unwrap_or_default();
-    let words: Vec<&str> = key.split_whitespace().map(|word| word.rsplit('.').next().unwrap_or(word)).collect();
-    let says = |keyword: &str| words.iter().any(|word| word.eq_ignore_ascii_case(keyword));
-    let is_ascending = !says("desc") && says("asc");
-    let names = words.iter().map(|word| word.replace('(', ""));
+    let key_words: Vec<&str> = key.split_whitespace().map(|word| word.rsplit('.').next().unwrap_or(word)).collect();
+    let has_keyword = |keyword: &str| key_words.iter().any(|word| word.eq_ignore_ascii_case(keyword));
+    let is_ascending = !has_keyword("desc") && has_keyword("asc");
+    let names = key_words.iter().map(|word| word.replace('(', ""));
     let is_keyword = |word: &String| {
         ["desc", "asc", "nulls", "last", "first", "limit"].iter().any(|keyword| word.eq_ignore_ascii_case(keyword))
     };
     Some(OrderBy { words: names.filter(|word| !is_keyword(word)).collect(), is_ascending })
 }
 
-/// Some columns and rows of a table, by their numbers.
+/// A selection of columns and rows of a table, by number.
 struct Frame<'a> {
     table: &'a Table,
     columns: Vec<usize>,
@@ -121,7 +122,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Drops duplicate rows, puts columns in the order of their names, and rows in theirs.
+    /// Drops duplicate rows and sorts columns by name and rows by `order`.
     fn normalised(table: &'a Table, named: &[(&str, usize)], order: &RowOrder) -> Result<Self, PandasError> {
         let numbers: Vec<usize> = named.iter().map(|(_, number)| *number).collect();
         let mut named = named.to_vec();
@@ -150,8 +151,8 @@ impl<'a> Frame<'a> {
         Ok(Self { table, columns, rows })
     }
 
-    fn column(&self, place: usize) -> Vec<Value<'a>> {
-        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[place])))
+    fn column(&self, index: usize) -> Vec<Value<'a>> {
+        collect(self.rows.iter().inspect(|_| pace(1)).map(|row| self.table.value(*row, self.columns[index])))
     }
 }
 
@@ -163,9 +164,9 @@ fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Res
         return Ok(false);
     }
     let filled = |value: Value<'_>| matches!(value, Value::Null);
-    Ok((0..gold.columns.len()).all(|place| {
+    Ok((0..gold.columns.len()).all(|index| {
         spend(gold.rows.len());
-        gold.column(place).into_iter().zip(predicted.column(place)).all(|(a, b)| match (filled(a), filled(b)) {
+        gold.column(index).into_iter().zip(predicted.column(index)).all(|(a, b)| match (filled(a), filled(b)) {
             (true, true) => true,
             (true, false) => NULL.equals(b),
             (false, true) => NULL.equals(a),
@@ -174,7 +175,7 @@ fn equal_by_name(gold: (&Table, RowOrder), predicted: (&Table, RowOrder)) -> Res
     }))
 }
 
-/// Tells whether each gold column, sorted, is a predicted one, and whether these columns make the gold's rows.
+/// Returns whether each sorted gold column occurs among the predicted ones, and these columns form the gold's rows.
 fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<bool, PandasError> {
     if gold.is_empty() || gold.width() == 0 {
         return Ok(false);
@@ -185,37 +186,38 @@ fn has_columns(predicted: &Table, gold: &Table, asks_for_order: bool) -> Result<
         if candidates.is_empty() {
             return Ok(false);
         }
-        let wanted = sorted_column(gold, column)?;
-        let mut found = None;
-        for (place, (number, sorted)) in candidates.iter_mut().enumerate() {
+        let gold_column = sorted_column(gold, column)?;
+        let mut matching = None;
+        for (index, (number, sorted)) in candidates.iter_mut().enumerate() {
             let sorted = match sorted {
                 Some(sorted) => sorted,
                 None => sorted.insert(sorted_column(predicted, *number)?),
             };
-            if same_series(&wanted, sorted) {
-                found = Some(place);
+            if same_series(&gold_column, sorted) {
+                matching = Some(index);
                 break;
             }
         }
-        let Some(place) = found else { return Ok(false) };
-        matched.push(candidates.remove(place).0);
+        let Some(index) = matching else { return Ok(false) };
+        matched.push(candidates.remove(index).0);
     }
-    // Of names that come twice it makes others, which the predicted table then does not have.
+    // The reference renames repeated names, which the predicted table then lacks.
     let names = predicted.columns();
     if matched.iter().any(|number| names.iter().filter(|name| **name == names[*number]).count() > 1) {
         return Err(PandasError);
     }
     let unique = unique_names(gold.columns());
-    let of_gold: Vec<(&str, usize)> = unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
-    let of_predicted: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
+    let gold_names: Vec<(&str, usize)> =
+        unique.iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
+    let predicted_names: Vec<(&str, usize)> = unique.iter().map(String::as_str).zip(matched).collect();
     let rows = if asks_for_order { RowOrder::By(None) } else { RowOrder::Sorted };
-    let left = Frame::normalised(gold, &of_gold, &rows)?;
-    let right = Frame::normalised(predicted, &of_predicted, &rows)?;
-    let is_same = |place| same_series(&left.column(place), &right.column(place));
+    let left = Frame::normalised(gold, &gold_names, &rows)?;
+    let right = Frame::normalised(predicted, &predicted_names, &rows)?;
+    let is_same = |index| same_series(&left.column(index), &right.column(index));
     Ok(left.rows.len() == right.rows.len() && (0..left.columns.len()).all(is_same))
 }
 
-/// Compares columns as `assert_series_equal` does: exactly where one is of integers, else with a tolerance.
+/// Compares columns like `assert_series_equal`: exactly if either holds integers, otherwise with a tolerance.
 fn same_series(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
     let is_integer =
         |values: &[Value<'_>]| values.iter().inspect(|_| pace(1)).all(|value| matches!(value, Value::Integer(_)));
@@ -238,15 +240,15 @@ fn as_float(value: Value<'_>) -> Option<f64> {
     }
 }
 
-/// Sorts a column by itself, NULL last; raises where it has values of two kinds.
+/// Sorts a single column, NULL last. Fails if it has values of two kinds.
 fn sorted_column(table: &Table, column: usize) -> Result<Vec<Value<'_>>, PandasError> {
     let mut rows: Vec<usize> = collect(0..table.n_rows());
     sort_rows(table, &mut rows, &[column], true)?;
     Ok(collect(rows.into_iter().inspect(|_| pace(1)).map(|row| table.value(row, column))))
 }
 
-/// Sorts rows by some columns, NULL last either way. By one column alone values must be of one kind; among several columns
-/// texts follow what is none, and bytes cannot be compared with numbers.
+/// Sorts rows by some columns, NULL last in both directions. A single column must have values of one kind. Among
+/// several columns, texts sort after other values, and bytes cannot be compared with numbers.
 fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool) -> Result<(), PandasError> {
     for column in by {
         let mut has = [false; 4];
@@ -261,19 +263,19 @@ fn sort_rows(table: &Table, rows: &mut [usize], by: &[usize], is_ascending: bool
     }
     budget::spend_on_sort(rows.len().saturating_mul(by.len().saturating_sub(1)));
     budget::sort_by(rows, |a, b| {
-        let of = |column: &usize| {
+        let compare_column = |column: &usize| {
             let (a, b) = (table.value(*a, *column), table.value(*b, *column));
             let by_kind = kind_number(a).cmp(&kind_number(b));
-            let found = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
+            let ordering = if by_kind == Ordering::Equal { order(a, b) } else { by_kind };
             let has_null = matches!(a, Value::Null) || matches!(b, Value::Null);
-            if is_ascending || has_null { found } else { found.reverse() }
+            if is_ascending || has_null { ordering } else { ordering.reverse() }
         };
-        by.iter().map(of).find(|found| *found != Ordering::Equal).unwrap_or(Ordering::Equal)
+        by.iter().map(compare_column).find(|ordering| *ordering != Ordering::Equal).unwrap_or(Ordering::Equal)
     });
     Ok(())
 }
 
-// Kinds of values, in the order in which they are sorted.
+// Kinds of values, in sort order.
 const NUMBERS: usize = 0;
 const BYTES: usize = 1;
 const TEXTS: usize = 2;
@@ -288,24 +290,24 @@ fn kind_number(value: Value<'_>) -> usize {
     }
 }
 
-/// Returns the first of each set of rows that are equal in some columns.
+/// Returns the first row of each group that is equal in some columns.
 fn drop_duplicates(table: &Table, columns: &[usize]) -> Vec<usize> {
     let width = columns.len();
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_end(grow(&mut cells, table.n_rows() * width));
+    or_unwind(grow(&mut cells, table.n_rows() * width));
     for row in 0..table.n_rows() {
         pace(width);
         cells.extend(columns.iter().map(|column| table.value(row, *column)));
     }
-    let of = |row: usize| &cells[row * width..(row + 1) * width];
+    let cells_of_row = |row: usize| &cells[row * width..(row + 1) * width];
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let is_new = |row: &usize| {
         pace(width);
         let same = |other: &usize| {
             spend(1);
-            equal_cells(of(*other), of(*row))
+            equal_cells(cells_of_row(*other), cells_of_row(*row))
         };
-        let entry = seen.entry(hash_one(of(*row)), same, |other| hash_one(of(*other)));
+        let entry = seen.entry(hash_one(cells_of_row(*row)), same, |other| hash_one(cells_of_row(*other)));
         let is_vacant = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
         entry.or_insert(*row);
         is_vacant
@@ -317,9 +319,10 @@ fn named(table: &Table) -> Vec<(&str, usize)> {
     table.columns().iter().enumerate().map(|(number, name)| (name.as_str(), number)).collect()
 }
 
-/// Appends the place to each name that comes more than once.
+/// Appends the position to each repeated name.
 fn unique_names(names: &[String]) -> Vec<String> {
     let count = |name: &String| names.iter().filter(|other| *other == name).count();
-    let of = |(place, name): (usize, &String)| if count(name) > 1 { format!("{name}_{place}") } else { name.clone() };
-    names.iter().enumerate().map(of).collect()
+    let unique_name =
+        |(position, name): (usize, &String)| if count(name) > 1 { format!("{name}_{position}") } else { name.clone() };
+    names.iter().enumerate().map(unique_name).collect()
 }

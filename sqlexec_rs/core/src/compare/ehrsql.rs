@@ -1,34 +1,35 @@
-//! `ehrsql`: the rows as lists of texts, sorted, are the same in the first hundred (EHRSQL's shared task of 2024).
+//! `ehrsql`: the first hundred rows, as sorted lists of texts, are equal (shared task of EHRSQL, 2024).
 //!
-//! `ehrsql_2022`: the first hundred rows, as they come and as Python writes them, are the same in any order (Lee et al. 2022).
+//! `ehrsql_2022`: the first hundred rows, in result order and as Python formats them, are equal as multisets (Lee et
+//! al. 2022).
 
 use std::collections::BinaryHeap;
 
 use super::multiset::Interner;
 use super::pytext::{drop_undecodable, parse_float, repr_bytes, repr_float};
 use crate::budget::{equal_bytes, spend, spend_on_bytes};
-use crate::memory::{check_room_for, or_end};
+use crate::memory::{check_room_for, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Steps that the text of a value takes, which is rounded, written and read.
+/// Steps to round, format and parse a value.
 const TEXT_STEPS: usize = 8;
 
-/// How often a long text is copied or gone through: as itself, without underscores, and as the bytes that Python writes.
+/// Number of passes over a long text: itself, without underscores, and as the bytes that Python writes.
 const PASSES: usize = 6;
 
-/// Rows beyond these are not looked at.
+/// Number of rows that are compared.
 const N_ROWS: usize = 100;
 
-/// Numbers beyond this have no digits behind the point.
+/// Numbers from this size have no fractional digits.
 const WHOLE: f64 = 4_503_599_627_370_496.0; // 2^52
 
-/// Tells whether the sorted rows agree in the first hundred; columns have to come in the gold's order.
+/// Returns whether the first hundred sorted rows are equal. Columns must be in the gold's order.
 pub(super) fn equal_as_text(predicted: &Table, gold: &Table) -> bool {
     first_rows(predicted) == first_rows(gold)
 }
 
-/// Returns whether the first rows that came are the same, in any order, with equal types: 1 is not 1.0.
+/// Returns whether the first rows of both results are equal in any order, with equal types: 1 is not 1.0.
 pub(super) fn equal_as_written(predicted: &Table, gold: &Table) -> bool {
     let mut numbers = Interner::new(written_alike);
     let [predicted, gold] = [predicted, gold].map(|table| {
@@ -41,7 +42,7 @@ pub(super) fn equal_as_written(predicted: &Table, gold: &Table) -> bool {
     predicted == gold
 }
 
-/// Returns whether Python writes two values alike.
+/// Returns whether Python formats two values identically.
 fn written_alike(left: Value<'_>, right: Value<'_>) -> bool {
     match (left, right) {
         (Value::Null, Value::Null) => true,
@@ -52,7 +53,8 @@ fn written_alike(left: Value<'_>, right: Value<'_>) -> bool {
     }
 }
 
-/// Returns the first rows in order. No more are kept at a time: a text takes many times the memory of a number.
+/// Returns the first rows in sorted order. Keeps no more at a time, because a text takes far more memory than a
+/// number.
 fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
     let mut first = BinaryHeap::with_capacity(N_ROWS + 1);
     for number in 0..table.n_rows() {
@@ -70,12 +72,13 @@ fn first_rows(table: &Table) -> Vec<Vec<Vec<u8>>> {
     first.into_sorted_vec()
 }
 
-/// Returns the text of a value: that of a float rounded to three digits wherever Python's `float` takes it, else its own.
+/// Returns the text of a value: a float rounded to three digits if Python's `float` accepts it, otherwise the text
+/// itself.
 fn sorted_text(value: Value<'_>) -> Vec<u8> {
     spend(TEXT_STEPS);
     if let Value::Text(bytes) | Value::Blob(bytes) = value {
         spend_on_bytes(PASSES * bytes.len());
-        or_end(check_room_for(PASSES * bytes.len()));
+        or_unwind(check_room_for(PASSES * bytes.len()));
     }
     let number = match value {
         Value::Null => None,
@@ -92,7 +95,7 @@ fn sorted_text(value: Value<'_>) -> Vec<u8> {
     }
 }
 
-/// Rounds as Python does, by the exact value and to the even digit.
+/// Rounds like Python: by the exact value, ties to even.
 fn round_as_python(number: f64) -> f64 {
     if number.abs() < WHOLE { format!("{number:.3}").parse().unwrap_or(number) } else { number }
 }
@@ -104,7 +107,7 @@ mod tests {
     use crate::result::value::Value::{self, Blob, Integer, Null, Real, Text};
 
     #[test]
-    fn values_are_texts_of_rounded_floats_or_their_own() {
+    fn values_are_formatted_as_rounded_floats_or_texts() {
         let cases: [(Value<'_>, &str); 16] = [
             (Null, "None"),
             (Integer(2), "2.0"),
@@ -129,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_lists_without_order() {
+    fn row_order_is_ignored_but_duplicates_count() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")], &[Null, Real(0.5)]]);
         let same = table(2, &[&[Null, Text(b"0.5001")], &[Real(1.0), Text(b"a")], &[Text(b"1"), Text(b"a")]]);
         assert!(equal_as_text(&same, &gold));
         assert!(
             !equal_as_text(&table(2, &[&[Null, Real(0.5)], &[Integer(1), Text(b"a")]]), &gold),
-            "a row comes twice"
+            "a row is repeated"
         );
         assert!(!equal_as_text(&table(2, &[&[Text(b"a"), Integer(1)]]), &table(2, &[&[Integer(1), Text(b"a")]])));
         assert!(equal_as_text(&table(1, &[&[Text(b"None")]]), &table(1, &[&[Null]])));
@@ -144,20 +147,20 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_sorted_rows_count() {
-        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+    fn first_hundred_sorted_rows_count() {
+        let column_of = |numbers: &mut dyn Iterator<Item = i64>| {
             let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
             table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
         };
-        let gold = of(&mut (100..250));
-        assert!(equal_as_text(&of(&mut (100..200).rev()), &gold));
-        assert!(equal_as_text(&of(&mut (100..200).chain(400..999)), &gold));
-        assert!(!equal_as_text(&of(&mut (100..199)), &gold));
-        assert!(!equal_as_text(&of(&mut (100..250).chain(10..11)), &gold), "another row is among the first");
+        let gold = column_of(&mut (100..250));
+        assert!(equal_as_text(&column_of(&mut (100..200).rev()), &gold));
+        assert!(equal_as_text(&column_of(&mut (100..200).chain(400..999)), &gold));
+        assert!(!equal_as_text(&column_of(&mut (100..199)), &gold));
+        assert!(!equal_as_text(&column_of(&mut (100..250).chain(10..11)), &gold), "a different row is among the first");
     }
 
     #[test]
-    fn rows_as_written_have_types_and_no_order() {
+    fn formatted_rows_have_types_and_no_order() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")], &[Null, Real(0.5)]]);
         assert!(equal_as_written(
             &table(2, &[&[Null, Real(0.5)], &[Integer(1), Text(b"a")], &[Integer(1), Text(b"a")]]),
@@ -178,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_rows_count_as_they_come() {
-        let of = |numbers: &mut dyn Iterator<Item = i64>| {
+    fn first_hundred_rows_count_in_result_order() {
+        let column_of = |numbers: &mut dyn Iterator<Item = i64>| {
             let rows: Vec<[Value<'_>; 1]> = numbers.map(|n| [Integer(n)]).collect();
             table(1, &rows.iter().map(<[Value<'_>; 1]>::as_slice).collect::<Vec<_>>())
         };
-        let gold = of(&mut (0..150));
-        assert!(equal_as_written(&of(&mut (0..100).rev().chain(900..950)), &gold));
-        assert!(!equal_as_written(&of(&mut (0..150).rev()), &gold), "other rows come first");
-        assert!(!equal_as_written(&of(&mut (0..99)), &gold));
+        let gold = column_of(&mut (0..150));
+        assert!(equal_as_written(&column_of(&mut (0..100).rev().chain(900..950)), &gold));
+        assert!(!equal_as_written(&column_of(&mut (0..150).rev()), &gold), "different rows come first");
+        assert!(!equal_as_written(&column_of(&mut (0..99)), &gold));
     }
 }

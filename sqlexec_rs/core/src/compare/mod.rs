@@ -1,6 +1,7 @@
-//! Is the predicted table the gold one? One file a rule, each exact to its description.
+//! Comparison rules between a predicted and a gold table. Each file implements one rule exactly.
 //!
-//! A rule takes two tables (and texts: of the gold `test_suite` looks for ORDER BY, of both `defog`) and gives a number in [0, 1].
+//! A rule takes two tables and returns a number in [0, 1]. `test_suite` also reads ORDER BY in the gold's SQL, and
+//! `defog` in both SQL texts.
 
 pub mod score;
 
@@ -36,24 +37,24 @@ pub enum Rule {
     Bird,
     /// Multisets of rows with sorted cells are equal (Think2SQL).
     Refined,
-    /// One column permutation makes the rows equal (Spider; SQL-R1).
+    /// A single column permutation makes the rows equal (Spider; SQL-R1).
     TestSuite,
     /// Mean of cell precision, cell recall and tuple cardinality (Think2SQL's dense reward).
     Qatch,
     /// Share of the gold's cells, column by column (PaVeRL-SQL).
     Paverl,
-    /// All of the gold's cells are found, by the same matching (PaVeRL-SQL's `EX_b`).
+    /// Whether all of the gold's cells are found by the same matching (PaVeRL-SQL's `EX_b`).
     ExB,
-    /// Every gold column is found among the predicted ones (Spider 2.0).
+    /// Every gold column occurs among the predicted ones (Spider 2.0).
     Spider2,
     /// Micro F1 over the values of rows in order (BIRD mini-dev).
     SoftF1,
-    /// The first hundred sorted rows are equal as texts of rounded numbers (EHRSQL's shared task of 2024).
+    /// The first hundred sorted rows are equal as texts of rounded numbers (shared task of EHRSQL, 2024).
     Ehrsql,
-    /// The first hundred rows that come are equal in any order, with their types (EHRSQL of 2022).
+    /// The first hundred rows are equal in any order, with their types (EHRSQL, 2022).
     #[strum(serialize = "ehrsql_2022")]
     Ehrsql2022,
-    /// Equal as data frames by the names of columns, or with the gold's columns among others (Defog's sql-eval).
+    /// Equal as data frames by column name, or the gold's columns occur among the predicted ones (Defog's sql-eval).
     Defog,
 }
 
@@ -61,13 +62,13 @@ impl Rule {
     /// Every rule.
     pub const ALL: &[Rule] = Rule::VARIANTS;
 
-    /// Returns the name that users see.
+    /// Returns the name in Python.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// The name is of no rule.
+/// The error for an unknown rule name.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no rule is named {0:?}")]
 pub struct UnknownRule(String);
@@ -84,7 +85,7 @@ impl FromStr for Rule {
 pub fn compare(rule: Rule, prediction: Side<'_>, gold: Side<'_>, options: &Options) -> f64 {
     let predicted = prediction.table;
     let n_cells = |table: &Table| table.n_rows().saturating_mul(table.width().max(1));
-    budget::spend(n_cells(predicted).saturating_add(n_cells(gold.table))); // every rule goes through both
+    budget::spend(n_cells(predicted).saturating_add(n_cells(gold.table))); // every rule reads both tables
     match rule {
         Rule::Bird => f64::from(bird::equal_sets(predicted, gold.table)),
         Rule::Refined => f64::from(refined::equal_rows_of_sorted_cells(predicted, gold.table)),

@@ -1,14 +1,14 @@
-//! Multisets and sets under an equality of the caller's, exact: hashes find, equality decides.
+//! Compares multisets and sets under a given equality, exactly: hashes find candidates, equality decides.
 
 use hashbrown::HashTable;
 
 use crate::budget::{equal_bytes, pace, spend};
-use crate::memory::{OutOfMemory, check_room_for, grow, or_end};
+use crate::memory::{OutOfMemory, check_room_for, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Tells whether two lists hold the same items the same number of times.
+/// Returns whether two lists contain the same items equally often.
 pub(super) fn same_multiset<T>(
     left: &[T],
     right: &[T],
@@ -37,7 +37,7 @@ pub(super) fn same_multiset<T>(
     })
 }
 
-/// Tells whether two lists hold the same items, however often.
+/// Returns whether two lists contain the same distinct items.
 pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equal: impl Fn(&T, &T) -> bool) -> bool {
     let equal = counted(equal);
     let mut seen: HashTable<(usize, bool)> = table_for(left.len());
@@ -57,15 +57,15 @@ pub(super) fn same_set<T>(left: &[T], right: &[T], hash: impl Fn(&T) -> u64, equ
     n_missing == 0
 }
 
-/// Returns a table with room for `n` items, or ends the comparison.
+/// Returns a hash table with room for `n` items, or ends the comparison.
 pub(super) fn table_for<T>(n: usize) -> HashTable<T> {
     let mut table = HashTable::new();
-    or_end(check_room_for(2 * n * size_of::<T>()));
-    or_end(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // it is empty: nothing is hashed
+    or_unwind(check_room_for(2 * n * size_of::<T>()));
+    or_unwind(table.try_reserve(n, |_| 0).map_err(|_| OutOfMemory)); // the table is empty, so nothing is hashed
     table
 }
 
-/// Counts each comparison: of hashes that agree there may be many.
+/// Charges each comparison: many values may share a hash.
 fn counted<T>(equal: impl Fn(&T, &T) -> bool) -> impl Fn(&T, &T) -> bool {
     move |a, b| {
         spend(1);
@@ -73,7 +73,7 @@ fn counted<T>(equal: impl Fn(&T, &T) -> bool) -> impl Fn(&T, &T) -> bool {
     }
 }
 
-/// Numbers the distinct values of some tables.
+/// Numbers the distinct values of tables.
 pub(super) struct Interner<'a> {
     table: HashTable<u32>,
     values: Vec<Value<'a>>,
@@ -81,19 +81,19 @@ pub(super) struct Interner<'a> {
 }
 
 impl<'a> Interner<'a> {
-    /// Starts empty; `same` is an equality that implies Python's, since values are found by Python's hash.
+    /// Creates an empty interner. `same` must imply Python equality, because values are found by Python's hash.
     pub(super) fn new(same: fn(Value<'_>, Value<'_>) -> bool) -> Self {
         Self { table: HashTable::new(), values: Vec::new(), same }
     }
 
-    /// Returns the number of a value; equal values have one.
+    /// Returns the number of a value; equal values have the same number.
     pub(super) fn number(&mut self, value: Value<'a>) -> u32 {
         pace(4);
         let next = self.values.len() as u32;
         if self.values.len() == self.values.capacity() {
-            or_end(grow(&mut self.values, 1));
+            or_unwind(grow(&mut self.values, 1));
             let hash = |number: &u32| hash_one(self.values[*number as usize]);
-            or_end(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
+            or_unwind(self.table.try_reserve(self.values.len() + 1, hash).map_err(|_| OutOfMemory));
         }
         let values = &self.values;
         let same = |number: &u32| {
@@ -111,18 +111,18 @@ impl<'a> Interner<'a> {
     /// Returns the cells of a table as numbers, row by row.
     pub(super) fn matrix(&mut self, table: &'a Table) -> Vec<u32> {
         let mut cells = Vec::new();
-        or_end(grow(&mut cells, table.n_rows() * table.width()));
+        or_unwind(grow(&mut cells, table.n_rows() * table.width()));
         cells.extend((0..table.n_rows()).flat_map(|row| table.row(row)).map(|value| self.number(value)));
         cells
     }
 }
 
-/// Tells whether two lists of values are equal in order.
+/// Returns whether two lists of values are equal in order.
 pub(super) fn equal_cells(left: &[Value<'_>], right: &[Value<'_>]) -> bool {
     left.len() == right.len() && left.iter().zip(right).all(|(a, b)| equal(*a, *b))
 }
 
-/// Compares two values, and takes the steps of comparing long ones.
+/// Compares two values, charging steps for long ones.
 #[inline]
 pub(super) fn equal(left: Value<'_>, right: Value<'_>) -> bool {
     if let (Value::Text(a), Value::Text(b)) | (Value::Blob(a), Value::Blob(b)) = (left, right) {

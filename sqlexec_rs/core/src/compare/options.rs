@@ -1,26 +1,26 @@
-//! The sides of a comparison, and what a caller may choose for it.
+//! The sides of a comparison, and its options.
 
 use crate::result::table::Table;
 
-/// What a caller may choose for an item.
+/// The options of a score item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[expect(clippy::struct_excessive_bools, reason = "they are choices of rules that have nothing to do with each other")]
+#[expect(clippy::struct_excessive_bools, reason = "they are options of unrelated rules")]
 pub struct Options {
-    /// `spider2`: the gold columns that count; none named is all.
+    /// `spider2`: the gold columns to compare; empty for all.
     pub condition_cols: Vec<usize>,
-    /// `spider2`: columns are sorted before they are compared.
+    /// `spider2`: sort columns before comparing them.
     pub ignore_order: bool,
-    /// `test_suite`: whether row order counts; without it the gold's text decides.
+    /// `test_suite`: whether row order counts; `None` lets the gold's SQL decide.
     pub ordered: Option<bool>,
-    /// `paverl`, `ex_b`: rows that the tables' counts may differ by (5 in the reward, 30 in the evaluation).
+    /// `paverl`, `ex_b`: maximum difference between the row counts (5 in the reward, 30 in the evaluation).
     pub row_slack: usize,
-    /// `paverl`, `ex_b`: rows of a longer prediction that come twice count once, where too many are left (not in the reward).
+    /// `paverl`, `ex_b`: if the prediction has too many rows, count repeated ones once (not in the reward).
     pub drop_duplicates: bool,
-    /// `ex_b`: it has fewer than so many columns beyond the gold's; any number of them without it.
+    /// `ex_b`: the number of extra columns must be less than this; `None` for no limit.
     pub surplus_columns: Option<usize>,
-    /// `defog`: the question asks for rows in an order.
+    /// `defog`: whether the question asks for ordered rows.
     pub asks_for_order: bool,
-    /// DISTINCT is taken out of both SQL texts before they run.
+    /// Whether DISTINCT is removed from both SQL texts before they run.
     pub strip_distinct: bool,
 }
 
@@ -42,14 +42,14 @@ impl Default for Options {
 /// One side of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {
-    /// The result.
+    /// The result table.
     pub table: &'a Table,
-    /// The SQL that gave it, when there is one.
+    /// The SQL that produced it, if any.
     pub sql: Option<&'a str>,
 }
 
 impl Side<'_> {
-    /// Spider looks for the two words anywhere in the text, with one space.
+    /// Returns whether the SQL has ORDER BY. Like Spider, searches the whole text for the two words with one space.
     pub(super) fn asks_for_order(&self) -> bool {
         self.sql.is_some_and(|sql| sql.to_lowercase().contains("order by"))
     }

@@ -1,25 +1,25 @@
-//! Is there one column permutation that makes two tables equal?
+//! Decides whether a single column permutation makes two tables equal.
 //!
-//! The reference tries all of them. Here columns are first told apart by signatures that no permutation changes (refined
-//! through the rows and back), then assigned one by one while the rows fall into classes that must stay equally large on
-//! both sides. As soon as every row is alone in its class the rest is decided, and columns that can be swapped without
-//! changing the table are tried once; so alike columns do not make the search explode.
+//! The reference tries all permutations. Here, columns are first distinguished by permutation-invariant signatures,
+//! refined through the rows and back. Then they are assigned one by one, while the rows are divided into classes that
+//! must have equal sizes on both sides. Once every row is alone in its class, the rest is determined. Columns that
+//! can be swapped without changing the table are tried once, so identical columns do not cause an exponential search.
 
 use std::collections::HashMap;
 
 use super::multiset::{Interner, same_multiset};
 use crate::budget::{pace, sort_numbers, spend};
-use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_end, repeat};
+use crate::memory::{OutOfMemory, check_room_for, collect, grow, or_unwind, repeat};
 use crate::result::row_hash::{hash_bytes, hash_one};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Rounds of telling columns apart by rows and rows by columns; later rounds seldom tell more.
+/// Rounds of refining column signatures by rows and back; later rounds rarely distinguish more.
 const ROUNDS: usize = 3;
 
-/// Tells whether some permutation of the predicted columns gives the gold rows, in order or as a multiset.
+/// Returns whether a permutation of the predicted columns yields the gold rows, in order or as a multiset.
 ///
-/// Cells are compared by `same`. Both tables have the same number of rows and of columns.
+/// Cells are compared by `same`. Both tables have equally many rows and columns.
 pub(super) fn some_permutation_agrees(
     predicted: &Table,
     gold: &Table,
@@ -38,12 +38,12 @@ pub(super) fn some_permutation_agrees(
         return columns_agree(&gold, &rows, &all, &predicted, &rows, &all);
     }
     if predicted.same_rows(&gold) {
-        return true; // the columns are already in order, as they mostly are
+        return true; // the columns are already in order, the usual case
     }
     Search::new(&predicted, &gold).is_some_and(|mut search| search.assign(0))
 }
 
-/// A table as numbers of values.
+/// A table of interned values.
 struct Matrix {
     cells: Vec<u32>,
     width: usize,
@@ -64,38 +64,38 @@ impl Matrix {
 
     fn same_rows(&self, other: &Matrix) -> bool {
         let rows = |matrix: &Matrix| collect(0..matrix.n_rows());
-        // One list of row numbers for both: those of `other` follow.
+        // One list of row numbers for both; those of `other` follow.
         let n = self.n_rows();
         let row = |number: &usize| if *number < n { self.row(*number) } else { other.row(*number - n) };
-        let theirs: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
+        let other_rows: Vec<usize> = collect((0..other.n_rows()).map(|number| number + n));
         let hash = |number: &usize| {
             pace(self.width);
             hash_one(row(number))
         };
-        same_multiset(&rows(self), &theirs, hash, |a, b| row(a) == row(b))
+        same_multiset(&rows(self), &other_rows, hash, |a, b| row(a) == row(b))
     }
 
-    /// Returns signatures of the columns and of the rows that no permutation of either changes.
+    /// Returns signatures of the columns and of the rows, invariant under permutations of either.
     fn signatures(&self) -> (Vec<u64>, Vec<u64>) {
-        let mut of_rows = repeat(1_u64, self.n_rows());
-        let mut of_columns = vec![1_u64; self.width];
+        let mut row_signatures = repeat(1_u64, self.n_rows());
+        let mut column_signatures = vec![1_u64; self.width];
         for _ in 0..ROUNDS {
             spend(2 * self.cells.len());
             let mut next = vec![0_u64; self.width];
-            for (row, signature) in of_rows.iter().enumerate() {
+            for (row, signature) in row_signatures.iter().enumerate() {
                 pace(self.width);
                 for (sum, cell) in next.iter_mut().zip(self.row(row)) {
                     *sum = sum.wrapping_add(hash_one((*signature, *cell)));
                 }
             }
-            of_columns = of_columns.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
-            for (row, signature) in of_rows.iter_mut().enumerate() {
+            column_signatures = column_signatures.iter().zip(next).map(|(old, new)| hash_one((*old, new))).collect();
+            for (row, signature) in row_signatures.iter_mut().enumerate() {
                 pace(self.width);
-                let cells = of_columns.iter().zip(self.row(row)).map(hash_one);
+                let cells = column_signatures.iter().zip(self.row(row)).map(hash_one);
                 *signature = hash_one((*signature, cells.fold(0, u64::wrapping_add)));
             }
         }
-        (of_columns, of_rows)
+        (column_signatures, row_signatures)
     }
 
     /// Hashes the multiset of rows with two columns swapped.
@@ -112,7 +112,7 @@ impl Matrix {
         (0..self.n_rows()).map(hash_row).fold(0, u128::wrapping_add)
     }
 
-    /// Gives columns that can be swapped without changing the multiset of rows the same number.
+    /// Assigns the same number to columns that can be swapped without changing the multiset of rows.
     fn swap_classes(&self, signatures: &[u64]) -> Vec<usize> {
         let whole = self.hash_swapped(0, 0);
         let mut classes: Vec<usize> = (0..self.width).collect();
@@ -130,7 +130,7 @@ impl Matrix {
     }
 }
 
-/// Tells whether the columns of two lists can be paired so that each pair is equal over aligned rows.
+/// Returns whether the columns of two lists can be paired so that each pair is equal on aligned rows.
 fn columns_agree(
     gold: &Matrix,
     gold_rows: &[usize],
@@ -143,29 +143,30 @@ fn columns_agree(
     gold_columns.iter().all(|column| {
         let equal = |other: &usize| {
             let mut rows = gold_rows.iter().zip(predicted_rows);
-            let differs = rows.position(|(mine, theirs)| gold.at(*mine, *column) != predicted.at(*theirs, *other));
+            let differs = rows
+                .position(|(row_number, other_row)| gold.at(*row_number, *column) != predicted.at(*other_row, *other));
             spend(differs.unwrap_or(gold_rows.len()) + 1);
             differs.is_none()
         };
-        // Equality of columns is an equivalence, so whichever equal column is taken the rest can still be paired.
-        unused.iter().position(equal).map(|place| unused.swap_remove(place)).is_some()
+        // Column equality is an equivalence relation, so any equal column may be taken.
+        unused.iter().position(equal).map(|index| unused.swap_remove(index)).is_some()
     })
 }
 
-/// A search for the permutation: gold columns in a fixed order, each given a predicted column.
+/// A search for the permutation: assigns a predicted column to each gold column, in a fixed order.
 struct Search<'a> {
     predicted: &'a Matrix,
     gold: &'a Matrix,
-    /// Gold columns in the order of assignment, each with its candidates.
+    /// Gold columns in assignment order, each with its candidates.
     plan: Vec<(usize, Vec<usize>)>,
     swap_classes: Vec<usize>,
     is_used: Vec<bool>,
-    /// Classes of the rows under the columns assigned so far, a pair of lists a depth.
+    /// Classes of the rows under the columns assigned so far; a pair of lists per depth.
     classes: Vec<(Vec<u32>, Vec<u32>)>,
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, or finds that signatures alone rule out every permutation.
+    /// Prepares a search; `None` if the signatures rule out every permutation.
     fn new(predicted: &'a Matrix, gold: &'a Matrix) -> Option<Self> {
         let (gold_columns, gold_rows) = gold.signatures();
         let (predicted_columns, predicted_rows) = predicted.signatures();
@@ -193,7 +194,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Assigns the gold column at `depth` of the plan and those after it.
+    /// Assigns the gold column at `depth` of the plan, and those after it.
     fn assign(&mut self, depth: usize) -> bool {
         let Some((column, candidates)) = self.plan.get(depth).cloned() else { return true };
         let mut tried = Vec::new();
@@ -216,14 +217,14 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Splits the classes of rows by one more column; `None` when a class is not equally large on both sides.
-    #[allow(clippy::type_complexity, reason = "a pair of class lists and a flag, named where they are used")]
+    /// Splits the row classes by one more column; `None` if a class has different sizes on the two sides.
+    #[allow(clippy::type_complexity, reason = "a pair of class lists and a flag, named at the use")]
     fn refine(&self, column: usize, candidate: usize) -> Option<((Vec<u32>, Vec<u32>), bool)> {
         let (gold_classes, predicted_classes) = self.classes.last()?;
         spend(2 * gold_classes.len());
         let mut numbers: HashMap<(u32, u32), u32> = HashMap::new();
-        or_end(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
-        or_end(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
+        or_unwind(check_room_for(2 * gold_classes.len() * size_of::<((u32, u32), u32)>()));
+        or_unwind(numbers.try_reserve(gold_classes.len()).map_err(|_| OutOfMemory));
         let mut sizes: Vec<u32> = Vec::new();
         let mut number_gold = |(row, class): (usize, &u32)| {
             pace(4);
@@ -238,7 +239,7 @@ impl<'a> Search<'a> {
         let gold: Vec<u32> = collect(gold_classes.iter().enumerate().map(&mut number_gold));
         let is_discrete = sizes.len() == gold.len();
         let mut predicted = Vec::new();
-        or_end(grow(&mut predicted, gold.len()));
+        or_unwind(grow(&mut predicted, gold.len()));
         for (row, class) in predicted_classes.iter().enumerate() {
             pace(4);
             let number = *numbers.get(&(*class, self.predicted.at(row, candidate)))?;
@@ -248,7 +249,7 @@ impl<'a> Search<'a> {
         Some(((gold, predicted), is_discrete))
     }
 
-    /// Decides the columns left once each row is alone in its class: the rows are then aligned.
+    /// Decides the remaining columns once each row is alone in its class, so that the rows are aligned.
     fn decide_rest(&self, depth: usize) -> bool {
         let Some((gold, predicted)) = self.classes.last() else { return false };
         let by_class = |classes: &[u32]| {

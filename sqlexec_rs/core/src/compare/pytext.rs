@@ -1,10 +1,10 @@
-//! Python's texts of values, as rules sort or compare by them, and its reading of floats.
+//! Python's formatting of values, which rules use to sort and compare, and its parsing of floats.
 
 use std::borrow::Cow;
 
 use crate::result::value::Value;
 
-/// Returns the bytes that Python's text of a value, followed by its type, has in UTF-8 (whose order is that of the text).
+/// Returns the UTF-8 bytes of Python's text of a value followed by its type; their order is the order of the texts.
 pub(super) fn python_sort_key(value: Value<'_>) -> Vec<u8> {
     let (mut text, kind) = match value {
         Value::Null => (b"None".to_vec(), "NoneType"),
@@ -17,7 +17,8 @@ pub(super) fn python_sort_key(value: Value<'_>) -> Vec<u8> {
     text
 }
 
-/// Returns Python's `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
+/// Returns Python's `repr` of a float: the shortest digits that round-trip, with an exponent below 1e-4 and from
+/// 1e16.
 pub(super) fn repr_float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
@@ -59,7 +60,7 @@ pub(super) fn repr_bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns text without the bytes that are no UTF-8, as Python decodes it when it ignores errors.
+/// Returns text without invalid UTF-8 bytes, like Python's decoding with errors ignored.
 pub(super) fn drop_undecodable(text: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(text) {
         Ok(text) => Cow::Borrowed(text),
@@ -67,14 +68,14 @@ pub(super) fn drop_undecodable(text: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Reads text as Python's `float` does: spaces around it, single underscores between digits, `inf` and `nan` in any case;
-/// of digits those of ASCII alone.
+/// Parses text like Python's `float`: surrounding spaces, single underscores between digits, `inf` and `nan` in any
+/// case; ASCII digits only.
 pub(super) fn parse_float(text: &[u8]) -> Option<f64> {
     let is_space = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
     let text = std::str::from_utf8(text).ok()?.trim_matches(is_space);
-    let digit = |place: Option<usize>| place.and_then(|i| text.as_bytes().get(i)).is_some_and(u8::is_ascii_digit);
-    let is_between = |place: usize| digit(place.checked_sub(1)) && digit(Some(place + 1));
-    if !text.match_indices('_').all(|(place, _)| is_between(place)) {
+    let digit = |index: Option<usize>| index.and_then(|i| text.as_bytes().get(i)).is_some_and(u8::is_ascii_digit);
+    let is_between = |index: usize| digit(index.checked_sub(1)) && digit(Some(index + 1));
+    if !text.match_indices('_').all(|(index, _)| is_between(index)) {
         return None;
     }
     text.replace('_', "").parse().ok()
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_look_as_in_python() {
+    fn floats_are_formatted_as_in_python() {
         let cases = [
             (0.0, "0.0"),
             (-0.0, "-0.0"),
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_read_as_in_python() {
+    fn floats_are_parsed_as_in_python() {
         for (text, number) in [("1_0.5_0", 10.5), (" 1e5\n", 1e5), ("+.5", 0.5), ("1.", 1.0), ("iNf", f64::INFINITY)] {
             assert_eq!(parse_float(text.as_bytes()), Some(number), "{text}");
         }
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_look_as_in_python() {
+    fn bytes_are_formatted_as_in_python() {
         assert_eq!(repr_bytes(b"a\x00\xff\n\\"), "b'a\\x00\\xff\\n\\\\'");
         assert_eq!(repr_bytes(b"it's"), "b\"it's\"");
         assert_eq!(repr_bytes(b"'\""), "b'\\'\"'");

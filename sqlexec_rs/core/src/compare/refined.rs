@@ -1,16 +1,16 @@
-//! `refined`: as many rows, and equal multisets of rows once the cells inside each row are sorted; so column order is free
-//! row by row (Think2SQL's evaluation).
+//! `refined`: equal row counts, and equal multisets of rows once the cells of each row are sorted, so the column
+//! order is free per row (Think2SQL's evaluation).
 
 use std::cmp::Ordering;
 
 use super::multiset::{equal_cells, same_multiset};
 use crate::budget::{pace, spend_on_sort};
-use crate::memory::{collect, grow, or_end};
+use crate::memory::{collect, grow, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Tells whether the tables agree row by row but for the order of cells.
+/// Returns whether the tables have equal multisets of rows, ignoring the order of cells in a row.
 pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> bool {
     if predicted.n_rows() != gold.n_rows() {
         return false;
@@ -33,10 +33,10 @@ pub(super) fn equal_rows_of_sorted_cells(predicted: &Table, gold: &Table) -> boo
     same_multiset(&rows(&left), &rows(&right), hash, |a, b| equal_cells(a, b))
 }
 
-/// Returns all cells, row after row, sorted inside each row.
+/// Returns all cells, row by row, sorted within each row.
 fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
     let mut cells: Vec<Value<'_>> = Vec::new();
-    or_end(grow(&mut cells, table.n_rows() * table.width()));
+    or_unwind(grow(&mut cells, table.n_rows() * table.width()));
     cells.extend((0..table.n_rows()).inspect(|_| pace(table.width())).flat_map(|row| table.row(row)));
     for row in cells.chunks_mut(table.width()) {
         spend_on_sort(row.len());
@@ -45,7 +45,7 @@ fn sorted_cells(table: &Table) -> Vec<Value<'_>> {
     cells
 }
 
-/// NULL < numbers < text < bytes; numbers by value, so that equal values are neighbours whatever their type.
+/// Orders NULL < numbers < text < bytes; numbers by value, so that equal values are adjacent whatever their type.
 pub(super) fn order(left: Value<'_>, right: Value<'_>) -> Ordering {
     match (left, right) {
         (Value::Integer(a), Value::Integer(b)) => a.cmp(&b),
@@ -86,7 +86,7 @@ mod tests {
     use crate::result::value::Value::{Integer, Null, Real, Text};
 
     #[test]
-    fn columns_may_move_row_by_row_and_duplicates_count() {
+    fn cell_order_is_free_per_row_and_duplicates_count() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(2), Null]]);
         assert!(equal_rows_of_sorted_cells(&table(2, &[&[Null, Real(2.0)], &[Integer(1), Text(b"a")]]), &gold));
         assert!(!equal_rows_of_sorted_cells(&table(2, &[&[Null, Real(2.0)], &[Null, Real(2.0)]]), &gold));

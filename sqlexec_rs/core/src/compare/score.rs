@@ -1,4 +1,4 @@
-//! Scores of predictions against golds: what is asked, and how outcomes become numbers.
+//! Score items, and the conversion of outcomes to scores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::compare::{Options, Rule, Side, compare};
 use crate::outcome::{Outcome, Status, Stop};
 use crate::result::table::Table;
 
-/// One accepted answer.
+/// An accepted answer.
 #[derive(Clone, Debug)]
 pub enum GoldSource {
     /// SQL, run on each database of the item.
     Sql(Arc<str>),
-    /// A table that the caller has.
+    /// A table provided by the caller.
     Table(Arc<Table>),
 }
 
@@ -24,35 +24,36 @@ pub struct ScoreItem {
     pub databases: Arc<[Arc<Path>]>,
     /// The predicted SQL.
     pub predicted: Arc<str>,
-    /// The accepted answers: the best counts.
+    /// The accepted answers; the best one counts.
     pub golds: Arc<[GoldSource]>,
-    /// The caller's choices.
+    /// The options of the rules.
     pub options: Arc<Options>,
 }
 
 /// The score of one prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
-    /// How the prediction ran: the first status that is not `ok` among the databases; then how its comparison ended:
-    /// `too_large` beyond the budget of steps or the memory there is, `timeout` beyond the wall time, `cancelled`; else `ok`.
+    /// How the prediction ended: the first status other than `ok` among the databases; then the status of its
+    /// comparison: `too_large` if it exceeded the step budget or the available memory, `timeout`, `cancelled`, or
+    /// `ok`.
     pub pred_status: Status,
-    /// How the gold ran: `ok` if any accepted answer ran on every database.
+    /// How the gold ended: `ok` if any accepted answer ran on every database.
     pub gold_status: Status,
-    /// Which bound stopped the prediction, when one did.
+    /// The bound that stopped the prediction, if any.
     pub pred_stop: Option<Stop>,
     /// Rows of the prediction on the first database.
     pub pred_rows: u64,
     /// Rows of the gold on the first database.
     pub gold_rows: u64,
-    /// Milliseconds that the prediction took, summed over the databases.
+    /// Milliseconds of the prediction, summed over the databases.
     pub pred_ms: f64,
-    /// Milliseconds that the gold took, summed over the databases.
+    /// Milliseconds of the gold, summed over the databases.
     pub gold_ms: f64,
-    /// One value a rule, 0 unless both sides ran and the rule's comparison ended within its bounds.
+    /// One value per rule: 0 unless both sides ran and the comparison finished within its bounds.
     pub values: Vec<f64>,
 }
 
-/// A gold of an item, ready to be compared on each of the item's databases.
+/// A gold with its results, ready to be compared on each database of the item.
 #[derive(Clone, Copy)]
 pub(crate) enum ReadyGold<'a> {
     Outcomes { outcomes: &'a [Arc<Outcome>], sql: &'a str },
@@ -84,7 +85,7 @@ impl<'a> ReadyGold<'a> {
     }
 }
 
-/// Compares a prediction's outcomes (one a database) with its golds.
+/// Compares the outcomes of a prediction (one per database) with its golds.
 pub(crate) fn score<'a>(
     sql: &str,
     predicted: &[Arc<Outcome>],
@@ -121,7 +122,7 @@ pub(crate) fn score<'a>(
     }
 }
 
-/// The lowest value over the databases: all must agree.
+/// Returns the minimum over the databases, because all must agree.
 fn agreement(rule: Rule, sql: &str, predicted: &[Arc<Outcome>], gold: ReadyGold<'_>, options: &Options) -> f64 {
     let mut lowest = 1.0_f64;
     for (database, outcome) in predicted.iter().enumerate() {

@@ -1,15 +1,16 @@
-//! `soft_f1`: duplicates dropped, i-th rows compared in order, micro F1 over their values (BIRD mini-dev).
+//! `soft_f1`: after dropping duplicates, compares rows by position and returns micro F1 over their values (BIRD
+//! mini-dev).
 
 use hashbrown::HashTable;
 
 use super::multiset::{equal, table_for};
 use super::number::ratio;
 use crate::budget::{pace, spend};
-use crate::memory::{grow, or_end};
+use crate::memory::{grow, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Returns the F1; both empty is 1.
+/// Returns the F1 score; 1 if both tables are empty.
 pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
     if predicted.is_empty() && gold.is_empty() {
         return 1.0;
@@ -22,7 +23,8 @@ pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
         spend(2 * predicted.width() * gold.width());
         let is_in_gold = |value: &Value<'_>| gold.row(*gold_row).any(|other| equal(*value, other));
         let is_in_predicted = |value: &Value<'_>| predicted.row(*row).any(|other| equal(*value, other));
-        // Values that are found are the prediction's: in rows that repeat one there are not as many as of the gold's.
+        // Matches are counted on the prediction's side, so in rows with repeated values they differ from the gold's
+        // count.
         let n_found = predicted.row(*row).filter(is_in_gold).count();
         let n_missing = gold.row(*gold_row).filter(|value| !is_in_predicted(value)).count();
         both += n_found as f64 / n_columns;
@@ -35,12 +37,12 @@ pub(super) fn soft_f1(predicted: &Table, gold: &Table) -> f64 {
     ratio(2.0 * precision * recall, precision + recall)
 }
 
-/// Returns the first of each group of equal rows, in order.
+/// Returns the first row of each group of equal rows, in order.
 fn distinct_rows(table: &Table) -> Vec<usize> {
     let hashes = table.row_hashes();
     let mut seen: HashTable<usize> = table_for(table.n_rows());
     let mut rows = Vec::new();
-    or_end(grow(&mut rows, table.n_rows()));
+    or_unwind(grow(&mut rows, table.n_rows()));
     for (row, hash) in hashes.iter().enumerate() {
         pace(table.width());
         if seen.find(*hash, |other| table.rows_equal(*other, table, row)).is_none() {
@@ -58,15 +60,15 @@ mod tests {
     use crate::result::value::Value::{Integer, Text};
 
     #[test]
-    fn values_count_anywhere_in_their_row() {
+    fn values_count_at_any_position_in_their_row() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(2), Text(b"b")]]);
         assert_eq!(soft_f1(&table(2, &[&[Text(b"a"), Integer(1)], &[Text(b"b"), Integer(2)]]), &gold), 1.0);
-        // Row 1: one of two found, one strange; row 2 is missing: precision 0.5 / 1, recall 0.5 / 2.
+        // Row 1: one match and one extra value; row 2 is missing: precision 0.5 / 1, recall 0.5 / 2.
         let predicted = table(2, &[&[Integer(1), Text(b"x")], &[Integer(1), Text(b"x")]]);
         assert!((soft_f1(&predicted, &gold) - 2.0 * 0.5 * 0.25 / 0.75).abs() < 1e-15);
         let row = |left, right| table(2, &[&[Integer(left), Integer(right)]]);
-        assert!((soft_f1(&row(1, 1), &row(1, 2)) - 0.8).abs() < 1e-15, "two of the prediction's values are found");
-        assert!((soft_f1(&row(1, 2), &row(1, 1)) - 2.0 / 3.0).abs() < 1e-15, "one is, and one is strange");
+        assert!((soft_f1(&row(1, 1), &row(1, 2)) - 0.8).abs() < 1e-15, "two predicted values match");
+        assert!((soft_f1(&row(1, 2), &row(1, 1)) - 2.0 / 3.0).abs() < 1e-15, "one value matches and one is extra");
         assert_eq!(soft_f1(&table(1, &[]), &gold), 0.0);
         assert_eq!(soft_f1(&table(1, &[]), &table(2, &[])), 1.0);
     }

@@ -4,39 +4,40 @@ use super::csv::{FrameValue, column_through_csv};
 use super::number::is_close;
 use super::pytext::repr_float;
 use crate::budget::{self, equal_bytes, pace, spend};
-use crate::memory::{check_room_for, or_end};
+use crate::memory::{check_room_for, or_unwind};
 use crate::result::table::Table;
 
-/// Numbers are equal this close, or within this share of the larger one.
+/// Absolute tolerance, and tolerance relative to the larger number.
 const TOLERANCE: f64 = 0.01;
 const SHARE: f64 = 1e-9;
 
-/// Steps that the text of a value takes.
+/// Steps to format a value.
 const TEXT_STEPS: usize = 8;
 
-/// Tells whether each gold column (or those of `condition_cols`) matches a predicted one; a predicted column may serve twice.
+/// Returns whether each gold column (or each of `condition_cols`) matches a predicted column, which may be used
+/// repeatedly.
 pub(super) fn columns_found(predicted: &Table, gold: &Table, condition_cols: &[usize], ignore_order: bool) -> bool {
     let all: Vec<usize> = (0..gold.width()).collect();
-    let wanted = if condition_cols.is_empty() { &all } else { condition_cols };
+    let gold_numbers = if condition_cols.is_empty() { &all } else { condition_cols };
     if predicted.n_rows() != gold.n_rows() {
-        return wanted.is_empty();
+        return gold_numbers.is_empty();
     }
-    if wanted.iter().any(|number| *number >= gold.width()) {
-        return false; // it asks for a column that is not there, which nothing matches
+    if gold_numbers.iter().any(|number| *number >= gold.width()) {
+        return false; // the option names a missing column, which matches nothing
     }
-    let of_gold = columns(gold, wanted, ignore_order);
-    let of_predicted = columns(predicted, &(0..predicted.width()).collect::<Vec<_>>(), ignore_order);
-    of_gold.iter().all(|gold| of_predicted.iter().any(|other| same(gold, other)))
+    let gold_columns = columns(gold, gold_numbers, ignore_order);
+    let predicted_columns = columns(predicted, &(0..predicted.width()).collect::<Vec<_>>(), ignore_order);
+    gold_columns.iter().all(|gold| predicted_columns.iter().any(|other| same(gold, other)))
 }
 
-/// Returns some columns of a table as they come out of CSV, each sorted by itself as text when order is ignored.
+/// Returns some columns of a table after a round trip through CSV, each sorted as text if order is ignored.
 fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<FrameValue>> {
     let mut columns: Vec<Vec<FrameValue>> = numbers.iter().map(|number| column_through_csv(table, *number)).collect();
     if ignore_order {
-        // Columns are taken out of a table together: where all are numbers and one has a point, integers have one too.
-        let has = |is_kind: fn(&FrameValue) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
-        let are_widened = has(|cell| matches!(cell, FrameValue::Real(_) | FrameValue::Missing))
-            && !has(|cell| matches!(cell, FrameValue::Text(_) | FrameValue::Truth(_)));
+        // pandas selects the columns together: if all are numeric and one has a fraction, integers get one too.
+        let contains = |is_kind: fn(&FrameValue) -> bool| columns.iter().flatten().inspect(|_| pace(1)).any(is_kind);
+        let are_widened = contains(|cell| matches!(cell, FrameValue::Real(_) | FrameValue::Missing))
+            && !contains(|cell| matches!(cell, FrameValue::Text(_) | FrameValue::Truth(_)));
         for column in &mut columns {
             budget::sort_by_cached_key(column, |cell| {
                 pace(TEXT_STEPS);
@@ -47,11 +48,11 @@ fn columns(table: &Table, numbers: &[usize], ignore_order: bool) -> Vec<Vec<Fram
     columns
 }
 
-/// Returns Python's text of a value, and whether it is a number; what is missing has become the integer 0.
+/// Returns Python's text of a value, and whether it is a number. Missing values have become the integer 0.
 fn frame_sort_key(cell: &FrameValue, is_widened: bool) -> (Vec<u8>, bool) {
     let text = match cell {
         FrameValue::Text(text) => {
-            or_end(check_room_for(text.len()));
+            or_unwind(check_room_for(text.len()));
             return (text.clone(), false);
         }
         FrameValue::Missing => "0".to_owned(),
@@ -90,7 +91,7 @@ mod tests {
     use crate::result::value::Value::{Integer, Null, Real, Text};
 
     #[test]
-    fn columns_match_anywhere_and_rows_are_not_aligned() {
+    fn columns_match_at_any_position_without_aligned_rows() {
         let gold = table(2, &[&[Integer(1), Text(b"a")], &[Integer(2), Text(b"b")]]);
         let predicted = table(3, &[&[Text(b"b"), Null, Text(b"1")], &[Text(b"a"), Null, Real(2.009)]]);
         assert!(columns_found(&predicted, &gold, &[], true));
@@ -101,29 +102,34 @@ mod tests {
 
     #[test]
     fn null_is_zero_and_empty() {
-        let of = |value| table(1, &[&[value]]);
+        let single_column = |value| table(1, &[&[value]]);
         for text in [&b""[..], b"NA", b"None", b"nan"] {
-            assert!(columns_found(&of(Null), &of(Text(text)), &[], true));
+            assert!(columns_found(&single_column(Null), &single_column(Text(text)), &[], true));
         }
-        assert!(columns_found(&of(Null), &of(Integer(0)), &[], true));
-        assert!(!columns_found(&of(Integer(0)), &of(Text(b"x")), &[], true));
-        assert!(!columns_found(&of(Real(2.02)), &of(Integer(2)), &[], true));
-        assert!(!columns_found(&table(1, &[]), &of(Null), &[], true));
+        assert!(columns_found(&single_column(Null), &single_column(Integer(0)), &[], true));
+        assert!(!columns_found(&single_column(Integer(0)), &single_column(Text(b"x")), &[], true));
+        assert!(!columns_found(&single_column(Real(2.02)), &single_column(Integer(2)), &[], true));
+        assert!(!columns_found(&table(1, &[]), &single_column(Null), &[], true));
     }
 
     #[test]
-    fn large_numbers_are_equal_within_a_share_of_them() {
-        let of = |value| table(1, &[&[value]]);
-        assert!(columns_found(&of(Real(5_000_000_000.4)), &of(Integer(5_000_000_000)), &[], true));
-        assert!(!columns_found(&of(Real(500_000_000.8)), &of(Integer(500_000_000)), &[], true));
-        assert!(columns_found(&of(Real(f64::INFINITY)), &of(Text(b"inf")), &[], true));
-        assert!(!columns_found(&of(Real(f64::INFINITY)), &of(Real(1e300)), &[], true));
+    fn large_numbers_are_equal_within_a_relative_tolerance() {
+        let single_column = |value| table(1, &[&[value]]);
+        assert!(columns_found(
+            &single_column(Real(5_000_000_000.4)),
+            &single_column(Integer(5_000_000_000)),
+            &[],
+            true
+        ));
+        assert!(!columns_found(&single_column(Real(500_000_000.8)), &single_column(Integer(500_000_000)), &[], true));
+        assert!(columns_found(&single_column(Real(f64::INFINITY)), &single_column(Text(b"inf")), &[], true));
+        assert!(!columns_found(&single_column(Real(f64::INFINITY)), &single_column(Real(1e300)), &[], true));
     }
 
     #[test]
-    fn the_type_is_the_columns() {
-        let of = |text| table(1, &[&[Text(text)], &[Text(b"a")]]);
-        assert!(!columns_found(&of(b"1"), &of(b"01"), &[], true));
+    fn type_is_that_of_the_column() {
+        let single_column = |text| table(1, &[&[Text(text)], &[Text(b"a")]]);
+        assert!(!columns_found(&single_column(b"1"), &single_column(b"01"), &[], true));
         assert!(columns_found(&table(1, &[&[Text(b"1")]]), &table(1, &[&[Text(b"01")]]), &[], true));
         assert!(columns_found(&table(1, &[&[Text(b"True")]]), &table(1, &[&[Integer(1)]]), &[], true));
     }

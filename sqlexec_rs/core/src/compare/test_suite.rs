@@ -1,21 +1,21 @@
-//! `test_suite`: one column permutation, the same for all rows, makes the row lists equal (Spider; SQL-R1).
+//! `test_suite`: a single column permutation for all rows makes the row lists equal (Spider; SQL-R1).
 
 use super::multiset::{equal_cells, same_set};
 use super::permute::some_permutation_agrees;
 use super::pytext::{drop_undecodable, python_sort_key};
 use crate::budget::{pace, pace_on_bytes, spend_on_bytes, spend_on_sort};
-use crate::memory::{check_room_for, collect, or_end};
+use crate::memory::{check_room_for, collect, or_unwind};
 use crate::result::row_hash::hash_one;
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
 
-/// Steps that the text of a value takes.
+/// Steps to format a value.
 const TEXT_STEPS: usize = 8;
 
-/// Characters that Python writes for a byte, at most.
+/// Maximum number of characters that Python writes for a byte.
 const LONGEST_ESCAPE: usize = 4;
 
-/// Tells whether the tables agree; `is_ordered` when the gold asked for an order.
+/// Returns whether the tables agree. `is_ordered` means that the gold asks for an order.
 #[allow(clippy::redundant_closure_for_method_calls, reason = "a method of `Value` is bound to one lifetime")]
 pub(super) fn equal_up_to_columns(predicted: &Table, gold: &Table, is_ordered: bool) -> bool {
     if predicted.is_empty() && gold.is_empty() {
@@ -30,15 +30,16 @@ pub(super) fn equal_up_to_columns(predicted: &Table, gold: &Table, is_ordered: b
     let (clean_predicted, clean_gold) = (without_undecodable(predicted), without_undecodable(gold));
     let (predicted, gold) = (clean_predicted.as_ref().unwrap_or(predicted), clean_gold.as_ref().unwrap_or(gold));
     if some_permutation_agrees(predicted, gold, is_ordered, |a, b| a.is_identical(b)) {
-        return true; // identical cells also sort alike, so the rejection below cannot come
+        return true; // identical cells sort identically, so the rejection below cannot apply
     }
     (has_integral_float(predicted) || has_integral_float(gold))
         && some_permutation_agrees(predicted, gold, is_ordered, |a, b| a.equals(b))
         && passes_quick_rejection(predicted, gold, is_ordered)
 }
 
-/// The reference rejects early, by sorting the cells of each row by their Python text. Among tables that a permutation makes
-/// equal this changes the verdict only where a float equals an integer (or 0.0 equals -0.0), which is where it is asked.
+/// The reference rejects early, comparing each row's cells sorted by their Python text. For tables that a permutation
+/// makes equal, this changes the verdict only if a float equals an integer (or 0.0 equals -0.0), so it is checked
+/// only then.
 fn passes_quick_rejection(predicted: &Table, gold: &Table, is_ordered: bool) -> bool {
     let (left, right) = (rows_by_text(predicted), rows_by_text(gold));
     if is_ordered {
@@ -61,7 +62,7 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
         cells.sort_by_cached_key(|value| {
             if let Value::Text(bytes) | Value::Blob(bytes) = value {
                 spend_on_bytes(bytes.len());
-                or_end(check_room_for(LONGEST_ESCAPE * bytes.len()));
+                or_unwind(check_room_for(LONGEST_ESCAPE * bytes.len()));
             }
             python_sort_key(*value)
         });
@@ -70,7 +71,7 @@ fn rows_by_text(table: &Table) -> Vec<Vec<Value<'_>>> {
     collect((0..table.n_rows()).map(sort))
 }
 
-/// Drops the bytes of text that are no UTF-8, as the reference does when it reads; `None` when there are none.
+/// Drops invalid UTF-8 bytes from texts, like the reference when it reads; `None` without any.
 fn without_undecodable(table: &Table) -> Option<Table> {
     let is_broken = |value: Value<'_>| {
         matches!(value, Value::Text(bytes) if {
@@ -86,12 +87,12 @@ fn without_undecodable(table: &Table) -> Option<Table> {
         for value in table.row(row) {
             pace(1);
             let Value::Text(bytes) = value else {
-                or_end(clean.try_push(value));
+                or_unwind(clean.try_push(value));
                 continue;
             };
             spend_on_bytes(bytes.len());
-            or_end(check_room_for(bytes.len()));
-            or_end(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
+            or_unwind(check_room_for(bytes.len()));
+            or_unwind(clean.try_push(Value::Text(drop_undecodable(bytes).as_bytes())));
         }
         clean.end_row();
     }
@@ -105,7 +106,7 @@ mod tests {
     use crate::result::value::Value::{Integer, Real, Text};
 
     #[test]
-    fn one_permutation_serves_all_rows() {
+    fn same_permutation_applies_to_all_rows() {
         let gold = table(2, &[&[Integer(1), Integer(2)], &[Integer(3), Integer(4)]]);
         assert!(equal_up_to_columns(&table(2, &[&[Integer(4), Integer(3)], &[Integer(2), Integer(1)]]), &gold, false));
         assert!(!equal_up_to_columns(&table(2, &[&[Integer(4), Integer(3)], &[Integer(2), Integer(1)]]), &gold, true));
@@ -118,7 +119,7 @@ mod tests {
     fn cells_that_sort_differently_as_text_are_rejected() {
         let row = |cells: &[Value<'_>]| table(cells.len(), &[cells]);
         assert!(equal_up_to_columns(&row(&[Real(2.0)]), &row(&[Integer(2)]), false));
-        // As text "10<class" < "1<class", but "1.0<class" < "10.0<class".
+        // As text, "10<class" < "1<class", but "1.0<class" < "10.0<class".
         assert!(!equal_up_to_columns(&row(&[Real(1.0), Real(10.0)]), &row(&[Integer(1), Integer(10)]), false));
     }
 

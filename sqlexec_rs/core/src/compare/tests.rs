@@ -1,4 +1,4 @@
-//! Every rule that there is keeps to its bounds: steps, the clock, and a cancellation.
+//! Checks that every rule respects its bounds: steps, the clock, and cancellation.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use super::*;
 use crate::budget::{ComparisonBounds, Overrun, within};
 use crate::result::value::Value;
 
-/// Rows of numbers that no row of another `salt` shares.
+/// Returns rows of numbers that share no row with another `salt`.
 fn numbers(n_rows: i64, width: i64, salt: f64) -> Table {
     let mut table = Table::new((0..width).map(|column| column.to_string()).collect());
     for row in 0..n_rows {
@@ -22,20 +22,20 @@ fn side(table: &Table) -> Side<'_> {
 }
 
 #[test]
-fn every_rule_keeps_to_its_budget() {
+fn every_rule_respects_its_step_budget() {
     let (predicted, gold) = (numbers(403, 20, 0.25), numbers(400, 20, 0.75));
     let bounds = |steps| ComparisonBounds { steps, deadline: None, cancels: Default::default() };
     let options = Options::default();
     for rule in Rule::ALL.iter().copied() {
         let run = |steps| within(&bounds(steps), || compare(rule, side(&predicted), side(&gold), &options));
-        assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer than there are cells", rule.name());
+        assert_eq!(run(16_059), Err(Overrun::Steps), "{}: fewer steps than cells", rule.name());
         assert!(run(4_000_000).is_ok(), "{}: {:?}", rule.name(), run(4_000_000));
     }
 }
 
-/// In a time that grows with the square of the rows this would end beyond its budget.
+/// With quadratic work this would exceed its budget.
 #[test]
-fn many_rows_are_no_square_of_work() {
+fn work_is_not_quadratic_in_the_rows() {
     let (predicted, gold) = (numbers(20_001, 3, 0.0), numbers(20_000, 3, 0.001));
     let bounds = ComparisonBounds { steps: 20_000_000, deadline: None, cancels: Default::default() };
     for rule in Rule::ALL.iter().copied() {
@@ -44,7 +44,8 @@ fn many_rows_are_no_square_of_work() {
     }
 }
 
-/// Tables on which a rule works for long: a name, rows, columns, and the texts of the cells or numbers.
+/// Tables on which a rule works for long: a name, rows, columns, and the length of the cells' texts, or `None` for
+/// numbers.
 const SHAPES: [(&str, usize, usize, Option<usize>); 4] = [
     ("many rows of numbers", 1_000_000, 3, None),
     ("many rows of texts", 40_000, 5, Some(200)),
@@ -52,10 +53,10 @@ const SHAPES: [(&str, usize, usize, Option<usize>); 4] = [
     ("a row of long texts", 1, 1_500, Some(20_000)),
 ];
 
-/// Generous for a busy machine, and a small part of what the slowest rule takes without a bound.
+/// Generous for a busy machine, and a small part of the time that the slowest rule takes without a bound.
 const SLACK: Duration = Duration::from_millis(400);
 
-/// Returns a table whose rows begin with number `first`; texts of a table are as long, and differ at their ends alone.
+/// Returns a table whose rows start with number `first`. Its texts have equal lengths and differ only at their ends.
 fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: usize) -> Table {
     let mut table = Table::new((0..width).map(|column| format!("c{column}")).collect());
     for row in (0..n_rows).map(|row| (row + first) % n_rows) {
@@ -71,7 +72,7 @@ fn shaped((_, n_rows, width, text): (&str, usize, usize, Option<usize>), first: 
     table
 }
 
-/// Runs a comparison and returns how it ended, and after how long.
+/// Runs a comparison; returns its result and duration.
 fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Result<f64, Overrun>, Duration) {
     let begun = Instant::now();
     let result = within(bounds, || compare(rule, side(tables.0), side(tables.1), &Options::default()));
@@ -79,13 +80,13 @@ fn timed(rule: Rule, tables: (&Table, &Table), bounds: &ComparisonBounds) -> (Re
 }
 
 #[test]
-fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
+fn every_rule_stops_at_the_deadline_on_cancellation_and_at_its_budget() {
     const TIME: Duration = Duration::from_millis(10);
     let unbounded = || ComparisonBounds { steps: u64::MAX, deadline: None, cancels: Default::default() };
     for shape in SHAPES {
         let n_cells = 2 * shape.1 as u64 * shape.2 as u64;
         for rule in Rule::ALL.iter().copied() {
-            // New tables: a table caches the hashes that a rule computes.
+            // New tables, because a table caches hashes that a rule computes.
             let (predicted, gold) = (shaped(shape, 1), shaped(shape, 0));
             let case = format!("{} on {}", rule.name(), shape.0);
 
@@ -113,9 +114,9 @@ fn every_rule_ends_with_the_clock_a_cancellation_and_its_steps() {
     }
 }
 
-/// The text of each value counts, not only its cell.
+/// Formatting a value must be charged, not only its cell.
 #[test]
-fn ehrsql_takes_steps_for_its_texts() {
+fn ehrsql_charges_steps_for_texts() {
     let table = numbers(10_000, 2, 0.5);
     let bounds = ComparisonBounds { steps: 100_000, deadline: None, cancels: Default::default() };
     assert_eq!(timed(Rule::Ehrsql, (&table, &table), &bounds).0, Err(Overrun::Steps));

@@ -1,7 +1,7 @@
-//! A guess at what a name that is not there was meant to be, from the schema of the connection.
+//! Suggestions for unknown names, from the schema of the connection.
 //!
-//! It is made only when a query fails, is bounded in everything (columns read, bytes of a name, VM steps), and changes no
-//! status. It rests on SQLite's message and on the words of the statement, which tell the tables it names and their aliases.
+//! A hint is computed only when a query fails, is bounded (columns read, bytes of a name, VM steps), and changes no
+//! status. It uses SQLite's message and the words of the statement, which show the tables it names and their aliases.
 
 mod names;
 mod nearest;
@@ -15,10 +15,10 @@ use words::{Mention, mentions};
 
 pub(crate) use names::NameCache;
 
-/// Instructions that reading the schema may take: far above what thousands of columns need.
+/// Maximum number of VM steps to read the schema: far above the needs of thousands of columns.
 pub(crate) const MAX_STEPS: u64 = 2_000_000;
 
-/// Guesses the name that SQLite's `message` was about, hidden columns left out. The caller bounds the connection by
+/// Suggests the name that SQLite's `message` is about, excluding hidden columns. The caller bounds the connection by
 /// [`MAX_STEPS`].
 pub(crate) fn hint(
     connection: &Connection,
@@ -36,7 +36,7 @@ pub(crate) fn hint(
     }
 }
 
-/// What SQLite could not find, or could not choose.
+/// The name that SQLite could not find or found ambiguous.
 enum Missing<'a> {
     Table(&'a str),
     Column(Option<&'a str>, &'a str),
@@ -66,32 +66,36 @@ fn near_table(names: &Names, wanted: &str) -> Option<String> {
 }
 
 fn near_column(names: &Names, mentioned: &[Mention<'_>], qualifier: Option<&str>, wanted: &str) -> Option<String> {
-    let is_it = |mention: &&Mention<'_>| {
+    let names_qualifier = |mention: &&Mention<'_>| {
         qualifier.is_some_and(|q| {
             mention.shown.eq_ignore_ascii_case(q) || names.table(mention.table).eq_ignore_ascii_case(q)
         })
     };
-    let own = mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(is_it));
+    let named_table =
+        mentioned.iter().find(|mention| mention.is_shown_as(qualifier)).or(mentioned.iter().find(names_qualifier));
     if let Some(qualifier) = qualifier
-        && own.is_none()
+        && named_table.is_none()
         && let Some(table) = names.find_table(qualifier)
         && names.has_column(table, wanted)
     {
         return Some(format!("{} is not in the FROM clause.", quote_name(names.table(table))));
     }
-    // Columns of the table that was named come first, then of the others in the statement, then of the whole schema.
+    // Columns of the named table come first, then those of other tables in the statement, then the whole schema.
     let mut nearest = Nearest::new(wanted);
-    for (place, (table, column)) in names.columns() {
+    for (position, (table, column)) in names.columns() {
         let mention = mentioned.iter().position(|mention| mention.table == table);
-        let rank = match (own, mention) {
-            (Some(own), _) if own.table == table => 0,
+        let rank = match (named_table, mention) {
+            (Some(named_table), _) if named_table.table == table => 0,
             (_, Some(_)) => 1,
             _ => 2,
         };
-        nearest.offer(column, rank, place);
+        nearest.offer(column, rank, position);
     }
     let (table, column) = names.column(nearest.best()?);
-    let shown = match own.filter(|own| own.table == table).or(mentioned.iter().find(|mention| mention.table == table)) {
+    let shown = match named_table
+        .filter(|named_table| named_table.table == table)
+        .or(mentioned.iter().find(|mention| mention.table == table))
+    {
         Some(mention) => mention.shown,
         None => names.table(table),
     };

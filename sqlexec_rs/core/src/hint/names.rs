@@ -1,4 +1,4 @@
-//! The names in a schema, read once a connection and again when the schema has changed.
+//! The names in a schema, read once per connection and again when the schema changes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use rusqlite::Connection;
 
 use super::nearest::NameKey;
 
-/// Tables and views whose names are read.
+/// Maximum number of tables and views whose names are read.
 const MAX_TABLES: usize = 1_000;
 
-/// Columns whose names are read.
+/// Maximum number of columns whose names are read.
 const MAX_COLUMNS: usize = 4_096;
 
-// Views and virtual tables lend only their own names: to ask for their columns would run what made them.
+// Only the names of views and virtual tables are read, because listing their columns would run their definitions.
 const TABLES: &str =
     "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite^_%' ESCAPE '^' LIMIT ?1";
 const COLUMNS: &str = "SELECT s.name, c.name FROM sqlite_schema AS s JOIN pragma_table_info(s.name) AS c \
@@ -40,7 +40,7 @@ impl Names {
         let mut statement = connection.prepare(TABLES)?;
         let mut rows = statement.query([MAX_TABLES as i64])?;
         while let Some(row) = rows.next()? {
-            // A name that is no UTF-8 cannot have been meant.
+            // A name that is not valid UTF-8 cannot have been meant.
             names.tables.extend(row.get_ref(0)?.as_str().ok().map(with_key));
         }
         let numbers: HashMap<&str, usize> = names.tables.iter().map(|(name, _)| name.as_str()).zip(0..).collect();
@@ -67,7 +67,7 @@ impl Names {
         self.tables.iter().map(|(_, key)| key).enumerate()
     }
 
-    /// Iterates over the columns: the place, the number of the table and the key.
+    /// Iterates over the columns: position, table number and key.
     pub(super) fn columns(&self) -> impl Iterator<Item = (usize, (usize, &NameKey))> {
         self.columns.iter().map(|column| (column.table, &column.key)).enumerate()
     }
@@ -77,18 +77,18 @@ impl Names {
         &self.tables[number].0
     }
 
-    /// Returns the number of the table and the name of the column at a place.
-    pub(super) fn column(&self, place: usize) -> (usize, &str) {
-        let column = &self.columns[place];
+    /// Returns the table number and the name of the column at a position.
+    pub(super) fn column(&self, position: usize) -> (usize, &str) {
+        let column = &self.columns[position];
         (column.table, &column.name)
     }
 
-    /// Finds a table by its name, in any case.
+    /// Finds a table by name, ignoring case.
     pub(super) fn find_table(&self, name: &str) -> Option<usize> {
         self.tables.iter().position(|(table, _)| table.eq_ignore_ascii_case(name))
     }
 
-    /// Tells whether a table has a column of that name, in any case.
+    /// Returns whether a table has a column of this name, ignoring case.
     pub(super) fn has_column(&self, table: usize, name: &str) -> bool {
         self.columns.iter().any(|column| column.table == table && column.name.eq_ignore_ascii_case(name))
     }
@@ -104,16 +104,16 @@ fn with_key(name: &str) -> (String, NameKey) {
     (name.to_owned(), NameKey::of(name))
 }
 
-/// The names that a connection has read, with the version of the schema they are of.
+/// The names that a connection has read, with the schema version.
 #[derive(Debug, Default)]
 pub(crate) struct NameCache(RefCell<Option<(i64, Arc<Names>)>>);
 
 impl NameCache {
-    /// Returns the names of the schema as it is now, hidden columns left out, or nothing when they cannot be read.
+    /// Returns the names of the current schema, excluding hidden columns; `None` if they cannot be read.
     pub(super) fn get(&self, connection: &Connection, is_hidden: &dyn Fn(&str, &str) -> bool) -> Option<Arc<Names>> {
         let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0)).ok()?;
-        if let Some((kept, names)) = &*self.0.borrow()
-            && *kept == version
+        if let Some((cached_version, names)) = &*self.0.borrow()
+            && *cached_version == version
         {
             return Some(Arc::clone(names));
         }
@@ -123,7 +123,7 @@ impl NameCache {
     }
 }
 
-/// Returns a name as it stands in SQL: in quotes when it is no plain word.
+/// Formats a name for SQL: quoted if it is not a plain word.
 pub(super) fn quote_name(name: &str) -> String {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80);
     if is_plain && !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() {

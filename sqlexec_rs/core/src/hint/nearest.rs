@@ -1,14 +1,14 @@
-//! Which of many names is nearest to one that is wanted.
+//! Finds the name nearest to a wanted one.
 
 use strsim::osa_distance;
 
-/// Bytes of a name beyond which it is not compared.
+/// Maximum bytes of a name that is compared.
 const MAX_BYTES: usize = 64;
 
-/// What stands between the words of a name.
+/// Separators between the words of a name.
 const SEPARATORS: [char; 4] = ['_', ' ', '-', '.'];
 
-/// A name ready to be compared: in lower case, with the letters that it holds as a set of bits.
+/// A name prepared for comparison: in lower case, with its letters as a bit set.
 #[derive(Debug)]
 pub(super) struct NameKey {
     name: String,
@@ -16,14 +16,14 @@ pub(super) struct NameKey {
 }
 
 impl NameKey {
-    /// Makes the key of a name.
+    /// Creates the key of a name.
     pub(super) fn of(name: &str) -> Self {
         let name = name.to_ascii_lowercase();
         let letters = name.chars().fold(0, |set, letter| set | 1 << (u32::from(letter) & 63));
         Self { name, letters }
     }
 
-    /// Counts letters that the other name lacks, at least (letters may share a bit).
+    /// Counts letters that the other name lacks; a lower bound, because letters may share a bit.
     fn n_lacking(&self, other: &Self) -> u32 {
         (self.letters & !other.letters).count_ones()
     }
@@ -36,12 +36,12 @@ pub(super) struct Nearest {
 }
 
 impl Nearest {
-    /// Starts without an offer.
+    /// Starts without names.
     pub(super) fn new(wanted: &str) -> Self {
         Self { wanted: NameKey::of(wanted), best: None }
     }
 
-    /// Offers a name: its distance counts first, its rank breaks near-ties (a rank is worth half an edit).
+    /// Offers a name. Its distance counts first; its rank, worth half an edit, breaks near-ties.
     pub(super) fn offer(&mut self, name: &NameKey, rank: u32, number: usize) {
         let Some(distance) = distance(&self.wanted, name) else { return };
         let key = (2 * distance + rank, rank);
@@ -50,21 +50,22 @@ impl Nearest {
         }
     }
 
-    /// Returns the number of the nearest name, if any was near.
+    /// Returns the number of the nearest name, if any is near enough.
     pub(super) fn best(&self) -> Option<usize> {
         self.best.map(|(_, number)| number)
     }
 }
 
-/// Edits that are allowed in a name of so many bytes.
+/// Returns the number of edits allowed for a name of `n_bytes` bytes.
 fn max_edits(n_bytes: usize) -> u32 {
     (n_bytes as u32 / 3).min(3)
 }
 
-/// Returns how far a name is from the wanted one, or nothing when it is not near.
+/// Returns the distance of a name from the wanted one; `None` if it is not near.
 ///
-/// 0 the same but for case; 1 the same but for separators; then the number of edits; last, a name whose words hold all
-/// words of the other (`name` and `stadium_name`). Most names of a schema are ruled out by their letters alone.
+/// 0 for names that differ only in case; 1 only in separators; then the number of edits; the maximum for a name whose
+/// words include all words of the other (`name` and `stadium_name`). Most names of a schema are excluded by their
+/// letters alone.
 fn distance(wanted: &NameKey, name: &NameKey) -> Option<u32> {
     let (a, b) = (wanted.name.as_str(), name.name.as_str());
     if a.is_empty() || a.len() > MAX_BYTES || b.is_empty() || b.len() > MAX_BYTES {
@@ -79,7 +80,7 @@ fn distance(wanted: &NameKey, name: &NameKey) -> Option<u32> {
     let limit = max_edits(a.len().max(b.len()));
     let (more, fewer) = (wanted.n_lacking(name), name.n_lacking(wanted));
     if more.max(fewer) <= limit {
-        // Insertions, deletions, replacements and swaps of neighbours; each letter is moved at most once.
+        // Insertions, deletions, replacements and transpositions; each letter is moved at most once.
         let edits = osa_distance(a, b) as u32;
         if edits <= limit {
             return Some(edits);
@@ -93,8 +94,8 @@ fn without_separators(name: &str) -> impl Iterator<Item = char> {
 }
 
 fn holds_words<'a>(longer: &'a str, shorter: &'a str) -> bool {
-    let words = |name: &'a str| name.split(SEPARATORS).filter(|word| word.len() > 1);
-    words(shorter).next().is_some() && words(shorter).all(|word| words(longer).any(|other| other == word))
+    let words_of = |name: &'a str| name.split(SEPARATORS).filter(|word| word.len() > 1);
+    words_of(shorter).next().is_some() && words_of(shorter).all(|word| words_of(longer).any(|other| other == word))
 }
 
 #[cfg(test)]
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_is_near() {
+    fn distance_of_near_names() {
         let near = |wanted: &str, name: &str| distance(&NameKey::of(wanted), &NameKey::of(name));
         assert_eq!(near("name", "NAME"), Some(0));
         assert_eq!(near("singerid", "Singer_ID"), Some(1));
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_name_elsewhere_beats_a_near_one_here() {
+    fn exact_name_with_a_low_rank_beats_a_near_one() {
         let mut nearest = Nearest::new("capacity");
         assert_eq!(nearest.best(), None);
         nearest.offer(&NameKey::of("capacite"), 1, 0);

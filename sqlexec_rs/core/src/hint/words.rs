@@ -1,12 +1,12 @@
-//! The tables that a statement names, and what it calls them.
+//! Finds the tables that a statement names, and their aliases.
 
 use super::names::Names;
 use crate::scan::{is_word, token_end, word_end};
 
-/// Tables of a statement that are looked at.
+/// Maximum number of table mentions that are examined.
 const MAX_MENTIONS: usize = 64;
 
-/// Words that may follow a table and are no alias of it.
+/// Keywords that may follow a table and are not its alias.
 const NO_ALIAS: [&str; 24] = [
     "on",
     "using",
@@ -34,46 +34,46 @@ const NO_ALIAS: [&str; 24] = [
     "and",
 ];
 
-/// A table that a statement names.
+/// A table named by a statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mention<'a> {
     /// Its number in the schema.
     pub(super) table: usize,
-    /// Its alias, or its name as it is written.
+    /// Its alias, or its name as written.
     pub(super) shown: &'a str,
 }
 
 impl Mention<'_> {
-    /// Tells whether the statement calls the table so.
+    /// Returns whether the statement uses this qualifier for the table.
     pub(super) fn is_shown_as(&self, qualifier: Option<&str>) -> bool {
         qualifier.is_some_and(|qualifier| self.shown.eq_ignore_ascii_case(qualifier))
     }
 }
 
-/// Finds the tables that a statement names, but for names before a point, which are qualifiers.
+/// Finds the tables that a statement names, ignoring names before a point, which are qualifiers.
 pub(super) fn mentions<'a>(statement: &'a str, names: &Names) -> Vec<Mention<'a>> {
-    let words: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
-    let mut found: Vec<Mention<'a>> = Vec::new();
-    for (i, word) in words.iter().enumerate() {
+    let tokens: Vec<Word<'_>> = Words { text: statement, at: 0 }.collect();
+    let mut mentions_found: Vec<Mention<'a>> = Vec::new();
+    for (i, word) in tokens.iter().enumerate() {
         let Some(table) = names.find_table(word.text).filter(|_| !word.is_before_point) else { continue };
-        let mut after = words[i + 1..].iter();
+        let mut after = tokens[i + 1..].iter();
         let alias = match after.next() {
             Some(word) if word.is_next && word.text.eq_ignore_ascii_case("as") => after.next(),
             Some(word) if word.is_next && !NO_ALIAS.iter().any(|no| word.text.eq_ignore_ascii_case(no)) => Some(word),
             _ => None,
         };
-        found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
-        if found.len() == MAX_MENTIONS {
+        mentions_found.push(Mention { table, shown: alias.map_or(word.text, |alias| alias.text) });
+        if mentions_found.len() == MAX_MENTIONS {
             break;
         }
     }
-    found
+    mentions_found
 }
 
 /// An identifier or a keyword, without quotes.
 struct Word<'a> {
     text: &'a str,
-    /// Only white space lies between it and the word before.
+    /// Whether only white space separates it from the previous word.
     is_next: bool,
     is_before_point: bool,
 }
@@ -117,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_and_their_aliases_are_found() {
+    fn finds_tables_and_aliases() {
         let names = Names::of(&["singer", "order", "concert"]);
         let sql = "SELECT singer.x, 'concert', T1.y FROM Singer AS T1 JOIN [order] o ON T1.a = o.b, \"concert\" WHERE x -- singer";
-        let found: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
-        assert_eq!(found, [(0, "T1"), (1, "o"), (2, "concert")]);
+        let mentioned: Vec<_> = mentions(sql, &names).into_iter().map(|m| (m.table, m.shown)).collect();
+        assert_eq!(mentioned, [(0, "T1"), (1, "o"), (2, "concert")]);
         assert_eq!(mentions("FROM singer, concert", &names).len(), 2);
         assert_eq!(mentions("FROM singer)", &names)[0].shown, "singer");
         assert!(mentions("SELECT 'open [singer é", &names).is_empty());

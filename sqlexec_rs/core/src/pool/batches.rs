@@ -1,14 +1,14 @@
-//! A large job in batches, each of which runs while the next is made.
+//! Splits a large job into batches, so that one runs while the next is prepared.
 
 use crate::pool::csr_groups::CsrGroups;
 
-/// Fewer items are not worth the way to the threads.
+/// Minimum number of items that are worth splitting.
 const MIN_ITEMS: usize = 1 << 10;
 
-/// More batches gain nothing.
+/// Maximum number of batches; more gain nothing.
 const MAX_BATCHES: usize = 16;
 
-/// The numbers of a job's items, in batches.
+/// The item numbers of a job, in batches.
 #[derive(Debug)]
 pub struct Batches {
     order: Vec<u32>,
@@ -16,7 +16,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Divides items, of each of which the address of its databases is given: those that share them stay together.
+    /// Splits items by the address of their databases; items with the same databases stay in one batch.
     pub fn new(databases: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let n_all = databases.len();
         if n_all <= MIN_ITEMS {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_item_is_in_one_batch_and_databases_stay_together() {
+    fn items_are_in_one_batch_each_and_databases_stay_together() {
         for n in [0, 1, MIN_ITEMS, MIN_ITEMS + 1, 100_000] {
             let batches = Batches::new((0..n).map(|item| item % 3));
             let all: Vec<u32> = batches.iter().flatten().copied().collect();

@@ -1,15 +1,16 @@
-//! What ran before, and what runs now: one table from (database file's identity, SQL, limits) to an outcome or a query in flight.
+//! Finished and in-flight runs: a table from (database file identity, SQL, limits) to an outcome or a query in
+//! flight.
 //!
-//! A request finds a kept outcome, or joins the run in flight, or starts one; so equal requests run once, within a batch
-//! and across batches. Golds are kept for the executor's life; other outcomes under a byte budget, the least recently used
-//! going first; timeouts and database errors are never kept.
+//! A request finds a cached outcome, joins the run in flight, or starts a run. So equal requests run once, within a
+//! batch and across batches. Outcomes of gold queries are cached for the executor's lifetime; others are evicted by
+//! least recent use under a byte budget. Timeouts and database errors are never cached.
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hashbrown::hash_map::{Entry as Place, EntryRef};
+use hashbrown::hash_map::{Entry as MapEntry, EntryRef};
 
 use crate::outcome::Outcome;
 use crate::pool::job::JobState;
@@ -17,30 +18,29 @@ use crate::request::{InFlightQuery, Limits, RunKey};
 use crate::sqlite::dbfile::FileIdentity;
 use crate::sqlite::inode::Inode;
 
-/// For the table, which asks for a key of its own only where it keeps one.
+/// Used by the table to create an owned key only when it inserts one.
 impl From<&RunKey> for RunKey {
     fn from(key: &RunKey) -> Self {
         key.clone()
     }
 }
 
-/// Who waits for a query: a slot of a job.
+/// A slot of a job that waits for a query.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) job: Arc<JobHandle>,
     pub(crate) slot: u32,
 }
 
-/// A job, as some of its waiters share it: threads that all counted their references to the job itself would hold each
-/// other up.
+/// A job, shared by some of its waiters. Threads that all counted references to the job itself would contend.
 #[derive(Debug)]
 pub(crate) struct JobHandle(pub(crate) Arc<JobState>);
 
-/// The answer to a request.
+/// The result of a lookup.
 pub(crate) enum Lookup {
-    /// An outcome from before; true when it was asked for as a gold.
+    /// A cached outcome, and whether it was requested as a gold.
     Cached(Arc<Outcome>),
-    /// A query in flight, which the waiter has joined.
+    /// A query in flight that the waiter has joined.
     Joined(Arc<InFlightQuery>),
     /// A new query, to be queued.
     New(Arc<InFlightQuery>),
@@ -51,29 +51,29 @@ enum Entry {
     Done { outcome: Arc<Outcome>, is_gold: bool, last_used: u64 },
 }
 
-/// Who waits for a query: hardly ever more than one.
+/// The waiters of a query; rarely more than one.
 #[derive(Default)]
 pub(crate) struct Waiters {
     first: Option<Waiter>,
     others: Vec<Waiter>,
 }
 
-/// The table; its owner locks it.
+/// The table. The owner locks it.
 pub(crate) struct Cache {
     entries: hashbrown::HashMap<RunKey, Entry, foldhash::fast::RandomState>,
-    /// The present state of each file, and its number.
+    /// The current state of each file, and its number.
     databases: HashMap<Inode, (FileIdentity, u32)>,
-    /// Numbers of servers' databases that are said not to change.
+    /// State numbers of server databases that are guaranteed not to change.
     servers: HashMap<Arc<Path>, u32>,
     n_states: u32,
-    /// Numbers of states that are over, and whose outcomes may still be here.
+    /// Numbers of outdated states whose outcomes may still be cached.
     old_states: HashSet<u32>,
-    /// The number of each set of limits, and when it was last asked for.
+    /// The number of each set of limits, and the time of its last use.
     limits: HashMap<Arc<Limits>, (u32, u64)>,
     limits_clock: u64,
-    /// The number of the next set of limits; none is given twice.
+    /// The number of the next set of limits; never reused.
     next_limits: u32,
-    /// Bytes that were kept when outcomes of old states were last dropped.
+    /// Bytes that were cached when outcomes of outdated states were last dropped.
     bytes_then: usize,
     budget: usize,
     bytes: usize,
@@ -81,16 +81,16 @@ pub(crate) struct Cache {
     clock: u64,
 }
 
-/// How many states may be over before their outcomes are looked for, which takes a walk through all.
+/// Maximum number of outdated states before their outcomes are dropped, which visits every entry.
 const MAX_OLD_STATES: usize = 32;
 
-/// How many bytes may be kept since then before they are looked for, too.
+/// Maximum growth of the cache in bytes before they are dropped too.
 const MAX_OLD_BYTES: usize = 16 << 20;
 
-/// How many sets of limits are known before those that nobody has are forgotten, with what was kept under them.
+/// Maximum number of sets of limits before unused ones are dropped with their outcomes.
 const MAX_LIMITS: usize = 256;
 
-/// Bytes that an entry takes beside its table and text.
+/// Bytes of an entry in addition to its table and text.
 const ENTRY_BYTES: usize = 400;
 
 impl Waiters {
@@ -98,7 +98,7 @@ impl Waiters {
         self.others.push(waiter);
     }
 
-    /// Takes the waiters of a job off; false when nobody is left.
+    /// Removes the waiters of a job; returns false if no waiter is left.
     fn remove(&mut self, job: &Arc<JobState>) -> bool {
         let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.job.0, job);
         self.first = self.first.take().filter(is_other);
@@ -117,7 +117,7 @@ impl IntoIterator for Waiters {
 }
 
 impl Cache {
-    /// Starts empty; `budget` bytes are for outcomes that are not golds.
+    /// Creates an empty cache; `budget` is in bytes, for outcomes other than golds'.
     pub(crate) fn new(budget: usize) -> Self {
         Self {
             entries: hashbrown::HashMap::default(),
@@ -136,8 +136,8 @@ impl Cache {
         }
     }
 
-    /// Numbers the state of a file. One that changed gets a new number, so that its old outcomes, golds' included, are never
-    /// found again; in the end they are dropped.
+    /// Returns the number of a file's state. A changed file gets a new number, so its old outcomes, including golds',
+    /// are never found again and are eventually dropped.
     pub(crate) fn number_database(&mut self, identity: FileIdentity) -> u32 {
         let next = self.n_states;
         match self.databases.entry(identity.inode()) {
@@ -146,8 +146,8 @@ impl Cache {
                 let (_, old) = known.insert((identity, next));
                 self.old_states.insert(old);
             }
-            hash_map::Entry::Vacant(place) => {
-                place.insert((identity, next));
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert((identity, next));
             }
         }
         self.n_states += 1;
@@ -157,8 +157,8 @@ impl Cache {
         next
     }
 
-    /// Numbers the state of a database that nobody can look at: as long as nothing changes it by its name, and otherwise for
-    /// this call alone.
+    /// Returns the state number of a database that cannot be examined: constant if it is guaranteed not to change,
+    /// otherwise new for each call.
     pub(crate) fn number_server(&mut self, name: &Arc<Path>, is_unchanging: bool) -> u32 {
         let next = self.n_states;
         if is_unchanging && let Some(known) = self.servers.get(name) {
@@ -171,14 +171,15 @@ impl Cache {
         next
     }
 
-    /// Drops the outcomes of states that are over; what is in flight is kept when it ends, and dropped the next time.
+    /// Drops the outcomes of outdated states. Outcomes in flight are cached when they finish, and dropped the next
+    /// time.
     fn drop_old(&mut self) {
         let old = std::mem::take(&mut self.old_states);
         self.old_states = self.drop_done(|key| old.contains(&key.db)).iter().map(|key| key.db).collect();
         self.bytes_then = self.bytes + self.gold_bytes;
     }
 
-    /// Drops such outcomes, and returns the keys of such queries in flight.
+    /// Drops the outcomes that satisfy `is_such`, and returns the keys of such queries in flight.
     fn drop_done(&mut self, is_such: impl Fn(&RunKey) -> bool) -> Vec<RunKey> {
         let (mut freed, mut freed_of_golds) = (0, 0);
         let mut in_flight = Vec::new();
@@ -198,7 +199,7 @@ impl Cache {
         in_flight
     }
 
-    /// Numbers a set of limits.
+    /// Returns the number of a set of limits.
     pub(crate) fn number_limits(&mut self, limits: &Arc<Limits>) -> u32 {
         self.limits_clock += 1;
         if let Some((number, last_used)) = self.limits.get_mut(limits) {
@@ -214,7 +215,7 @@ impl Cache {
         number
     }
 
-    /// Forgets the limits that nobody has and that were not asked for lately, and the outcomes under them.
+    /// Drops the limits that nobody holds and that were not used recently, with their outcomes.
     fn forget_limits(&mut self) {
         let since = self.limits_clock.saturating_sub(MAX_LIMITS as u64 / 2);
         self.limits.retain(|limits, (_, last_used)| Arc::strong_count(limits) > 1 || *last_used > since);
@@ -231,16 +232,16 @@ impl Cache {
         make_query: impl FnOnce(RunKey) -> InFlightQuery,
     ) -> Lookup {
         self.clock += 1;
-        let mut place = match self.entries.entry(key) {
-            Place::Occupied(place) => place,
-            Place::Vacant(place) => {
-                let query = Arc::new(make_query(place.key().clone()));
+        let mut map_entry = match self.entries.entry(key) {
+            MapEntry::Occupied(map_entry) => map_entry,
+            MapEntry::Vacant(map_entry) => {
+                let query = Arc::new(make_query(map_entry.key().clone()));
                 let waiters = Waiters { first: Some(waiter), others: Vec::new() };
-                place.insert(Entry::InFlight { query: Arc::clone(&query), waiters, is_gold });
+                map_entry.insert(Entry::InFlight { query: Arc::clone(&query), waiters, is_gold });
                 return Lookup::New(query);
             }
         };
-        let (found, was_gold) = match place.get_mut() {
+        let (lookup, was_gold) = match map_entry.get_mut() {
             Entry::Done { outcome, is_gold, last_used } => {
                 *last_used = self.clock;
                 (Lookup::Cached(Arc::clone(outcome)), *is_gold)
@@ -251,13 +252,13 @@ impl Cache {
             }
         };
         if is_gold && !was_gold {
-            let key = place.key().clone();
+            let key = map_entry.key().clone();
             self.mark_gold(&key);
         }
-        found
+        lookup
     }
 
-    /// Has an outcome kept for good, if it is kept or in flight.
+    /// Exempts an outcome from eviction, if it is cached or in flight.
     pub(crate) fn mark_gold(&mut self, key: &RunKey) {
         match self.entries.get_mut(key) {
             Some(Entry::Done { outcome, is_gold, .. }) if !*is_gold => {
@@ -271,7 +272,7 @@ impl Cache {
         }
     }
 
-    /// Ends a query: keeps its outcome if it may be kept, and returns who waits for it.
+    /// Finishes a query: caches its outcome if possible, and returns its waiters.
     pub(crate) fn complete(&mut self, query: &Arc<InFlightQuery>, outcome: Option<&Arc<Outcome>>) -> Waiters {
         let size = outcome.filter(|outcome| outcome.is_repeatable()).map(|outcome| entry_bytes(&query.key, outcome));
         let EntryRef::Occupied(mut entry) = self.entries.entry_ref(&query.key) else {
@@ -279,10 +280,10 @@ impl Cache {
         };
         let Entry::InFlight { query: in_flight, waiters, is_gold } = entry.get_mut() else { return Waiters::default() };
         if !Arc::ptr_eq(in_flight, query) {
-            return Waiters::default(); // the same, and another query began since
+            return Waiters::default(); // every waiter cancelled, and another query started since
         }
         let (waiters, is_gold) = (std::mem::take(waiters), *is_gold);
-        // One huge result that is no gold would push out everything else.
+        // A single huge result of a candidate would evict everything else.
         match (outcome, size.filter(|size| is_gold || *size <= self.budget / 4)) {
             (Some(outcome), Some(size)) => {
                 self.clock += 1;
@@ -302,7 +303,7 @@ impl Cache {
         waiters
     }
 
-    /// Takes a job's waiters off the given queries; a query that nobody waits for any more is cancelled.
+    /// Removes a job's waiters from the given queries. A query without waiters is cancelled.
     pub(crate) fn abandon(&mut self, job: &Arc<JobState>, queries: &[Arc<InFlightQuery>]) {
         for InFlightQuery { key, .. } in queries.iter().map(Arc::as_ref) {
             let Some(Entry::InFlight { query, waiters, .. }) = self.entries.get_mut(key) else { continue };
@@ -313,7 +314,7 @@ impl Cache {
         }
     }
 
-    /// Cancels every query and returns who waited.
+    /// Cancels every query and returns the waiters.
     pub(crate) fn cancel_all(&mut self) -> Vec<Waiter> {
         let mut all = Vec::new();
         self.entries.retain(|_, entry| match entry {
@@ -327,17 +328,17 @@ impl Cache {
         all
     }
 
-    /// Tells whether outcomes are kept that are not golds.
+    /// Returns whether outcomes other than golds' are cached.
     pub(crate) fn keeps_candidates(&self) -> bool {
         self.budget > 0
     }
 
-    /// Returns the bytes kept for candidates and for golds.
+    /// Returns the cached bytes of candidates and of golds.
     pub(crate) fn bytes(&self) -> (usize, usize) {
         (self.bytes, self.gold_bytes)
     }
 
-    /// Drops the least recently used candidates until a quarter of the budget is free, so that this happens rarely.
+    /// Drops the least recently used candidates until a quarter of the budget is free, so that eviction is rare.
     fn evict(&mut self) {
         let mut ages: Vec<(u64, usize)> =
             self.candidates().map(|(key, outcome, used)| (used, entry_bytes(key, outcome))).collect();

@@ -1,4 +1,5 @@
-//! The order in which a job's units end, and everybody who waits for them: for the next one, for all, or to be called.
+//! The order in which a job's units finish, and those waiting for them: for the next unit, for all, or for a
+//! callback.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use crate::locks::lock;
 
-/// What is called once, when the last unit has ended.
+/// A function that is called once, when the last unit has finished.
 pub(crate) type Callback = Box<dyn FnOnce() + Send>;
 
-/// What has ended after the units that a reader has seen.
+/// The unit that finished after those that a reader has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextUnit {
-    /// This unit.
+    /// The next finished unit.
     Unit(u32),
-    /// Nothing yet.
+    /// No unit has finished yet.
     Nothing,
-    /// Nothing, and there is no more to come.
+    /// Every unit has been seen.
     End,
 }
 
-/// The completions of one job.
+/// The completions of a job.
 pub(crate) struct CompletionLog {
     state: Mutex<LogState>,
     one_more: Condvar,
@@ -32,26 +33,26 @@ struct LogState {
     order: Vec<u32>,
     /// `None` until it is known.
     n_units: Option<usize>,
-    /// Readers that wait for the next unit; nobody is woken where there is none, which is the rule.
+    /// Number of readers that wait for the next unit; usually zero, which saves waking anyone.
     n_listening: usize,
     callbacks: Vec<Callback>,
 }
 
 impl CompletionLog {
-    /// Starts with no unit here.
+    /// Creates a log without completions.
     pub(crate) fn new() -> Self {
         let state = LogState { order: Vec::new(), n_units: None, n_listening: 0, callbacks: Vec::new() };
         Self { state: Mutex::new(state), one_more: Condvar::new(), all_here: Condvar::new() }
     }
 
-    /// Says how many units there are, before the first of them ends and anybody asks.
+    /// Sets the number of units, before the first one finishes and before any reader asks.
     pub(crate) fn expect(&self, n_units: usize) {
         let mut state = self.lock();
         state.n_units = Some(n_units);
         state.order.reserve_exact(n_units);
     }
 
-    /// Notes that a unit has ended, which happens once to each. The last one wakes and calls everybody.
+    /// Records that a unit has finished, once per unit. The last one wakes all waiters and runs the callbacks.
     pub(crate) fn complete(&self, unit: u32) {
         let mut state = self.lock();
         state.order.push(unit);
@@ -65,16 +66,17 @@ impl CompletionLog {
         if is_last {
             self.all_here.notify_all();
         }
-        callbacks.into_iter().for_each(call); // without the lock: a callback may ask the job anything
+        callbacks.into_iter().for_each(call); // without the lock: a callback may query the job
     }
 
-    /// Returns how many units are here, and how many there are.
+    /// Returns the number of finished units and the number of units.
     pub(crate) fn progress(&self) -> (usize, usize) {
         let state = self.lock();
         (state.order.len(), state.n_units.unwrap_or(0))
     }
 
-    /// Calls `callback` when the last unit has ended: on the thread that ends it, or here and now if it has.
+    /// Calls `callback` when the last unit has finished: on the thread that finishes it, or immediately if it already
+    /// has.
     pub(crate) fn when_all(&self, callback: Callback) {
         let mut state = self.lock();
         if state.is_complete() {
@@ -85,13 +87,13 @@ impl CompletionLog {
         }
     }
 
-    /// Waits until all units are here, at most `timeout`; true when they are.
+    /// Waits at most `timeout` for all units; returns whether they have finished.
     pub(crate) fn wait_for_all(&self, timeout: Duration) -> bool {
         let waited = self.all_here.wait_timeout_while(self.lock(), timeout, |state| !state.is_complete());
         waited.unwrap_or_else(PoisonError::into_inner).0.is_complete()
     }
 
-    /// Waits for the unit after the first `n_seen`, at most `timeout`.
+    /// Waits at most `timeout` for the unit after the first `n_seen`.
     pub(crate) fn wait_for_next(&self, n_seen: usize, timeout: Duration) -> NextUnit {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
@@ -123,15 +125,15 @@ impl LogState {
     }
 }
 
-/// A callback that panics must not take a worker with it; the panic's message has been printed.
+/// Runs a callback. Its panic must not end the worker thread; the panic message has been printed.
 fn call(callback: Callback) {
     let _ = catch_unwind(AssertUnwindSafe(callback));
 }
 
 impl fmt::Debug for CompletionLog {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (here, all) = self.progress();
-        write!(formatter, "CompletionLog({here} of {all})")
+        let (n_done, all) = self.progress();
+        write!(formatter, "CompletionLog({n_done} of {all})")
     }
 }
 
@@ -146,7 +148,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn readers_see_the_order_and_the_end() {
+    fn readers_see_the_completion_order_and_the_end() {
         let completions = CompletionLog::new();
         completions.expect(3);
         assert_eq!(completions.wait_for_next(0, Duration::ZERO), NextUnit::Nothing);
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn callbacks_are_called_once_by_the_last_unit_or_at_once() {
+    fn callbacks_run_once_on_the_last_unit_or_immediately() {
         let completions = CompletionLog::new();
         completions.expect(2);
         let calls = Arc::new(AtomicUsize::new(0));

@@ -1,6 +1,6 @@
-//! Lists of numbers, end to end: thousands of short ones in two allocations.
+//! Concatenated lists of numbers: thousands of short lists in two allocations.
 
-/// Numbers in groups.
+/// Groups of numbers.
 #[derive(Debug)]
 pub(crate) struct CsrGroups {
     members: Vec<u32>,
@@ -9,7 +9,7 @@ pub(crate) struct CsrGroups {
 }
 
 impl CsrGroups {
-    /// Sorts (group, member) pairs into `n_groups` groups, each in the order in which its members come.
+    /// Sorts (group, member) pairs into `n_groups` groups, keeping the order of members.
     pub(crate) fn new(n_groups: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let mut starts = vec![0_u32; n_groups + 1];
         let mut n_members = 0;
@@ -23,9 +23,9 @@ impl CsrGroups {
         let mut free = starts.clone();
         let mut members = vec![0; n_members];
         for (group, member) in pairs {
-            let place = &mut free[group as usize];
-            members[*place as usize] = member;
-            *place += 1;
+            let next_free = &mut free[group as usize];
+            members[*next_free as usize] = member;
+            *next_free += 1;
         }
         Self { members, starts }
     }
@@ -40,7 +40,7 @@ impl CsrGroups {
         &self.members
     }
 
-    /// Turns the groups into such a list.
+    /// Returns all members in one list.
     pub(crate) fn into_members(self) -> Vec<u32> {
         self.members
     }

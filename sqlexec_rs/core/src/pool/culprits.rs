@@ -1,4 +1,5 @@
-//! Texts that ended the session or the worker process that ran them: each may do so twice, and is then not run for a while.
+//! Queries that crashed the session or the worker process that ran them. After two crashes, a query is blocked for
+//! some time.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,53 +11,52 @@ use crate::locks::lock;
 use crate::outcome::{Outcome, Status};
 use crate::request::{InFlightQuery, RunKey};
 
-/// How often a text may end what runs it.
-const MOST_COSTS: u8 = 2;
+/// Number of crashes after which a query is blocked.
+const MAX_CRASHES: u8 = 2;
 
-/// How long a text is remembered after it did so: a server may be repaired, or may have crashed for another reason.
-const MEMORY: Duration = Duration::from_secs(600);
+/// How long a crash is remembered. Afterwards the server may be repaired, or may have crashed for another reason.
+const RETENTION: Duration = Duration::from_secs(600);
 
-/// Texts that are remembered.
-const MOST_TEXTS: usize = 4_096;
+/// Maximum number of remembered queries.
+const MAX_QUERIES: usize = 4_096;
 
-/// By a text how often it has ended what ran it, and when it last did.
-type Costs = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
+/// For each query, the number of crashes and the time of the last one.
+type Crashes = HashMap<(Arc<Path>, RunKey), (u8, Instant)>;
 
-/// The texts of a pool, how often each has ended what ran it, and when it last did.
+/// The crashes of a pool's queries.
 #[derive(Debug, Default)]
 pub(crate) struct Culprits {
     has_any: AtomicBool,
-    costs: Mutex<Costs>,
+    costs: Mutex<Crashes>,
 }
 
 impl Culprits {
-    /// Notes that a text has ended what ran it so many times.
+    /// Records `times` crashes of a query.
     pub(crate) fn add(&self, query: &InFlightQuery, times: u8) {
         let mut costs = lock(&self.costs);
-        if costs.len() >= MOST_TEXTS {
+        if costs.len() >= MAX_QUERIES {
             costs.clear();
         }
         let now = Instant::now();
         let (cost, last) = costs.entry(identify(query)).or_insert((0, now));
-        *cost = if now - *last < MEMORY { cost.saturating_add(times) } else { times };
+        *cost = if now - *last < RETENTION { cost.saturating_add(times) } else { times };
         *last = now;
         self.has_any.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the outcome of a text that is not run again.
+    /// Returns the outcome of a blocked query.
     pub(crate) fn refusal(&self, query: &InFlightQuery) -> Option<Outcome> {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
         }
         let costs = lock(&self.costs);
-        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MOST_COSTS && last.elapsed() < MEMORY;
+        let is_culprit = |(cost, last): &(u8, Instant)| *cost >= MAX_CRASHES && last.elapsed() < RETENTION;
         let is_refused = costs.get(&identify(query)).is_some_and(is_culprit);
-        is_refused
-            .then(|| Outcome::failed(Status::Crashed, "the text crashed twice before, and is not run for ten minutes"))
+        is_refused.then(|| Outcome::failed(Status::Crashed, "the query crashed twice and is blocked for ten minutes"))
     }
 }
 
-/// Returns the text and its database: other limits make no other text, and a server has no state.
+/// Returns the text and its database. Limits do not distinguish queries here, and a server has no state.
 fn identify(query: &InFlightQuery) -> (Arc<Path>, RunKey) {
     let db = if query.engine.is_server() { 0 } else { query.key.db };
     (Arc::clone(&query.path), RunKey { db, limits: 0, ..query.key.clone() })
@@ -74,21 +74,21 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_crashed_long_ago_is_run_again() {
+    fn query_that_crashed_long_ago_runs_again() {
         let (culprits, text) = (Culprits::default(), query("a", 0, Engine::Mysql, 1));
-        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= MEMORY);
+        let age = || culprits.costs.lock().unwrap().values_mut().for_each(|(_, last)| *last -= RETENTION);
         culprits.add(&text, 2);
         assert!(culprits.refusal(&text).is_some());
         age();
         assert!(culprits.refusal(&text).is_none());
         culprits.add(&text, 1);
-        assert!(culprits.refusal(&text).is_none(), "its older crashes do not count");
+        assert!(culprits.refusal(&text).is_none(), "older crashes must not count");
         culprits.add(&text, 1);
         assert!(culprits.refusal(&text).is_some());
     }
 
     #[test]
-    fn a_text_that_crashed_twice_is_not_run_again() {
+    fn query_that_crashed_twice_is_blocked() {
         let key = |sql: &str, limits| query(sql, limits, Engine::Sqlite, 1);
         let culprits = Culprits::default();
         assert!(culprits.refusal(&key("a", 0)).is_none());
@@ -101,7 +101,7 @@ mod tests {
         assert!(culprits.refusal(&query("a", 0, Engine::Sqlite, 2)).is_none(), "the file has changed");
         culprits.add(&query("d", 0, Engine::Mysql, 3), 2);
         assert!(culprits.refusal(&query("d", 0, Engine::Mysql, 4)).is_some());
-        (0..MOST_TEXTS as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
-        assert!(culprits.costs.lock().unwrap().len() <= MOST_TEXTS);
+        (0..MAX_QUERIES as u32).for_each(|i| culprits.add(&key(&i.to_string(), 0), 2));
+        assert!(culprits.costs.lock().unwrap().len() <= MAX_QUERIES);
     }
 }

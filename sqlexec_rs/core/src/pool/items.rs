@@ -1,4 +1,4 @@
-//! The items of a job in the order in which they end.
+//! The items of a job in completion order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use crate::pool::Job;
 use crate::pool::completion_log::{Callback, NextUnit};
 use crate::pool::csr_groups::CsrGroups;
 
-/// What a reader of a job's items finds.
+/// The next item for a reader of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextItem {
-    /// The item with this number has ended.
+    /// The item with this number has finished.
     Item(usize),
-    /// None has ended within the time given.
+    /// No item has finished within the timeout.
     TimedOut,
     /// Every item has been seen.
     End,
 }
 
-/// One reader's place in the items of a job.
+/// A reader's position in the completion order of a job's items.
 ///
-/// Equal items share a run and end together; of those the first in the batch is seen first.
+/// Equal items share a run and finish together, in batch order.
 pub struct Items {
     job: Job,
     by_unit: CsrGroups,
@@ -33,7 +33,7 @@ pub struct Items {
 }
 
 impl Items {
-    /// Returns the next item that has ended, waiting for it at most `timeout`.
+    /// Returns the next finished item, waiting at most `timeout`.
     pub fn next(&mut self, timeout: Duration) -> Result<NextItem, Fault> {
         self.job.shared.check_process()?;
         loop {
@@ -51,7 +51,7 @@ impl Items {
         }
     }
 
-    /// Waits at most `timeout` until `next` has something to return.
+    /// Waits at most `timeout` until `next` can return.
     pub fn wait(&self, timeout: Duration) -> Result<(), Fault> {
         self.job.shared.check_process()?;
         if self.pending.is_empty() {
@@ -62,7 +62,7 @@ impl Items {
 }
 
 impl Job {
-    /// Starts to read the items in the order in which they end.
+    /// Returns a reader of the items in completion order.
     pub fn items(&self) -> Items {
         let (_, n_units) = self.state.completions.progress();
         let by_unit = CsrGroups::new(n_units, self.state.unit_of().iter().copied().zip(0..));
@@ -70,21 +70,22 @@ impl Job {
         Items { job, by_unit, n_seen: 0, pending: VecDeque::new() }
     }
 
-    /// Calls `callback` once when every item has ended: on the thread that ends the last, or here and now if all have.
+    /// Calls `callback` once when every item has finished: on the thread that finishes the last, or immediately if
+    /// all have.
     ///
-    /// That thread runs queries, so a callback should be short, and must not wait for the pool.
+    /// That thread runs queries, so a callback must be short and must not wait for the pool.
     pub fn when_done(&self, callback: Callback) -> Result<(), Fault> {
         self.shared.check_process()?;
         self.state.completions.when_all(callback);
         Ok(())
     }
 
-    /// Returns the outcome of one item of an execute job, once it has ended.
+    /// Returns the outcome of a finished item of an execute job.
     pub fn outcome(&self, item: usize) -> Result<Arc<Outcome>, Fault> {
         self.state.outcome(item)
     }
 
-    /// Returns the score of one item of a score job, once it has ended.
+    /// Returns the score of a finished item of a score job.
     pub fn score(&self, item: usize) -> Result<&Score, Fault> {
         self.state.score(item)
     }

@@ -1,10 +1,10 @@
-//! A batch in flight: its distinct runs (slots), what is made of them (units), and who waits.
+//! A batch in flight: its distinct runs (slots), its results (units), and its waiters.
 //!
-//! Equal (database, SQL) pairs share a slot, and equal score items share a unit, so a group of samples that gave one answer
-//! costs one run and one comparison. The thread that delivers a unit's last outcome does the comparison.
+//! Equal (database, SQL) pairs share a slot, and equal score items share a unit. So a group of samples with the same
+//! answer costs one run and one comparison. The thread that delivers a unit's last outcome does the comparison.
 //!
-//! Runs begin while the rest of the batch is still being planned. So a slot is filled as soon as its outcome is here, and
-//! counted for its units once it is known which those are.
+//! Runs start while the rest of the batch is still being planned. So a slot is filled as soon as its outcome arrives,
+//! and counted for its units once these are known.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,30 +25,30 @@ use crate::stats::Stats;
 
 type Delivery = Result<Arc<Outcome>, Fault>;
 
-/// What the threads share of a job.
+/// The part of a job that is shared between threads.
 #[derive(Debug)]
 pub(crate) struct JobState {
-    /// At least as many as there are distinct runs.
+    /// At least as many slots as there are distinct runs.
     slots: Vec<RunSlot>,
     planned: OnceLock<Planned>,
     queries: OnceLock<Vec<Arc<InFlightQuery>>>,
     control: ComparisonControl,
-    /// The units that have ended: scores of a score job, slots of an execute job.
+    /// The finished units: scores of a score job, slots of an execute job.
     pub(crate) completions: CompletionLog,
     stats: Arc<Stats>,
 }
 
-/// What comparisons may cost, and whether anybody still wants them.
+/// The bounds and cancellation flags of comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct ComparisonControl {
     pub(crate) limits: Arc<Limits>,
     pub(crate) is_cancelled: Arc<AtomicBool>,
-    /// The pool's.
+    /// Whether the pool is closed.
     pub(crate) is_closed: Arc<AtomicBool>,
 }
 
 impl ComparisonControl {
-    /// Returns the bounds of comparisons that begin now.
+    /// Returns the bounds of comparisons that start now.
     fn bounds(&self) -> ComparisonBounds {
         ComparisonBounds {
             steps: self.limits.compare_steps,
@@ -58,11 +58,11 @@ impl ComparisonControl {
     }
 }
 
-/// What is known when every item has been planned.
+/// The part of a job that is set once every item has been planned.
 #[derive(Debug)]
 struct Planned {
     n_slots: usize,
-    /// The units that need a slot, as often as they do.
+    /// The units that need each slot, with repetitions.
     units_of: CsrGroups,
     work: JobKind,
 }
@@ -70,26 +70,26 @@ struct Planned {
 #[derive(Debug)]
 struct RunSlot {
     content: Mutex<SlotContent>,
-    /// Units that have still to read it, as often as they need it.
+    /// Number of pending reads by units.
     readers: AtomicU32,
 }
 
 #[derive(Debug)]
 enum SlotContent {
-    Awaited,
-    /// It came before the plan was made, and its units do not know.
+    Pending,
+    /// The outcome arrived before the plan was complete, so it is not counted for its units yet.
     Early(Delivery),
-    Here(Delivery),
-    /// Every unit that needed it is done, so the rows are given back.
+    Ready(Delivery),
+    /// Every unit that needed it is finished, so the rows have been released.
     Released,
 }
 
-/// What is made of the outcomes.
+/// How a job's results are made from outcomes.
 #[derive(Debug)]
 pub(crate) enum JobKind {
-    /// Outcomes, by item.
+    /// Outcomes; the slot of each item.
     Execute { slot_of: Vec<u32> },
-    /// Scores, by item.
+    /// Scores; one per item.
     Score(Scores),
 }
 
@@ -97,22 +97,22 @@ pub(crate) enum JobKind {
 #[derive(Debug)]
 pub(crate) struct Scores {
     pub(crate) units: Vec<Comparison>,
-    /// The slots that units need, end to end.
+    /// The slots that units need, concatenated.
     pub(crate) needs: Vec<u32>,
     pub(crate) unit_of: Vec<u32>,
     pub(crate) rules: Vec<Rule>,
 }
 
-/// One distinct score item.
+/// A distinct score item.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// Where its slots are in `needs`: the prediction's, one a database, and then those of each gold that is SQL.
+    /// Range of its slots in `needs`: one per database for the prediction, then those of each gold that is SQL.
     needs: Range<u32>,
     n_databases: u32,
     predicted: Arc<str>,
     golds: Arc<[GoldSource]>,
     options: Arc<Options>,
-    /// Slots that are not here.
+    /// Number of slots that have not arrived.
     waiting: AtomicU32,
     score: OnceLock<Result<Score, Fault>>,
 }
@@ -130,12 +130,12 @@ impl Comparison {
         }
     }
 
-    /// Returns where its slots are in `needs`.
+    /// Returns the range of its slots in `needs`.
     pub(crate) fn needs_at(&self) -> Range<usize> {
         self.needs.start as usize..self.needs.end as usize
     }
 
-    /// Tells whether an item has this unit's golds and options.
+    /// Returns whether an item has this unit's golds and options.
     pub(crate) fn is_of(&self, item: &ScoreItem) -> bool {
         let is_same = |pair: (&GoldSource, &GoldSource)| match pair {
             (GoldSource::Sql(a), GoldSource::Sql(b)) => a == b,
@@ -157,9 +157,10 @@ impl Scores {
 }
 
 impl JobState {
-    /// Makes the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now on.
+    /// Creates the state of a job with at most `max_slots` distinct runs, whose outcomes may be delivered from now
+    /// on.
     pub(crate) fn new(max_slots: usize, control: ComparisonControl, stats: Arc<Stats>) -> Self {
-        let slot = || RunSlot { content: Mutex::new(SlotContent::Awaited), readers: AtomicU32::new(0) };
+        let slot = || RunSlot { content: Mutex::new(SlotContent::Pending), readers: AtomicU32::new(0) };
         let slots = std::iter::repeat_with(slot).take(max_slots).collect();
         Self {
             slots,
@@ -171,8 +172,8 @@ impl JobState {
         }
     }
 
-    /// Says, once, what is made of the first `n_slots` slots, and counts the outcomes that are here. Those that would make a
-    /// comparison follow are returned, to be delivered anew.
+    /// Sets, once, the work for the first `n_slots` slots, and counts the outcomes that have arrived. Returns those
+    /// that would trigger a comparison, to be delivered again.
     pub(crate) fn plan(&self, n_slots: usize, work: JobKind) -> Vec<(u32, Delivery)> {
         let (n_units, units_of) = match &work {
             JobKind::Execute { .. } => (n_slots, CsrGroups::new(n_slots, std::iter::empty())),
@@ -195,9 +196,9 @@ impl JobState {
     fn count_early(&self, number: u32, planned: &Planned) -> Option<(u32, Delivery)> {
         {
             let mut content = lock(&self.slots[number as usize].content);
-            match std::mem::replace(&mut *content, SlotContent::Awaited) {
+            match std::mem::replace(&mut *content, SlotContent::Pending) {
                 SlotContent::Early(outcome) if planned.would_compare(number) => return Some((number, outcome)),
-                SlotContent::Early(outcome) => *content = SlotContent::Here(outcome),
+                SlotContent::Early(outcome) => *content = SlotContent::Ready(outcome),
                 other => {
                     *content = other;
                     return None;
@@ -218,14 +219,14 @@ impl JobState {
         }
     }
 
-    /// Ends the comparisons that are under way or to come.
+    /// Ends current and future comparisons.
     pub(crate) fn cancel_comparisons(&self) {
         self.control.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Remembers which queries to abandon on cancellation.
+    /// Sets the queries to abandon on cancellation.
     pub(crate) fn set_queries(&self, queries: Vec<Arc<InFlightQuery>>) {
-        let _ = self.queries.set(queries); // set once, right after the job was made
+        let _ = self.queries.set(queries); // set once, right after the job is created
     }
 
     /// Returns the job's queries.
@@ -233,21 +234,21 @@ impl JobState {
         self.queries.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the number of distinct runs, once they are planned.
+    /// Returns the number of distinct runs once they are planned.
     pub(crate) fn n_slots(&self) -> usize {
         self.planned.get().map_or(0, |planned| planned.n_slots)
     }
 
-    /// Fills a slot, once; a second delivery (a cancellation after a result, or the reverse) changes nothing.
+    /// Fills a slot once. A second delivery (a cancellation after a result, or the reverse) changes nothing.
     pub(crate) fn deliver(&self, number: u32, outcome: Delivery) {
         let planned = {
             let mut content = lock(&self.slots[number as usize].content);
-            if !matches!(*content, SlotContent::Awaited) {
+            if !matches!(*content, SlotContent::Pending) {
                 return;
             }
-            // Asked under the lock: either the outcome is seen here to be early, or there by `plan`.
+            // Read under the lock: the outcome is treated as early either here or in `plan`.
             let planned = self.planned.get();
-            *content = if planned.is_some() { SlotContent::Here(outcome) } else { SlotContent::Early(outcome) };
+            *content = if planned.is_some() { SlotContent::Ready(outcome) } else { SlotContent::Early(outcome) };
             planned
         };
         if let Some(planned) = planned {
@@ -255,7 +256,7 @@ impl JobState {
         }
     }
 
-    /// Tells those that wait for a slot that it is here.
+    /// Counts an arrived slot for the units that need it.
     fn count(&self, number: u32, planned: &Planned) {
         match &planned.work {
             JobKind::Execute { .. } => self.completions.complete(number),
@@ -274,7 +275,7 @@ impl JobState {
         let needs = scores.needs(unit);
         let result = catch_unwind(AssertUnwindSafe(|| self.score_unit(unit, needs, &scores.rules)))
             .unwrap_or_else(|panic| Err(Fault::of_panic(panic.as_ref())));
-        let _ = unit.score.set(result); // only the last delivery comes here
+        let _ = unit.score.set(result); // only the last delivery reaches this
         self.stats.compared();
         for slot in needs {
             let slot = &self.slots[*slot as usize];
@@ -302,14 +303,14 @@ impl JobState {
 
     fn outcome_at(&self, slot: u32) -> Delivery {
         match &*lock(&self.slots[slot as usize].content) {
-            SlotContent::Here(delivered) => delivered.clone(),
-            SlotContent::Awaited | SlotContent::Early(_) | SlotContent::Released => {
-                Err(Fault::Internal("an outcome was read before it came"))
+            SlotContent::Ready(delivered) => delivered.clone(),
+            SlotContent::Pending | SlotContent::Early(_) | SlotContent::Released => {
+                Err(Fault::Internal("an outcome was read before it arrived"))
             }
         }
     }
 
-    /// Returns the unit of each item, once they are planned.
+    /// Returns the unit of each item once they are planned.
     pub(crate) fn unit_of(&self) -> &[u32] {
         match self.planned.get().map(|planned| &planned.work) {
             Some(JobKind::Execute { slot_of }) => slot_of,
@@ -318,7 +319,7 @@ impl JobState {
         }
     }
 
-    /// Returns the outcome of one item of an execute job, once its slot is here.
+    /// Returns the outcome of an item of an execute job once its slot has arrived.
     pub(crate) fn outcome(&self, item: usize) -> Delivery {
         match self.planned.get().map(|planned| &planned.work) {
             Some(JobKind::Execute { slot_of }) => self.outcome_at(slot_of[item]),
@@ -326,7 +327,7 @@ impl JobState {
         }
     }
 
-    /// Returns the score of one item of a score job, once its unit is here.
+    /// Returns the score of an item of a score job once its unit is finished.
     pub(crate) fn score(&self, item: usize) -> Result<&Score, Fault> {
         let Some(JobKind::Score(Scores { units, unit_of, .. })) = self.planned.get().map(|planned| &planned.work)
         else {
@@ -335,7 +336,7 @@ impl JobState {
         match units[unit_of[item] as usize].score.get() {
             Some(Ok(score)) => Ok(score),
             Some(Err(fault)) => Err(fault.clone()),
-            None => Err(Fault::Internal("a score was read before it came")),
+            None => Err(Fault::Internal("a score was read before it arrived")),
         }
     }
 
@@ -346,7 +347,7 @@ impl JobState {
 }
 
 impl Planned {
-    /// Tells whether a delivery to the slot would be the last that a comparison waits for.
+    /// Returns whether the next delivery to the slot triggers a comparison.
     fn would_compare(&self, slot: u32) -> bool {
         let JobKind::Score(scores) = &self.work else { return false };
         let mut by_unit = self.units_of.of(slot as usize).chunk_by(|a, b| a == b);

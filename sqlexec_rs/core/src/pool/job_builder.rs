@@ -1,5 +1,5 @@
-//! Builds a job, a batch of its items after the other: each run is found in the cache, joined where it is in flight, or
-//! queued. Threads run what was added while the caller makes the next batch.
+//! Builds a job batch by batch: each run is found in the cache, joined in flight, or queued. Threads run the
+//! added items while the caller prepares the next batch.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use crate::request::{InFlightQuery, Limits, Query, RunKey};
 use crate::sqlite::dbfile::FileIdentity;
 use crate::target::Engine;
 
-/// Runs that are looked up and queued at once: threads begin with the first while the next are looked up.
+/// Number of runs that are looked up and queued together, so that threads start early.
 const CHUNK: usize = 256;
 
-/// A job to which items are still being added. To drop it cancels what was added.
+/// A job to which items are still being added. Dropping it cancels the added items.
 pub struct JobBuilder {
     shared: Arc<Shared>,
     limits: Arc<Limits>,
     plan: Plan,
-    /// (database, SQL) pairs that are still to come, as the caller counted them.
-    n_to_come: usize,
+    /// Number of (database, SQL) pairs still to be added, as counted by the caller.
+    n_remaining: usize,
     databases: Vec<Database>,
     started: Option<StartedJob>,
 }
 
-/// What there is from the first batch on.
+/// The part of a job that exists after the first batch.
 struct StartedJob {
     state: Arc<JobState>,
     limits_number: u32,
     ticket: u64,
-    /// Tasks for which the queue keeps room.
+    /// Number of tasks for which the queue has reserved room.
     n_reserved: usize,
     queries: Vec<Arc<InFlightQuery>>,
     is_open: bool,
@@ -44,14 +44,14 @@ struct StartedJob {
 
 struct Database {
     path: Arc<Path>,
-    /// Its engine, and the number of its state; or why it has none.
+    /// Its engine and state number, or the outcome for an unreadable database.
     state: Result<(Engine, u32), Arc<Outcome>>,
 }
 
-/// What tells one state of a database from another.
+/// Identifies the state of a database.
 enum Identity {
     File(Engine, FileIdentity),
-    /// Of a server nothing does.
+    /// A server, whose state has no identity.
     None(Engine),
 }
 
@@ -68,35 +68,35 @@ impl Identity {
 }
 
 impl JobBuilder {
-    /// Begins; `n_pairs` is how many (database, SQL) pairs all items will ask for, duplicates included.
+    /// Creates a builder. `n_pairs` is the number of (database, SQL) pairs of all items, including duplicates.
     pub(crate) fn new(shared: &Arc<Shared>, plan: Plan, limits: &Arc<Limits>, n_pairs: usize) -> Self {
         Self {
             shared: Arc::clone(shared),
             limits: Arc::clone(limits),
             plan,
-            n_to_come: n_pairs,
+            n_remaining: n_pairs,
             databases: Vec::new(),
             started: None,
         }
     }
 
-    /// Adds items under their numbers. The first batch waits for room in the queue for all of them; meanwhile
-    /// `keep_waiting` is asked whether to go on, and false gives up with [`Fault::Interrupted`].
+    /// Adds items under their numbers. The first batch waits until the queue has room for all of them. Meanwhile
+    /// `keep_waiting` is called; if it returns false, the call fails with [`Fault::Interrupted`].
     pub fn add(
         &mut self,
         items: impl IntoIterator<Item = (u32, ScoreItem)>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
         let n_old = self.plan.runs.len();
-        let mut n_asked = 0;
+        let mut n_requested = 0;
         for (number, item) in items {
-            n_asked += n_pairs(&item);
+            n_requested += n_pairs(&item);
             self.plan.add_item(number, item, n_old);
         }
-        self.request_from(n_old, n_asked, keep_waiting)
+        self.request_from(n_old, n_requested, keep_waiting)
     }
 
-    /// Adds the queries with these numbers; waits as `add` does.
+    /// Adds the queries with these numbers; waits like `add`.
     pub(crate) fn add_queries(
         &mut self,
         numbers: &[u32],
@@ -110,12 +110,12 @@ impl JobBuilder {
         self.request_from(n_old, numbers.len(), keep_waiting)
     }
 
-    /// Returns the job, to which nothing is added any more.
+    /// Finishes and returns the job.
     pub fn finish(mut self) -> Result<Job, Fault> {
         if self.started.is_none() {
-            self.request_from(0, 0, &mut || true)?; // a job of nothing
+            self.request_from(0, 0, &mut || true)?; // an empty job
         }
-        let started = self.started.as_mut().ok_or(Fault::Internal("a job that has not begun"))?;
+        let started = self.started.as_mut().ok_or(Fault::Internal("the job has not started"))?;
         let state = Arc::clone(&started.state);
         let mut tasks = Vec::new();
         for (slot, outcome) in state.plan(self.plan.runs.len(), self.plan.take_work()) {
@@ -137,25 +137,25 @@ impl JobBuilder {
         }
     }
 
-    /// Requests the runs that were planned from number `n_old` on, for which `n_asked` pairs asked.
+    /// Requests the runs that were planned from number `n_old` on, for `n_requested` pairs.
     fn request_from(
         &mut self,
         n_old: usize,
-        n_asked: usize,
+        n_requested: usize,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<(), Fault> {
         let n_new = self.plan.runs.len() - n_old;
-        self.n_to_come = self.n_to_come.saturating_sub(n_asked);
+        self.n_remaining = self.n_remaining.saturating_sub(n_requested);
         if self.started.is_none() {
-            self.started = Some(self.begin(n_new + self.n_to_come, keep_waiting)?);
+            self.started = Some(self.begin(n_new + self.n_remaining, keep_waiting)?);
         }
         let stats = &self.shared.stats;
-        stats.requested(n_asked as u64);
-        stats.deduplicated((n_asked - n_new) as u64);
+        stats.requested(n_requested as u64);
+        stats.deduplicated((n_requested - n_new) as u64);
         self.number_databases()?;
         let Some(started) = self.started.as_mut() else { return Ok(()) };
         mark_golds(&self.shared, &self.plan, &self.databases, started.limits_number);
-        // By database, so that a thread stays with a connection and what it holds.
+        // Ordered by database, so that a thread keeps using a connection and its caches.
         let runs = &self.plan.runs;
         let order =
             CsrGroups::new(self.databases.len(), runs[n_old..].iter().map(|run| run.database).zip(n_old as u32..));
@@ -168,7 +168,8 @@ impl JobBuilder {
         Ok(())
     }
 
-    /// Waits for room: a run that others could join before it is queued would leave them waiting if this call gave up.
+    /// Waits for room before any run is created. Otherwise others could join a run that this call abandons before
+    /// queueing it.
     fn begin(&self, max_runs: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<StartedJob, Fault> {
         let ticket = self.shared.queue.reserve(max_runs, keep_waiting)?;
         let is_closed = Arc::clone(&self.shared.is_closed);
@@ -183,7 +184,7 @@ impl JobBuilder {
         })
     }
 
-    /// Looks at the databases that are new here; refuses limits that would not hold there.
+    /// Identifies the databases that are new to the job. Refuses limits that their engines cannot enforce.
     fn number_databases(&mut self) -> Result<(), Fault> {
         let new = &self.plan.databases[self.databases.len()..];
         let identities: Vec<_> = new.iter().map(|path| Identity::of(path)).collect();
@@ -220,7 +221,7 @@ impl Drop for JobBuilder {
     }
 }
 
-/// Has the outcomes of runs kept that are known as golds' only now.
+/// Marks runs that turned out to be golds' as exempt from eviction.
 fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32) {
     if plan.late_golds.is_empty() {
         return;
@@ -228,13 +229,13 @@ fn mark_golds(shared: &Shared, plan: &Plan, databases: &[Database], limits: u32)
     let mut cache = shared.cache();
     for run in plan.late_golds.iter().map(|slot| &plan.runs[*slot as usize]) {
         if let Ok((_, db)) = databases[run.database as usize].state {
-            cache.mark_gold(&RunKey { db, limits, sql: run.sql.clone(), parameters: None, wanted: plan.wanted });
+            cache.mark_gold(&RunKey { db, limits, sql: run.sql.clone(), parameters: None, output: plan.output });
         }
     }
 }
 
 impl StartedJob {
-    /// Finds, joins or starts some of a job's runs; returns what is to be queued.
+    /// Finds, joins or starts some of a job's runs. Returns the tasks to queue.
     fn request(
         &mut self,
         shared: &Shared,
@@ -245,7 +246,7 @@ impl StartedJob {
     ) -> Vec<Task> {
         let handle = Arc::new(JobHandle(Arc::clone(&self.state)));
         let mut tasks = Vec::with_capacity(chunk.len());
-        let mut here = Vec::new();
+        let mut ready = Vec::new();
         let mut cache = shared.cache();
         let keeps_candidates = cache.keeps_candidates();
         for slot in chunk {
@@ -254,12 +255,12 @@ impl StartedJob {
             let (engine, db) = match &database.state {
                 Ok(state) => *state,
                 Err(outcome) => {
-                    here.push((*slot, Arc::clone(outcome)));
+                    ready.push((*slot, Arc::clone(outcome)));
                     continue;
                 }
             };
             let (sql, parameters) = (run.sql.clone(), run.parameters.clone());
-            let key = RunKey { db, limits: self.limits_number, sql, parameters, wanted: plan.wanted };
+            let key = RunKey { db, limits: self.limits_number, sql, parameters, output: plan.output };
             let waiter = Waiter { job: Arc::clone(&handle), slot: *slot };
             let make_query = |key| InFlightQuery {
                 key,
@@ -273,7 +274,7 @@ impl StartedJob {
             match cache.request(key, run.is_gold, waiter, make_query) {
                 Lookup::Cached(outcome) => {
                     shared.stats.hit(run.is_gold);
-                    here.push((*slot, outcome));
+                    ready.push((*slot, outcome));
                 }
                 Lookup::Joined(query) => {
                     shared.stats.joined();
@@ -286,7 +287,7 @@ impl StartedJob {
             }
         }
         drop(cache);
-        for (slot, outcome) in here {
+        for (slot, outcome) in ready {
             self.state.deliver(slot, Ok(outcome));
         }
         tasks

@@ -1,4 +1,4 @@
-//! The executor: a pool of threads, each with its own connections or its own worker process, over one queue and one cache.
+//! The executor: a pool of threads, each with its own connections or worker process, sharing a queue and a cache.
 
 pub mod batches;
 pub mod cache;
@@ -41,30 +41,31 @@ use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::STACK_BYTES;
 use crate::stats::{Reading, Stats};
 
-/// Runs of a job from which on it is worth to wake a thread to free it.
+/// Number of runs from which a job is freed by another thread.
 const LARGE_JOB: usize = 256;
 
-/// Sessions of servers that stay open, over all threads: a server takes a hundred of all its clients if nobody says otherwise.
+/// Maximum number of open server sessions over all threads; servers allow about a hundred from all clients by
+/// default.
 pub(crate) const MAX_SESSIONS: usize = 64;
 
-/// How an executor is built.
+/// The configuration of an executor.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Worker threads; `None` is one a core.
+    /// Number of worker threads; `None` means one per core.
     pub threads: Option<usize>,
-    /// Connections that stay open, over all threads; of sessions of servers at most 64.
+    /// Maximum number of open connections over all threads; at most 64 of them are server sessions.
     pub max_open: usize,
-    /// How their files are opened.
+    /// How database files are opened.
     pub access: Access,
-    /// Columns that no query may read; queries on other engines than SQLite are refused where there are any.
+    /// Columns that no query may read. If there are any, queries on engines other than SQLite are refused.
     pub hidden: Arc<[HiddenColumn]>,
-    /// Bytes of candidate results to keep (golds are kept beside them).
+    /// Bytes of cached results, in addition to those of gold queries.
     pub cache_bytes: usize,
-    /// Runs that may wait for a thread; a batch that would make them more waits to be let in.
+    /// Maximum number of runs that wait for a thread. A batch that would exceed it waits.
     pub max_queued: usize,
-    /// Runs each query in a worker process, one a thread, instead of in the thread itself.
+    /// Runs each query in one worker process per thread instead of in the thread itself.
     pub worker: Option<WorkerConfig>,
-    /// Runs each query on a file of DuckDB's; there is none where DuckDB is not installed.
+    /// Runs queries on DuckDB files; `None` if DuckDB is not installed.
     pub duckdb: Option<WorkerConfig>,
 }
 
@@ -85,7 +86,7 @@ impl Default for Config {
 
 /// Runs SQL on databases in parallel, read-only and under limits.
 ///
-/// Dropping it cancels what is queued and lets the threads end by themselves; `close` waits for them.
+/// Dropping the pool cancels queued work and lets the threads exit; `close` waits for them.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -97,20 +98,20 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<Stats>,
     risks: Arc<Risks>,
     pub(crate) is_closed: Arc<AtomicBool>,
-    /// What a server holds is said not to change, as that of an immutable file is.
+    /// Whether server databases are guaranteed not to change, like immutable files.
     pub(crate) servers_are_unchanging: bool,
-    /// Columns are hidden, which only SQLite's authorizer can do.
+    /// Whether columns are hidden, which only SQLite's authorizer can enforce.
     pub(crate) hides_columns: bool,
     n_threads: usize,
     observer: Option<Observer>,
     process: u32,
 }
 
-/// What is called with the database, the SQL text and the outcome of each run, on the thread that ran it and before anybody
-/// has the outcome; answers from a cache are no runs.
+/// A callback with the database, the SQL text and the outcome of each run. It is called on the thread that ran the
+/// query, before the outcome is delivered. Cached outcomes are not reported.
 pub type Observer = Box<dyn Fn(&Path, &str, &Arc<Outcome>) + Send + Sync>;
 
-/// A batch that was submitted. Dropping it does not cancel it: its outcomes may be wanted in the cache.
+/// A submitted batch. Dropping it does not cancel it, because its outcomes may be useful in the cache.
 pub struct Job {
     pub(crate) state: Arc<JobState>,
     pub(crate) shared: Arc<Shared>,
@@ -122,7 +123,7 @@ impl Pool {
         Self::observed(config, None)
     }
 
-    /// Starts the threads; each run is shown to the observer.
+    /// Starts the threads, reporting each run to the observer.
     pub fn observed(config: &Config, observer: Option<Observer>) -> Result<Self, Fault> {
         busy::check_fork()?;
         hooks::install()?;
@@ -142,7 +143,7 @@ impl Pool {
             observer,
             process: std::process::id(),
         });
-        // Threads share copies; of worker processes each has its own.
+        // Threads share copies, but each worker process has its own.
         let n_shares = if config.worker.is_some() { n_threads as u64 } else { 1 };
         let access = Access { copies_bytes: config.access.copies_bytes / n_shares, ..config.access };
         let copies = Arc::new(InMemoryDbs::new(access, &shared.stats));
@@ -163,9 +164,9 @@ impl Pool {
         self.shared.n_threads
     }
 
-    /// Queues (database, SQL) pairs and returns at once, or as soon as the queue has room for them.
+    /// Queues (database, SQL) pairs and returns as soon as the queue has room for them.
     ///
-    /// A batch of more runs than the queue may hold is let in when the queue is empty.
+    /// A batch that exceeds the queue's capacity is admitted when the queue is empty.
     pub fn submit(&self, pairs: &[(Arc<Path>, Arc<str>)], limits: &Arc<Limits>) -> Result<Job, Fault> {
         let query = |(database, sql): &(Arc<Path>, Arc<str>)| Query {
             database: Arc::clone(database),
@@ -175,17 +176,17 @@ impl Pool {
         self.submit_while(&pairs.iter().map(query).collect::<Vec<_>>(), OutputKind::Rows, limits, &mut || true)
     }
 
-    /// Queues queries as `submit` does; while there is no room `keep_waiting` is asked a few times a second, and false gives up
-    /// with [`Fault::Interrupted`].
+    /// Queues queries like `submit`. While there is no room, `keep_waiting` is called several times per second; if it
+    /// returns false, the call fails with [`Fault::Interrupted`].
     pub fn submit_while(
         &self,
         queries: &[Query],
-        wanted: OutputKind,
+        output: OutputKind,
         limits: &Arc<Limits>,
         keep_waiting: &mut dyn FnMut() -> bool,
     ) -> Result<Job, Fault> {
         self.shared.check_process()?;
-        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), wanted), limits, queries.len());
+        let mut builder = JobBuilder::new(&self.shared, Plan::execution(queries.len(), output), limits, queries.len());
         let batches = Batches::new(queries.iter().map(|query| Arc::as_ptr(&query.database).addr()));
         for numbers in batches.iter() {
             builder.add_queries(numbers, queries, keep_waiting)?;
@@ -193,7 +194,7 @@ impl Pool {
         builder.finish()
     }
 
-    /// Queues score items; waits for room as `submit` does.
+    /// Queues score items; waits for room like `submit`.
     pub fn submit_score(&self, items: &[ScoreItem], rules: &[Rule], limits: &Arc<Limits>) -> Result<Job, Fault> {
         let mut builder = self.score_builder(items.len(), items.iter().map(n_pairs).sum(), rules, limits)?;
         let batches = Batches::new(items.iter().map(|item| item.databases.as_ptr().addr()));
@@ -204,7 +205,7 @@ impl Pool {
         builder.finish()
     }
 
-    /// Begins to score `n_items` items that will ask for `n_pairs` (database, SQL) pairs, duplicates included.
+    /// Starts scoring `n_items` items with `n_pairs` (database, SQL) pairs, including duplicates.
     pub fn score_builder(
         &self,
         n_items: usize,
@@ -216,7 +217,7 @@ impl Pool {
         Ok(JobBuilder::new(&self.shared, Plan::scoring(n_items, rules), limits, n_pairs))
     }
 
-    /// Reads the counters, with what the caches and the queue hold now.
+    /// Reads the counters, and the current sizes of the caches and the queue.
     pub fn stats(&self) -> Result<Reading, Fault> {
         self.shared.check_process()?;
         let (cache_bytes, gold_bytes) = self.shared.cache().bytes();
@@ -230,8 +231,8 @@ impl Pool {
         Ok(reading)
     }
 
-    /// Cancels everything and refuses new work; `is_closed` tells when the threads have ended. On one of them, where a
-    /// callback runs, it is [`Fault::ClosedByCallback`].
+    /// Cancels everything and refuses new work; `is_closed` returns whether the threads have ended. Called on one of
+    /// these threads, by a callback, it fails with [`Fault::ClosedByCallback`].
     pub fn begin_close(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
         let current = thread::current().id();
@@ -242,7 +243,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits for the threads to end after `begin_close`, at most `timeout`; true when they have.
+    /// Waits at most `timeout` for the threads to end after `begin_close`; returns whether they have.
     pub fn is_closed(&self, timeout: Duration) -> Result<bool, Fault> {
         self.shared.check_process()?;
         let deadline = Instant::now() + timeout;
@@ -252,7 +253,7 @@ impl Pool {
             if threads.is_empty() {
                 return Ok(true);
             }
-            drop(threads); // a callback may ask meanwhile
+            drop(threads); // a callback may lock the threads meanwhile
             if Instant::now() >= deadline {
                 return Ok(false);
             }
@@ -274,7 +275,7 @@ impl Shared {
         lock(&self.cache)
     }
 
-    /// After a fork the threads are gone and a lock may be held for ever, so nothing may be touched.
+    /// Refuses a forked child: its threads are gone and a lock may be held forever, so nothing may be touched.
     pub(crate) fn check_process(&self) -> Result<(), Fault> {
         if self.process == std::process::id() { Ok(()) } else { Err(Fault::Forked) }
     }
@@ -296,26 +297,26 @@ impl Shared {
 }
 
 impl Job {
-    /// Tells whether every item is done.
+    /// Returns whether every item is finished.
     pub fn is_done(&self) -> Result<bool, Fault> {
         self.shared.check_process()?;
         let (done, all) = self.state.completions.progress();
         Ok(done == all)
     }
 
-    /// Returns how many distinct items are done, and how many there are.
+    /// Returns the number of finished distinct items and the number of distinct items.
     pub fn progress(&self) -> Result<(usize, usize), Fault> {
         self.shared.check_process()?;
         Ok(self.state.completions.progress())
     }
 
-    /// Waits until the job is done, at most `timeout`; true when it is.
+    /// Waits at most `timeout` for the job; returns whether it is finished.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Fault> {
         self.shared.check_process()?;
         Ok(self.state.completions.wait_for_all(timeout))
     }
 
-    /// Cancels what has not ended: those items get the status `cancelled`, and runs that nobody else waits for stop.
+    /// Cancels unfinished items: they get the status `cancelled`, and runs without other waiters stop.
     pub fn cancel(&self) -> Result<(), Fault> {
         self.shared.check_process()?;
         self.state.cancel_comparisons();
@@ -327,20 +328,20 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the outcomes of a finished execute job, in the order of its items.
+    /// Returns the outcomes of a finished execute job, in item order.
     pub fn outcomes(&self) -> Result<Vec<Arc<Outcome>>, Fault> {
         self.shared.check_process()?;
         (0..self.state.n_items()).map(|item| self.state.outcome(item)).collect()
     }
 
-    /// Returns the scores of a finished score job, in the order of its items.
+    /// Returns the scores of a finished score job, in item order.
     pub fn scores(&self) -> Result<Vec<&Score>, Fault> {
         self.shared.check_process()?;
         (0..self.state.n_items()).map(|item| self.state.score(item)).collect()
     }
 }
 
-/// To free a large batch takes the caller's time, which a thread may have to spare.
+/// Frees a large batch on an idle thread if possible, instead of the caller's.
 impl Drop for Job {
     fn drop(&mut self) {
         let is_last = Arc::strong_count(&self.state) == 1;
@@ -350,7 +351,7 @@ impl Drop for Job {
     }
 }
 
-/// The life of a worker thread.
+/// The main loop of a worker thread.
 fn run_thread(shared: &Arc<Shared>, mut runner: Runner) {
     let mut busy: Option<BusyGuard> = None;
     loop {
@@ -361,7 +362,7 @@ fn run_thread(shared: &Arc<Shared>, mut runner: Runner) {
         };
         let taken = ahead.or_else(|| shared.queue.take(rest).map(|(task, n_left)| (task, false, n_left)));
         let Some((task, is_sent, n_left)) = taken else {
-            drop(runner); // closes its connections, while this thread still counts as busy
+            drop(runner); // closes its connections while this thread still counts as busy
             return;
         };
         match task {
@@ -389,7 +390,7 @@ fn run_thread(shared: &Arc<Shared>, mut runner: Runner) {
     }
 }
 
-/// Queries that a thread may take before their turn, as long as there are enough for the others.
+/// Queries that a thread may take ahead of time, while enough are left for the others.
 struct SpareQueries<'a> {
     shared: &'a Shared,
 }
@@ -398,13 +399,13 @@ impl Source for SpareQueries<'_> {
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>> {
         let query = self.shared.queue.take_run(db, n_more * self.shared.n_threads)?;
         if self.shared.risks.culprits.refusal(&query).is_some() {
-            self.shared.queue.give_back(std::iter::once(query)); // it is not sent, and has its turn
+            self.shared.queue.return_queries(std::iter::once(query)); // not sent, so it returns to the queue
             return None;
         }
         Some(query)
     }
 
-    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
-        self.shared.queue.give_back(queries.into_iter());
+    fn return_queries(&mut self, queries: VecDeque<Arc<InFlightQuery>>) {
+        self.shared.queue.return_queries(queries.into_iter());
     }
 }

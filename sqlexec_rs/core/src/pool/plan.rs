@@ -1,4 +1,4 @@
-//! From what was asked to what must run: distinct (database, SQL) pairs, and distinct comparisons.
+//! Plans a job: reduces items to distinct (database, SQL) pairs and distinct comparisons.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::result::hashed_str::Hashed;
 use crate::result::row_hash::hash_one;
 use crate::scan::strip_distinct;
 
-/// No unit.
+/// Marks the absence of a unit.
 const NONE: u32 = u32::MAX;
 
 /// A run that a job needs.
@@ -26,33 +26,33 @@ pub(crate) struct PlannedRun {
     pub(crate) is_gold: bool,
 }
 
-/// What a job must run and what is made of it, as far as its items have been added.
+/// The runs and results of a job, for the items added so far.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) databases: Vec<Arc<Path>>,
     database_numbers: HashMap<Arc<Path>, u32>,
-    /// The numbers of paths by address: most items share theirs.
+    /// The numbers of paths by address; most items share theirs.
     numbers_by_address: hashbrown::HashMap<usize, u32, foldhash::fast::RandomState>,
     pub(crate) runs: Vec<PlannedRun>,
-    /// What is wanted of each run.
-    pub(crate) wanted: OutputKind,
-    /// The numbers of runs, found by hash; what they are is in `runs`, so that little memory is gone through.
+    /// The requested output of each run.
+    pub(crate) output: OutputKind,
+    /// The numbers of runs, found by hash. The runs themselves are in `runs`, so that a lookup touches little memory.
     run_numbers: HashTable<u32>,
     work: JobKind,
-    /// By the first slot that units need, the last of them; and by unit the one before it.
+    /// For each first slot of units, the last such unit; for each unit, the previous one.
     last_unit_of: Vec<u32>,
     unit_before: Vec<u32>,
-    /// Runs that are a gold's and were added, as others, before the last batch.
+    /// Runs of golds that earlier batches added as other runs.
     pub(crate) late_golds: Vec<u32>,
 }
 
 impl Plan {
     /// Starts to plan the execution of `n_items` (database, SQL) pairs.
-    pub(crate) fn execution(n_items: usize, wanted: OutputKind) -> Self {
-        Self { wanted, ..Self::new(JobKind::Execute { slot_of: vec![0; n_items] }, n_items) }
+    pub(crate) fn execution(n_items: usize, output: OutputKind) -> Self {
+        Self { output, ..Self::new(JobKind::Execute { slot_of: vec![0; n_items] }, n_items) }
     }
 
-    /// Starts to plan the scoring of `n_items` items, most of which are expected to need two runs of their own.
+    /// Starts to plan the scoring of `n_items` items, most of which are expected to need two separate runs.
     pub(crate) fn scoring(n_items: usize, rules: &[Rule]) -> Self {
         let scores = Scores {
             units: Vec::with_capacity(n_items),
@@ -69,7 +69,7 @@ impl Plan {
             database_numbers: HashMap::new(),
             numbers_by_address: hashbrown::HashMap::default(),
             runs: Vec::with_capacity(n_runs),
-            wanted: OutputKind::Rows,
+            output: OutputKind::Rows,
             run_numbers: HashTable::with_capacity(n_runs),
             work,
             last_unit_of: Vec::new(),
@@ -78,12 +78,12 @@ impl Plan {
         }
     }
 
-    /// Returns what is made of the runs; nothing is added afterwards.
+    /// Returns the work of the job; nothing may be added afterwards.
     pub(crate) fn take_work(&mut self) -> JobKind {
         std::mem::replace(&mut self.work, JobKind::Execute { slot_of: Vec::new() })
     }
 
-    /// Ends a batch: what it held may be freed, and its addresses become others'.
+    /// Ends a batch: its items may be freed, so addresses may be reused.
     pub(crate) fn end_batch(&mut self) {
         self.numbers_by_address.clear();
         self.late_golds.clear();
@@ -97,7 +97,7 @@ impl Plan {
         }
     }
 
-    /// Adds an item under its number; runs from `n_old` on are of this batch.
+    /// Adds an item under its number; runs from `n_old` on belong to this batch.
     pub(crate) fn add_item(&mut self, number: u32, item: ScoreItem, n_old: usize) {
         let JobKind::Score(scores) = &mut self.work else { return };
         let mut needs = std::mem::take(&mut scores.needs);
@@ -127,7 +127,7 @@ impl Plan {
         number
     }
 
-    /// Finds the unit of an equal item, whose runs are those at the end of `needs`; tables that the caller shares are equal
+    /// Finds the unit of an equal item, whose runs are at the end of `needs`. Tables that the caller shares are equal
     /// by address.
     fn find_unit(&self, item: &ScoreItem, needs: &[u32], start: usize) -> Option<u32> {
         let JobKind::Score(scores) = &self.work else { return None };
@@ -142,7 +142,7 @@ impl Plan {
         None
     }
 
-    /// Returns the number of a run; a gold's, where there are runs from before `gold_after`, may be one of those.
+    /// Returns the number of a run. A gold's run may be one of an earlier batch, before `gold_after`.
     fn slot(
         &mut self,
         path: &Arc<Path>,
@@ -154,12 +154,12 @@ impl Plan {
         let database = self.database(path);
         let next = self.runs.len() as u32;
         let runs = &self.runs;
-        let is_it = |slot: &u32| {
+        let is_equal = |slot: &u32| {
             let run = &runs[*slot as usize];
             run.database == database && run.sql.is(sql) && run.parameters.as_ref() == parameters
         };
         let hash_of = |slot: &u32| hash_of_run(runs[*slot as usize].database, &runs[*slot as usize].sql);
-        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_it, hash_of).or_insert(next).get();
+        let slot = *self.run_numbers.entry(hash_of_run(database, sql), is_equal, hash_of).or_insert(next).get();
         if slot == next {
             let (sql, parameters) = (sql.with(Arc::clone(sql.text)), parameters.cloned());
             self.runs.push(PlannedRun { database, sql, parameters, is_gold });
@@ -173,7 +173,7 @@ impl Plan {
     }
 
     fn database(&mut self, path: &Arc<Path>) -> u32 {
-        // What is asked for is not freed while its batch is planned, so no address becomes another path's.
+        // Paths are not freed while their batch is planned, so no address is reused.
         *self.numbers_by_address.entry(Arc::as_ptr(path).addr()).or_insert_with(|| {
             *self.database_numbers.entry(Arc::clone(path)).or_insert_with(|| {
                 self.databases.push(Arc::clone(path));
@@ -182,7 +182,7 @@ impl Plan {
         })
     }
 
-    /// Adds the slots that an item needs, in the order that a [`Comparison`] expects.
+    /// Adds the slots that an item needs, in the order that [`Comparison`] expects.
     fn add_needs(&mut self, item: &ScoreItem, needs: &mut Vec<u32>, n_old: usize) {
         let strips = item.options.strip_distinct;
         let mut add = |sql: &Arc<str>, is_gold: bool| {
@@ -200,7 +200,7 @@ impl Plan {
     }
 }
 
-/// Returns how many (database, SQL) pairs an item asks for.
+/// Returns the number of (database, SQL) pairs of an item.
 pub(crate) fn n_pairs(item: &ScoreItem) -> usize {
     let n_gold_sql = item.golds.iter().filter(|gold| matches!(gold, GoldSource::Sql(_))).count();
     item.databases.len() * (1 + n_gold_sql)

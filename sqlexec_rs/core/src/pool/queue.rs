@@ -1,8 +1,7 @@
-//! The queue between callers and workers: one line a batch, served in turn, with room for so many tasks.
+//! The queue between callers and workers: one line per batch, served round-robin, with a bounded number of tasks.
 //!
-//! A worker takes one task at a time from the line whose turn it is, so a batch of thousands does not hold up a batch of
-//! ten, and a query without end holds one thread and nobody else. Batches that find no room are let in in the order in
-//! which they came.
+//! A worker takes one task at a time from the next line, so a batch of thousands does not delay a batch of ten, and
+//! an endless query blocks a single thread. Batches that find no room are admitted in arrival order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,19 +13,20 @@ use crate::outcome::Outcome;
 use crate::pool::job::JobState;
 use crate::request::InFlightQuery;
 
-/// How long a batch waits for room before its caller is asked whether it still wants to.
+/// Interval at which a caller that waits for room is asked whether to continue.
 const ASK_PERIOD: Duration = Duration::from_millis(50);
 
-/// The ticket of queries that were given back; no batch has it.
-const GIVEN_BACK: u64 = u64::MAX;
+/// The ticket of returned queries, which no batch has.
+const RETURNED: u64 = u64::MAX;
 
 /// Work for a thread.
 pub(crate) enum Task {
     /// Run a query.
     Run(Arc<InFlightQuery>),
-    /// Hand a kept outcome to a job; a task because a comparison may follow, which is no work for the caller's thread.
+    /// Deliver a cached outcome to a job. This is a task because a comparison may follow, which the caller's thread
+    /// should not run.
     Deliver(Arc<JobState>, u32, Arc<Outcome>),
-    /// Free what is left of a job.
+    /// Free the remains of a job.
     Free(Arc<JobState>),
 }
 
@@ -42,19 +42,19 @@ pub(crate) struct Queue {
 struct QueueState {
     lines: VecDeque<BatchTasks>,
     n_tasks: usize,
-    /// Tasks that have been promised room and are not here yet.
+    /// Tasks for which room is reserved but that have not been added.
     n_reserved: usize,
-    /// Batches that wait for room, the first come first.
+    /// Batches that wait for room, in arrival order.
     tickets: VecDeque<u64>,
     n_tickets: u64,
-    /// A job that its caller is done with, for a thread that has no other work.
+    /// A job that its caller has dropped, to be freed by an idle thread.
     finished: Option<Arc<JobState>>,
-    /// Threads that wait for work.
+    /// Number of threads that wait for work.
     n_idle: usize,
     is_closed: bool,
 }
 
-/// The tasks of a batch that are waiting.
+/// The waiting tasks of a batch.
 struct BatchTasks {
     /// The batch's ticket.
     ticket: u64,
@@ -62,16 +62,16 @@ struct BatchTasks {
 }
 
 impl Queue {
-    /// Starts empty, with room for `max_tasks` tasks (at least one).
+    /// Creates an empty queue with room for `max_tasks` tasks (at least one).
     pub(crate) fn new(max_tasks: usize) -> Self {
         let max_tasks = max_tasks.max(1);
         Self { max_tasks, state: Mutex::default(), has_work: Condvar::new(), has_room: Condvar::new() }
     }
 
-    /// Waits until there is room for `n` tasks, or until there is no task at all, and keeps it; returns the ticket for `add`,
-    /// which must follow.
+    /// Waits for room for `n` tasks, or for an empty queue, and reserves it. Returns the ticket for `add`, which must
+    /// follow.
     ///
-    /// `keep_waiting` is asked a few times a second, without the lock; false gives up.
+    /// `keep_waiting` is called several times per second, without the lock; false ends the wait.
     pub(crate) fn reserve(&self, n: usize, keep_waiting: &mut dyn FnMut() -> bool) -> Result<u64, Fault> {
         let mut state = self.lock();
         let ticket = state.n_tickets;
@@ -92,9 +92,9 @@ impl Queue {
             state = next;
             if waited.timed_out() {
                 drop(state);
-                let goes_on = keep_waiting();
+                let is_wanted = keep_waiting();
                 state = self.lock();
-                if !goes_on {
+                if !is_wanted {
                     break Err(Fault::Interrupted);
                 }
             }
@@ -103,12 +103,12 @@ impl Queue {
         let has_waiters = !state.tickets.is_empty();
         drop(state);
         if has_waiters {
-            self.has_room.notify_all(); // the next in turn may fit as well
+            self.has_room.notify_all(); // the next batch may fit as well
         }
         result
     }
 
-    /// Adds tasks of a batch to its line, in as much of the room that was reserved; false when the queue is closed.
+    /// Adds tasks of a batch to its line, using its reserved room. Returns false if the queue is closed.
     pub(crate) fn add(&self, ticket: u64, tasks: impl ExactSizeIterator<Item = Task>, n_reserved: usize) -> bool {
         let n = tasks.len();
         let mut state = self.lock();
@@ -137,7 +137,7 @@ impl Queue {
         true
     }
 
-    /// Has a thread that waits for work free a job; where none does, the caller drops it here.
+    /// Lets an idle thread free a job; without one, the caller drops it here.
     pub(crate) fn free(&self, job: Arc<JobState>) {
         let mut state = self.lock();
         if state.n_idle > 0 && state.finished.is_none() && !state.is_closed {
@@ -147,8 +147,8 @@ impl Queue {
         }
     }
 
-    /// Takes the next task, with the number of those left; calls `rest` before it waits for one. `None` once the queue is
-    /// closed.
+    /// Takes the next task; returns it with the number of remaining tasks. Calls `rest` before waiting. Returns
+    /// `None` once the queue is closed.
     pub(crate) fn take(&self, rest: &mut dyn FnMut()) -> Option<(Task, usize)> {
         let mut state = self.lock();
         let mut has_rested = false;
@@ -177,8 +177,8 @@ impl Queue {
         }
     }
 
-    /// Takes the next task if it is to run a query on this state of a database and at least so many are left, without a
-    /// wait.
+    /// Takes the next task without waiting, if it runs a query on this database state and at least `n_left` tasks
+    /// remain.
     pub(crate) fn take_run(&self, db: u32, n_left: usize) -> Option<Arc<InFlightQuery>> {
         let mut state = self.lock();
         let first = state.lines.front().and_then(|line| line.tasks.front());
@@ -193,18 +193,18 @@ impl Queue {
         }
     }
 
-    /// Takes queries back that are to be run before all others. A closed queue has no use for them.
-    pub(crate) fn give_back(&self, queries: impl ExactSizeIterator<Item = Arc<InFlightQuery>>) {
+    /// Returns queries to the front of the queue. A closed queue drops them.
+    pub(crate) fn return_queries(&self, queries: impl ExactSizeIterator<Item = Arc<InFlightQuery>>) {
         let mut state = self.lock();
         if !state.is_closed && queries.len() > 0 {
             state.n_tasks += queries.len();
-            state.lines.push_front(BatchTasks { ticket: GIVEN_BACK, tasks: queries.map(Task::Run).collect() });
+            state.lines.push_front(BatchTasks { ticket: RETURNED, tasks: queries.map(Task::Run).collect() });
             drop(state);
             self.has_work.notify_all();
         }
     }
 
-    /// Closes the queue, wakes everybody, and returns the tasks that were waiting.
+    /// Closes the queue, wakes all threads, and returns the waiting tasks.
     pub(crate) fn close(&self) -> Vec<Task> {
         let mut state = self.lock();
         state.is_closed = true;
@@ -223,7 +223,7 @@ impl Queue {
         self.lock().n_tasks
     }
 
-    /// Ends the hold of the lock after a task was taken, and wakes those who wait for its room.
+    /// Releases the lock after a task was taken, and wakes callers that wait for room.
     fn unlock_with_room(&self, state: MutexGuard<'_, QueueState>) {
         let has_waiters = !state.tickets.is_empty();
         drop(state);
@@ -238,7 +238,7 @@ impl Queue {
 }
 
 impl QueueState {
-    /// Takes the first task of the line whose turn it is.
+    /// Takes the first task of the next line.
     fn pop(&mut self) -> Option<Task> {
         let mut line = self.lines.pop_front()?;
         let task = line.tasks.pop_front()?;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_work_frees_a_job_and_else_the_caller_does() {
+    fn idle_thread_frees_a_job_or_else_the_caller_does() {
         let queue = Queue::new(1);
         let job = || Arc::new(JobState::new(1, ComparisonControl::default(), Arc::default()));
         let first = job();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_waits_for_room_and_a_large_one_for_an_empty_queue() {
+    fn batches_wait_for_room_and_oversized_ones_for_an_empty_queue() {
         let queue = Queue::new(3);
         put(&queue, 2);
         put(&queue, 1);
@@ -314,7 +314,7 @@ mod tests {
             while queue.lock().tickets.len() < 2 {
                 thread::yield_now();
             }
-            // One place is free, but the large batch was first: the small one may not pass it.
+            // There is room for one task, but the large batch came first and must not be overtaken.
             assert!(queue.take(&mut || ()).is_some() && queue.take(&mut || ()).is_some());
             assert!(!is_large_in.load(Ordering::SeqCst) && !is_small_in.load(Ordering::SeqCst));
             assert!(queue.take(&mut || ()).is_some());
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_the_line_and_closing_ends_the_wait() {
+    fn interrupted_batch_leaves_the_queue_and_closing_ends_waits() {
         let queue = Queue::new(1);
         put(&queue, 1);
         assert!(matches!(queue.reserve(1, &mut || false), Err(Fault::Interrupted)));
@@ -345,26 +345,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_first_and_a_closed_queue_takes_none() {
+    fn returned_queries_are_first_and_a_closed_queue_drops_them() {
         let query = |db| Arc::new(query("SELECT 1", db));
         let queue = Queue::new(10);
         put(&queue, 1);
-        assert!(queue.take_run(1, 0).is_none(), "a task of another kind is next");
-        queue.give_back([query(1), query(2), query(2)].into_iter());
-        assert!(queue.take_run(2, 0).is_none(), "another database is next");
-        assert!(queue.take_run(1, 4).is_none(), "too few are left");
+        assert!(queue.take_run(1, 0).is_none(), "the next task is of another kind");
+        queue.return_queries([query(1), query(2), query(2)].into_iter());
+        assert!(queue.take_run(2, 0).is_none(), "the next task is on another database");
+        assert!(queue.take_run(1, 4).is_none(), "too few tasks remain");
         assert!(queue.take_run(1, 3).is_some());
-        queue.give_back([query(3)].into_iter());
+        queue.return_queries([query(3)].into_iter());
         assert!(matches!(queue.take(&mut || ()), Some((Task::Run(query), 3)) if query.key.db == 3));
         assert!(matches!(queue.take(&mut || ()), Some((Task::Deliver(..), 2))), "lines are served in turn");
         assert!(queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_some() && queue.take_run(2, 0).is_none());
         queue.close();
-        queue.give_back([query(1)].into_iter());
+        queue.return_queries([query(1)].into_iter());
         assert_eq!(queue.len(), 0);
     }
 
     #[test]
-    fn lines_are_served_in_turn() {
+    fn lines_are_served_round_robin() {
         let queue = Queue::new(10);
         put(&queue, 3);
         put(&queue, 2);

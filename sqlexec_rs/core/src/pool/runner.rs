@@ -1,5 +1,5 @@
-//! Where a thread of the pool runs its queries: those of SQLite here, or in a worker process that it owns, those of DuckDB in
-//! another, and others on their servers.
+//! Runs the queries of a pool thread: SQLite in the thread or in its worker process, DuckDB in another worker
+//! process, and others on their servers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,36 +17,36 @@ use crate::sqlite::local::LocalRunner;
 use crate::stats::Stats;
 use crate::target::Engine;
 
-/// What is said where a database is DuckDB's and DuckDB is not there.
-const NO_DUCKDB: &str = "DuckDB is not installed, or no python program is there to run it: \
+/// Error message for a DuckDB database if DuckDB is unavailable.
+const NO_DUCKDB: &str = "DuckDB is not installed, or there is no python program to run it: \
      pip install \"duckdb>=2.0\" pytz, or the extra `duckdb` of sqlexec-rs";
 
-/// What threads share of texts and servers that fail.
+/// State about failing queries and servers that threads share.
 #[derive(Debug, Default)]
 pub(crate) struct Risks {
     pub(crate) culprits: Culprits,
     gates: Arc<Gates>,
 }
 
-/// What runs a thread's queries.
+/// Runs a thread's queries.
 pub(crate) struct Runner {
     sqlite: Sqlite,
     duckdb: Option<RemoteRunner>,
     servers: Servers,
     risks: Arc<Risks>,
-    /// What DuckDB's files hold is said not to change.
+    /// Whether DuckDB files are guaranteed not to change.
     is_unchanging: bool,
 }
 
-/// The one or the other.
-#[allow(clippy::large_enum_variant, reason = "there is one a thread, and it stays where it is")]
+/// How SQLite runs: in this thread or in a worker process.
+#[allow(clippy::large_enum_variant, reason = "there is one per thread and it is never moved")]
 enum Sqlite {
     Thread(LocalRunner),
     Process(RemoteRunner),
 }
 
 impl Runner {
-    /// Makes the runner of a thread, one of so many; a worker process starts with its first query.
+    /// Creates the runner of a thread. A worker process starts with its first query.
     pub(crate) fn new(
         config: &Config,
         number: usize,
@@ -57,7 +57,7 @@ impl Runner {
     ) -> Result<Self, Fault> {
         let share = |max: usize| (max / n_threads).max(1);
         let cap = share(config.max_open);
-        // Where columns are hidden no query on another engine comes so far.
+        // If columns are hidden, queries on other engines are refused earlier.
         let (hidden, none) = (&config.hidden, Arc::default());
         let remote = |worker, hidden| RemoteRunner::new(worker, cap, copies.access(), hidden, stats);
         let sqlite = match &config.worker {
@@ -69,14 +69,14 @@ impl Runner {
         Ok(Self {
             sqlite,
             duckdb,
-            // A thread has a session for golds and one for other texts.
+            // A thread has a session for golds and one for other queries.
             servers: Servers::new(number, cap.min(share(MAX_SESSIONS).max(2)), is_unchanging, stats, &risks.gates),
             risks: Arc::clone(risks),
             is_unchanging,
         })
     }
 
-    /// Returns a query that was taken from the source before its turn, which has come, and whether a worker process has it.
+    /// Returns the next query that was taken ahead of time, and whether a worker process already has it.
     pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
         match &mut self.sqlite {
             Sqlite::Thread(_) => None,
@@ -84,21 +84,21 @@ impl Runner {
         }
     }
 
-    /// Runs a query, which a worker process may have; `more_wait` tells that others are to follow, which it may take from the
-    /// source. A panic of ours is a fault, after which everything is opened anew.
+    /// Runs a query, which a worker process may already have. If `has_successors`, others follow and may be taken
+    /// from the source. A panic becomes a fault, after which all connections are reopened.
     pub(crate) fn run(
         &mut self,
         query: &InFlightQuery,
         is_sent: bool,
-        more_wait: bool,
+        has_successors: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
         if !is_sent && let Some(outcome) = self.risks.culprits.refusal(query) {
             return Ok(outcome);
         }
         let run = || match (&query.engine, &mut self.sqlite) {
-            (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, more_wait)),
-            (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, more_wait, source),
+            (Engine::Sqlite, Sqlite::Thread(local)) => Ok(run_here(local, query, has_successors)),
+            (Engine::Sqlite, Sqlite::Process(remote)) => remote.run(query, is_sent, has_successors, source),
             (Engine::Duckdb, _) => run_duckdb(self.duckdb.as_mut(), query, self.is_unchanging),
             (Engine::Postgresql | Engine::Mysql, _) => Ok(self.servers.run(query)),
         };
@@ -117,13 +117,13 @@ impl Runner {
             && outcome.status == Status::Crashed
             && outcome.stopped_by.is_none()
         {
-            // A session was lost twice before the text is blamed.
+            // A session is lost twice before the query is blamed.
             self.risks.culprits.add(query, if query.engine.is_server() { 2 } else { 1 });
         }
         result
     }
 
-    /// Gives back what is kept from one query to the next, as there is none at the moment.
+    /// Releases resources kept between queries, because no query is waiting.
     pub(crate) fn park(&mut self) {
         match &mut self.sqlite {
             Sqlite::Thread(local) => {
@@ -134,7 +134,7 @@ impl Runner {
         }
     }
 
-    /// Does what can wait until the outcome is delivered.
+    /// Does the work that can wait until the outcome is delivered.
     pub(crate) fn prune(&mut self, engine: Engine) {
         let remote = match (engine, &mut self.sqlite) {
             (Engine::Sqlite, Sqlite::Process(remote)) => Some(remote),
@@ -147,22 +147,23 @@ impl Runner {
     }
 }
 
-/// Runs a query in the worker process that has DuckDB loaded.
+/// Runs a query in the worker process for DuckDB.
 fn run_duckdb(remote: Option<&mut RemoteRunner>, query: &InFlightQuery, is_unchanging: bool) -> Result<Outcome, Fault> {
     if let Some(outcome) = server::outcome_without_engine(query) {
         return Ok(outcome);
     }
     let Some(remote) = remote else { return Ok(Outcome::failed(Status::DbError, NO_DUCKDB)) };
     let mut outcome = remote.run(query, false, false, &mut NoSource)?;
-    // A view may hold what a text does not show, so a result is kept only where somebody answers for it.
+    // A view may read volatile data that the query's text does not show, so a result is cached only if the caller
+    // guarantees unchanging databases.
     outcome.is_volatile = !is_unchanging || server::asks_for_chance_or_time(&query.key.sql.text);
     Ok(outcome)
 }
 
-fn run_here(local: &mut LocalRunner, query: &InFlightQuery, more_wait: bool) -> Outcome {
+fn run_here(local: &mut LocalRunner, query: &InFlightQuery, has_successors: bool) -> Outcome {
     let InFlightQuery { key, limits, .. } = query;
-    let request = ExecRequest { sql: &key.sql.text, parameters: key.parameters.as_deref(), wanted: key.wanted, limits };
-    let mut outcome = local.run_in_burst(&query.path, key.db, &request, Some(&query.cancel), more_wait);
+    let request = ExecRequest { sql: &key.sql.text, parameters: key.parameters.as_deref(), output: key.output, limits };
+    let mut outcome = local.run_in_burst(&query.path, key.db, &request, Some(&query.cancel), has_successors);
     if let Some(table) = outcome.table.as_mut().and_then(Arc::get_mut) {
         table.settle(query.is_for_cache);
     }

@@ -1,9 +1,9 @@
-//! Which queries a worker process is sent before their turn, so that neither side waits for the other between short runs.
+//! Chooses the queries to send to a worker process ahead of time, so that neither side waits between short runs.
 //!
-//! Only where every one of the last runs was on the same database and quick, and where enough wait for the other threads. The answers come in the order
-//! of the requests. As soon as a run is not quick after all, the queries behind it go back to the queue, where another thread
-//! may take them, and their answers are thrown away when they come. That is work in vain, so each time it happens twice as
-//! many quick runs are asked for before the next; where it does not happen for long, half as many.
+//! Queries are sent ahead only if all recent runs were on the same database and quick, and if enough remain for the
+//! other threads. Answers arrive in request order. Once a run is slow, the queries behind it return to the queue for
+//! other threads, and their answers are discarded. Since that wastes work, each occurrence doubles the number of
+//! quick runs required before sending ahead again. A long period without one halves it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use std::time::Duration;
 use crate::outcome::Outcome;
 use crate::request::{InFlightQuery, Limits};
 
-/// Queries that may be with a worker at a time.
-const MOST: usize = 16;
+/// Maximum number of queries that a worker holds at a time.
+const MAX_HELD: usize = 16;
 
-/// Quick runs in a row after which there may be more than one: at first, and at most.
+/// Number of consecutive quick runs before queries are sent ahead: initially, and at most.
 const QUICK_RUNS: u32 = 8;
-const MOST_QUICK_RUNS: u32 = 4_096;
+const MAX_QUICK_RUNS: u32 = 4_096;
 
-/// A run that takes no longer, and whose result is no larger, is quick.
+/// Maximum duration of a quick run. Its result must also be small.
 pub(super) const QUICK: Duration = Duration::from_micros(300);
 const SMALL_BYTES: usize = 4 << 10;
 
-/// Bytes of a SQL text that may be sent before its turn.
+/// Maximum bytes of a SQL text that is sent ahead.
 const SHORT_TEXT: usize = 2 << 10;
 
-/// Where a thread gets queries from; it must run each that it takes, or give it back.
+/// Supplies a thread with queries. Each query that is taken must be run or returned.
 pub(crate) trait Source {
-    /// Takes the next query if it is on this state of this database and there are so many more.
+    /// Takes the next query if it is on this database state and at least `n_more` others follow.
     fn take(&mut self, db: u32, n_more: usize) -> Option<Arc<InFlightQuery>>;
 
-    /// Gives queries back, to be run before all others.
-    fn give_back(&mut self, queries: VecDeque<Arc<InFlightQuery>>);
+    /// Returns queries to the front of the queue.
+    fn return_queries(&mut self, queries: VecDeque<Arc<InFlightQuery>>);
 }
 
-/// Where there is none to be taken before its turn.
+/// A source without queries.
 pub(crate) struct NoSource;
 
 impl Source for NoSource {
@@ -43,20 +43,20 @@ impl Source for NoSource {
         None
     }
 
-    fn give_back(&mut self, _: VecDeque<Arc<InFlightQuery>>) {}
+    fn return_queries(&mut self, _: VecDeque<Arc<InFlightQuery>>) {}
 }
 
-/// The queries that were taken before their turn, in the order in which they are to be run.
+/// The queries that were taken ahead of time, in execution order.
 pub(super) struct QueriesAhead {
     taken: VecDeque<Arc<InFlightQuery>>,
-    /// How many of them the worker has, from the first on.
+    /// How many of them, from the front, the worker already has.
     n_sent: usize,
-    /// What the worker was asked before these, and nobody waits for any more.
+    /// Limits of earlier requests whose answers will be discarded.
     unwanted: VecDeque<Arc<Limits>>,
-    /// Quick runs in a row, and the database that they were on.
+    /// Number of consecutive quick runs, and their database.
     n_quick: u32,
     db: u32,
-    /// Quick runs after which there may be more than one.
+    /// Number of quick runs required before sending ahead.
     n_needed: u32,
 }
 
@@ -68,7 +68,7 @@ impl Default for QueriesAhead {
 }
 
 impl QueriesAhead {
-    /// Returns the query that is to be run next, and whether the worker has it.
+    /// Returns the next query, and whether the worker already has it.
     pub(super) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
         let query = self.taken.pop_front()?;
         let is_sent = self.n_sent > 0;
@@ -76,19 +76,19 @@ impl QueriesAhead {
         Some((query, is_sent))
     }
 
-    /// Takes queries that are worth to be sent after one on this database, if there are any, and counts them as sent.
+    /// Takes queries that are worth sending ahead after one on this database, and counts them as sent.
     pub(super) fn take(&mut self, db: u32, source: &mut dyn Source) -> impl Iterator<Item = &Arc<InFlightQuery>> {
         if db != self.db {
             (self.n_quick, self.db) = (0, db);
         }
-        let has_room = self.n_quick >= self.n_needed && self.taken.len() <= MOST / 2 && self.unwanted.is_empty();
+        let has_room = self.n_quick >= self.n_needed && self.taken.len() <= MAX_HELD / 2 && self.unwanted.is_empty();
         while has_room
-            && self.taken.len() < MOST
-            && let Some(query) = source.take(db, MOST)
+            && self.taken.len() < MAX_HELD
+            && let Some(query) = source.take(db, MAX_HELD)
         {
             self.taken.push_back(query);
         }
-        // A worker that is sending a result reads nothing, so what it is sent must fit the socket.
+        // While a worker sends a result it reads nothing, so requests must fit the socket's buffer.
         let is_short =
             |query: &&Arc<InFlightQuery>| query.key.sql.text.len() <= SHORT_TEXT && query.key.parameters.is_none();
         let n_short = if has_room { self.taken.iter().skip(self.n_sent).take_while(is_short).count() } else { 0 };
@@ -97,29 +97,29 @@ impl QueriesAhead {
         self.taken.iter().skip(n_before).take(n_short)
     }
 
-    /// Tells whether the worker has others than the present query, so that its death may be due to one of them.
+    /// Returns whether the worker has further queries, so that its death may be caused by one of them.
     pub(super) fn has_others(&self) -> bool {
         self.n_sent > 0 || !self.unwanted.is_empty()
     }
 
-    /// Gives everything back, because the present run takes its time.
-    pub(super) fn give_back(&mut self, source: &mut dyn Source) {
+    /// Returns all queries to the queue because the current run is slow.
+    pub(super) fn return_queries(&mut self, source: &mut dyn Source) {
         if self.taken.is_empty() {
             return;
         }
-        (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MOST_QUICK_RUNS));
+        (self.n_quick, self.n_needed) = (0, (self.n_needed * 2).min(MAX_QUICK_RUNS));
         self.unwanted.extend(self.taken.iter().take(self.n_sent).map(|query| Arc::clone(&query.limits)));
         self.n_sent = 0;
-        source.give_back(std::mem::take(&mut self.taken));
+        source.return_queries(std::mem::take(&mut self.taken));
     }
 
-    /// Returns the limits of the run whose answer comes next, and nobody wants.
+    /// Returns the limits of the next answer if it must be discarded.
     pub(super) fn unwanted(&mut self) -> Option<Arc<Limits>> {
         self.unwanted.pop_front()
     }
 
-    /// Learns from an outcome.
-    pub(super) fn ran(&mut self, outcome: &Outcome) {
+    /// Updates the statistics with an outcome.
+    pub(super) fn record(&mut self, outcome: &Outcome) {
         let is_small = outcome.table.as_ref().is_none_or(|table| table.bytes() <= SMALL_BYTES);
         self.n_quick = if outcome.elapsed <= QUICK && is_small { self.n_quick + 1 } else { 0 };
         if self.n_quick > 4 * self.n_needed {
@@ -128,7 +128,7 @@ impl QueriesAhead {
         }
     }
 
-    /// The worker is gone, and has none of them.
+    /// Resets the state after the worker is lost.
     pub(super) fn lost(&mut self) {
         (self.n_sent, self.n_quick) = (0, 0);
         self.unwanted.clear();
@@ -141,7 +141,7 @@ mod tests {
     use crate::outcome::Status;
     use crate::request::{Parameters, RunKey, tests};
 
-    /// Queries on database 1, from the first on.
+    /// Queries on database 1.
     #[derive(Default)]
     struct Queries(VecDeque<Arc<InFlightQuery>>);
 
@@ -150,7 +150,7 @@ mod tests {
             if db == 1 && self.0.len() > n_more { self.0.pop_front() } else { None }
         }
 
-        fn give_back(&mut self, mut queries: VecDeque<Arc<InFlightQuery>>) {
+        fn return_queries(&mut self, mut queries: VecDeque<Arc<InFlightQuery>>) {
             queries.append(&mut self.0);
             self.0 = queries;
         }
@@ -171,32 +171,32 @@ mod tests {
         ahead.take(db, source).map(|query| query.key.sql.text.to_string()).collect()
     }
 
-    fn ran(ahead: &mut QueriesAhead, micros: u64, n: u32) {
+    fn record(ahead: &mut QueriesAhead, micros: u64, n: u32) {
         let outcome = Outcome { elapsed: Duration::from_micros(micros), ..Outcome::failed(Status::NoSql, "") };
-        (0..n).for_each(|_| ahead.ran(&outcome));
+        (0..n).for_each(|_| ahead.record(&outcome));
     }
 
     #[test]
-    fn none_are_taken_until_runs_on_the_same_database_are_quick() {
+    fn nothing_is_taken_until_runs_on_the_database_are_quick() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         for (db, micros, n) in [(1, 1, QUICK_RUNS - 1), (1, 1_000, 1), (1, 1, QUICK_RUNS), (2, 1, QUICK_RUNS)] {
             assert!(sent(&mut ahead, db, &mut source).is_empty());
-            ran(&mut ahead, micros, n);
+            record(&mut ahead, micros, n);
         }
-        assert!(sent(&mut ahead, 2, &mut source).is_empty(), "there are none on this one");
-        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "nothing is known of this one");
-        ran(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
-        assert_eq!(source.0.len(), 100 - MOST);
+        assert!(sent(&mut ahead, 2, &mut source).is_empty(), "no quick runs on database 2");
+        assert!(sent(&mut ahead, 1, &mut source).is_empty(), "no statistics after a change of database");
+        record(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+        assert_eq!(source.0.len(), 100 - MAX_HELD);
     }
 
     #[test]
-    fn they_come_in_their_order_and_are_sent_once() {
+    fn queries_keep_their_order_and_are_sent_once() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         let mut texts = Vec::new();
-        for turn in 0..3 * MOST {
+        for turn in 0..3 * MAX_HELD {
             texts.extend(sent(&mut ahead, 1, &mut source));
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), true));
@@ -205,64 +205,64 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_socket_waits_for_its_turn() {
+    fn large_requests_are_not_sent_ahead() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         source.0[2] = query(&"x".repeat(SHORT_TEXT + 1), None);
         source.0[4] = query("SELECT ?", Some(Arc::new(Parameters { names: Vec::new(), values: Vec::new() })));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         assert_eq!(sent(&mut ahead, 1, &mut source), ["SELECT 0", "SELECT 1"]);
         let turns: Vec<bool> = (0..3).map(|_| ahead.next().unwrap().1).collect();
         assert_eq!(turns, [true, true, false]);
     }
 
     #[test]
-    fn all_are_given_back_and_the_answers_of_those_sent_are_unwanted() {
+    fn give_back_returns_all_and_discards_pending_answers() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);
         ahead.next();
-        ahead.give_back(&mut source);
+        ahead.return_queries(&mut source);
         assert_eq!((source.0.len(), &*source.0[0].key.sql.text), (99, "SELECT 1"));
         assert!(ahead.next().is_none() && ahead.has_others());
-        ran(&mut ahead, 1, 2 * QUICK_RUNS);
+        record(&mut ahead, 1, 2 * QUICK_RUNS);
         assert!(sent(&mut ahead, 1, &mut source).is_empty(), "the worker has enough to do");
-        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MOST - 1);
+        assert_eq!(std::iter::from_fn(|| ahead.unwanted()).count(), MAX_HELD - 1);
         assert!(!ahead.has_others());
         assert_eq!(sent(&mut ahead, 1, &mut source)[0], "SELECT 1");
     }
 
     #[test]
-    fn what_was_in_vain_is_tried_less_often_and_then_again() {
+    fn wasted_work_doubles_the_required_runs_and_success_halves_them() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(1_000));
         sent(&mut ahead, 1, &mut source);
         for round in 0..5 {
-            ran(&mut ahead, 1, (QUICK_RUNS << round) - 1);
+            record(&mut ahead, 1, (QUICK_RUNS << round) - 1);
             assert!(sent(&mut ahead, 1, &mut source).is_empty());
-            ran(&mut ahead, 1, 1);
-            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
-            ahead.give_back(&mut source);
+            record(&mut ahead, 1, 1);
+            assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
+            ahead.return_queries(&mut source);
             while ahead.unwanted().is_some() {}
         }
-        ran(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
-        ran(&mut ahead, 1_000, 1);
-        ran(&mut ahead, 1, QUICK_RUNS);
-        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MOST);
+        record(&mut ahead, 1, (100 * QUICK_RUNS) << 5);
+        record(&mut ahead, 1_000, 1);
+        record(&mut ahead, 1, QUICK_RUNS);
+        assert_eq!(sent(&mut ahead, 1, &mut source).len(), MAX_HELD);
     }
 
     #[test]
-    fn a_worker_that_is_gone_has_none_and_they_are_run_all_the_same() {
+    fn queries_of_a_lost_worker_still_run() {
         let (mut ahead, mut source) = (QueriesAhead::default(), Queries::new(100));
         sent(&mut ahead, 1, &mut source);
-        ran(&mut ahead, 1, QUICK_RUNS);
+        record(&mut ahead, 1, QUICK_RUNS);
         sent(&mut ahead, 1, &mut source);
         ahead.lost();
         assert!(!ahead.has_others());
-        for turn in 0..MOST {
+        for turn in 0..MAX_HELD {
             let (query, is_sent) = ahead.next().unwrap();
             assert_eq!((&*query.key.sql.text, is_sent), (&*format!("SELECT {turn}"), false));
-            assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one by one");
+            assert!(sent(&mut ahead, 1, &mut source).is_empty(), "one query at a time");
         }
         assert!(ahead.next().is_none());
     }

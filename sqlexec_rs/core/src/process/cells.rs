@@ -1,4 +1,4 @@
-//! The cells of a table as bytes, row by row: each a kind, a number and perhaps a text.
+//! Serializes the cells of a table row by row: each is a kind, a number and possibly bytes.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -10,7 +10,7 @@ use crate::result::value::Value;
 /// Bytes of a table that are written at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A cell begins with its kind and a number: the value, or the length of the bytes behind it.
+/// Length of a cell's header: its kind and a number, which is the value or the length of the bytes that follow.
 const CELL_HEAD: usize = 9;
 const NULL: u8 = 0;
 const INTEGER: u8 = 1;
@@ -54,11 +54,11 @@ fn add_head(chunk: &mut Vec<u8>, value: Value<'_>) {
     chunk.extend_from_slice(&cell);
 }
 
-/// Reads the rows of an empty table; more than the caps of `limits` allow were not asked for.
+/// Reads the rows of an empty table; rejects more than `limits` allow.
 pub(super) fn read_rows(input: &mut impl BufRead, mut table: Table, n_rows: u64, limits: &Limits) -> io::Result<Table> {
     let width = table.width() as u64;
     if n_rows > limits.max_rows.min(1 << 40) || (n_rows > 0 && width == 0) {
-        return Err(invalid("rows that cannot be"));
+        return Err(invalid("rows without columns"));
     }
     table.reserve(n_rows.saturating_mul(width).min(limits.max_bytes / CELL_BYTES as u64) as usize);
     let mut column = 0;
@@ -79,7 +79,7 @@ pub(super) fn read_rows(input: &mut impl BufRead, mut table: Table, n_rows: u64,
     Ok(table)
 }
 
-/// Reads the cells that lie whole in the input's buffer; false when there is none.
+/// Reads the cells that are complete in the input's buffer; returns false without a complete cell.
 fn read_cells(
     input: &mut impl BufRead,
     table: &mut Table,
@@ -108,7 +108,7 @@ fn read_cells(
     Ok(used > 0)
 }
 
-/// Returns the bytes that follow the head of a cell.
+/// Returns the number of bytes that follow a cell's header.
 #[inline]
 fn text_len(head: &[u8; CELL_HEAD], max_bytes: u64) -> io::Result<u64> {
     match (head[0], payload(head)) {
@@ -118,7 +118,7 @@ fn text_len(head: &[u8; CELL_HEAD], max_bytes: u64) -> io::Result<u64> {
     }
 }
 
-/// Adds a cell whose head was looked at, and closes the row behind its last.
+/// Adds a cell with a validated header, and ends the row after its last cell.
 #[inline]
 fn add_parsed(table: &mut Table, cell: &[u8], column: &mut usize) -> Result<(), OutOfMemory> {
     let Some((head, bytes)) = cell.split_first_chunk::<CELL_HEAD>() else { return Ok(()) };
@@ -143,20 +143,20 @@ fn payload(head: &[u8; CELL_HEAD]) -> u64 {
     u64::from_le_bytes(payload)
 }
 
-/// Reads `len` bytes; the buffer grows as they arrive.
+/// Reads `len` bytes, growing the buffer as they arrive.
 pub(super) fn read_exactly(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     read_into(input, &mut bytes, len)?;
     Ok(bytes)
 }
 
-/// Appends `len` bytes; where there is no memory for them it is an error of that kind.
+/// Appends `len` bytes. Fails with an out-of-memory error if memory is short.
 fn read_into(input: &mut impl Read, bytes: &mut Vec<u8>, len: u64) -> io::Result<()> {
     let n = input.take(len).read_to_end(bytes)?;
     if n as u64 == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Makes the error of what is no message.
-pub(super) fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+/// Creates the error for malformed data.
+pub(super) fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }

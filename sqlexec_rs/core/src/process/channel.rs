@@ -1,6 +1,6 @@
-//! The pool's side of the conversation with one worker: every wait has an end.
+//! The pool's end of the connection to a worker. Every wait is bounded.
 //!
-//! A read or a write waits in short slices and looks in between at the deadline and at the flag by which the caller cancels.
+//! Reads and writes wait in short slices, checking the deadline and the caller's cancellation flag in between.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -16,72 +16,72 @@ use super::wire::{self, ConnectionCounts, Message};
 use crate::outcome::Outcome;
 use crate::request::Limits;
 
-/// How soon a cancellation is seen. Most runs are over within one slice.
+/// Maximum delay until a cancellation is noticed. Most runs finish within one slice.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// Bytes read at once.
+/// Bytes per read.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A process that is not ready by then will not be; generous, for a machine that is busy with other things.
+/// Maximum time until a new process is ready; generous for a busy machine.
 const START_WAIT: Duration = Duration::from_secs(30);
 
-/// The ends of a process's patience.
+/// How long to wait for a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitBounds {
     pub(super) grace: Duration,
     pub(super) hang: Option<Duration>,
 }
 
-/// What a worker answered.
+/// The reply of a worker.
 #[derive(Debug)]
 pub(super) enum WorkerReply {
     Outcome(Outcome, ConnectionCounts),
-    /// The same, and it was the worker's last.
+    /// The outcome of a worker that accepts no further requests.
     Last(Outcome, ConnectionCounts),
-    /// Our code panicked there, with this message; the worker goes on.
+    /// Our code panicked in the worker, with this message; the worker continues.
     Panicked(String),
 }
 
-/// Why there was no answer; each but the first is the end of the process.
+/// Why there is no reply. Every reason except cancellation ends the process.
 #[derive(Debug)]
 pub(super) enum WorkerFailure {
-    /// The caller cancelled.
+    /// The caller cancelled the run.
     Cancelled,
-    /// The run is beyond its wall time and its grace.
+    /// The run exceeded its wall time plus the grace period.
     OverTime,
-    /// Nothing came for so long that it counts as hung.
+    /// No data arrived within the hang limit.
     Hung,
-    /// The socket closed in the middle: the process died.
+    /// The socket was closed during the run: the process died.
     Died,
     /// The socket was closed before the request was sent.
     Gone,
-    /// What came is no answer.
+    /// The received bytes are not a reply.
     Garbled(String),
-    /// There is no memory here for the rows.
+    /// Not enough memory in this process for the rows.
     NoMemory,
 }
 
-/// A socket to a worker.
+/// A connection to a worker.
 #[derive(Debug)]
 pub(super) struct WorkerChannel {
     input: BufReader<TimedSocket>,
 }
 
-/// The socket with its patience.
+/// A socket with deadlines.
 #[derive(Debug)]
 struct TimedSocket {
     stream: UnixStream,
-    /// A read ends by itself after a slice.
+    /// Whether a read times out after one slice.
     has_slices: bool,
     deadline: Option<Instant>,
-    /// Whether the deadline is a run's own and not the one for processes that hang.
+    /// Whether the deadline belongs to a run rather than to hang detection.
     is_run: bool,
-    /// A wait ends with the first slice in which nothing came.
+    /// Whether a wait ends with the first slice without data.
     is_brief: bool,
     cancel: Arc<AtomicBool>,
 }
 
-/// Why a wait ended without what it waited for.
+/// Why a wait ended early.
 #[derive(Debug, thiserror::Error)]
 enum WaitError {
     #[error("cancelled")]
@@ -97,7 +97,7 @@ enum WaitError {
 }
 
 impl WorkerChannel {
-    /// Begins over a connected socket.
+    /// Creates a channel over a connected socket.
     pub(super) fn new(stream: UnixStream) -> Self {
         let has_slices = stream.set_read_timeout(Some(SLICE)).is_ok();
         let socket =
@@ -105,7 +105,7 @@ impl WorkerChannel {
         Self { input: BufReader::with_capacity(BUFFER_BYTES, socket) }
     }
 
-    /// Waits for the greeting of a process that was just started.
+    /// Waits for the greeting of a new process.
     pub(super) fn greet(&mut self, cancel: &Arc<AtomicBool>) -> Result<(), WorkerFailure> {
         self.socket().cancel = Arc::clone(cancel);
         self.socket().allow(Some(START_WAIT), false);
@@ -115,7 +115,10 @@ impl WorkerChannel {
         if greeting == expected.as_bytes() {
             Ok(())
         } else {
-            Err(WorkerFailure::Garbled(format!("it is of another build: {:?}", String::from_utf8_lossy(&greeting))))
+            Err(WorkerFailure::Garbled(format!(
+                "it belongs to another build: {:?}",
+                String::from_utf8_lossy(&greeting)
+            )))
         }
     }
 
@@ -128,19 +131,19 @@ impl WorkerChannel {
     ) -> Result<(), WorkerFailure> {
         self.socket().cancel = Arc::clone(cancel);
         self.socket().allow(bounds.hang, false);
-        Ok(self.socket().send(requests).map_err(gone)?)
+        Ok(self.socket().send(requests).map_err(closed_early)?)
     }
 
-    /// Waits for a slice of time; true when an answer begins to arrive in it, or its end is known.
-    pub(super) fn hears_soon(&mut self) -> bool {
+    /// Waits for one slice; returns whether a reply starts to arrive, or cannot arrive any more.
+    pub(super) fn reply_starts_soon(&mut self) -> bool {
         self.socket().is_brief = true;
-        let heard = self.input.fill_buf().map(|_| ());
+        let arrived = self.input.fill_buf().map(|_| ());
         self.socket().is_brief = false;
-        !heard.is_err_and(|error| matches!(wait_error(&error), Some(WaitError::Late)))
+        !arrived.is_err_and(|error| matches!(wait_error(&error), Some(WaitError::Late)))
     }
 
-    /// Waits for the answer to the request that was sent the longest ago, whose run begins now; calls `late` once it is
-    /// known not to come soon.
+    /// Waits for the reply to the oldest request, whose run starts now. Calls `late` once the reply is known to be
+    /// slow.
     pub(super) fn receive(
         &mut self,
         limits: &Limits,
@@ -150,7 +153,7 @@ impl WorkerChannel {
     ) -> Result<WorkerReply, WorkerFailure> {
         self.socket().cancel = Arc::clone(cancel);
         self.socket().allow_run(limits, bounds);
-        if !self.hears_soon() {
+        if !self.reply_starts_soon() {
             late();
         }
         let mut is_last = false;
@@ -178,13 +181,13 @@ impl WorkerChannel {
 }
 
 impl TimedSocket {
-    /// Sets the deadline to so much from now; `None` is no deadline.
+    /// Sets the deadline to `time` from now; `None` for no deadline.
     fn allow(&mut self, time: Option<Duration>, is_run: bool) {
         self.deadline = time.and_then(|time| Instant::now().checked_add(time));
         self.is_run = is_run;
     }
 
-    /// Sets the deadline of a run that begins now.
+    /// Sets the deadline of a run that starts now.
     fn allow_run(&mut self, limits: &Limits, bounds: WaitBounds) {
         match limits.timeout {
             Some(timeout) => self.allow(timeout.checked_add(bounds.grace), true),
@@ -192,7 +195,7 @@ impl TimedSocket {
         }
     }
 
-    /// Waits until the socket is ready. What has arrived counts, even if it is seen late.
+    /// Waits until the socket is ready. Data that has arrived counts even if it is seen after the deadline.
     fn wait(&self, events: PollFlags) -> io::Result<()> {
         loop {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -210,14 +213,14 @@ impl TimedSocket {
                 return Err(io::Error::other(WaitError::Cancelled));
             }
             if left.is_some_and(|left| left.is_zero()) {
-                let why = if self.is_run { WaitError::OverTime } else { WaitError::Hung };
-                return Err(io::Error::other(why));
+                let reason = if self.is_run { WaitError::OverTime } else { WaitError::Hung };
+                return Err(io::Error::other(reason));
             }
         }
     }
 
     fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
-        // A signal for a closed socket would end a caller that has not switched it off.
+        // A SIGPIPE for a closed socket would end a caller that does not ignore it.
         #[cfg(not(target_vendor = "apple"))]
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         #[cfg(target_vendor = "apple")]
@@ -236,7 +239,7 @@ impl TimedSocket {
 
 impl Read for TimedSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The socket itself waits for a slice, which is one call less, and most answers come within it.
+        // The socket itself waits for one slice, which saves a call, and most replies arrive within it.
         let mut is_ready = self.has_slices && self.deadline.is_none_or(|end| end > Instant::now() + SLICE);
         loop {
             if !is_ready {
@@ -255,8 +258,8 @@ impl Read for TimedSocket {
     }
 }
 
-/// Tells a socket that was closed before the request from one that closed during its run.
-fn gone(error: io::Error) -> io::Error {
+/// Marks an error as one of a socket that was closed before the request.
+fn closed_early(error: io::Error) -> io::Error {
     let is_closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
     if is_closed { io::Error::other(WaitError::Gone) } else { error }
 }
@@ -288,11 +291,11 @@ mod tests {
     use crate::outcome::Status;
 
     const SOON: Duration = Duration::from_millis(60);
-    /// Long enough for a busy machine to let a thread speak within the grace.
+    /// Long enough for a thread on a busy machine to respond within the grace period.
     const BOUNDS: WaitBounds = WaitBounds { grace: Duration::from_millis(400), hang: Some(Duration::from_millis(900)) };
 
-    /// Asks a worker that, after its greeting, does what `worker` does with its socket.
-    fn ask(
+    /// Sends a request to a worker that greets and then runs `worker` on its socket.
+    fn send_request(
         timeout: Option<Duration>,
         worker: impl FnOnce(&mut UnixStream) + Send,
     ) -> Result<WorkerReply, WorkerFailure> {
@@ -304,21 +307,21 @@ mod tests {
         cancel: &Arc<AtomicBool>,
         worker: impl FnOnce(&mut UnixStream) + Send,
     ) -> Result<WorkerReply, WorkerFailure> {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (pool_end, mut worker_end) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             scope.spawn(move || {
-                theirs.write_all(wire::greeting().as_bytes()).unwrap();
-                theirs.read_exact(&mut [0; 3]).unwrap();
-                worker(&mut theirs);
+                worker_end.write_all(wire::greeting().as_bytes()).unwrap();
+                worker_end.read_exact(&mut [0; 3]).unwrap();
+                worker(&mut worker_end);
             });
-            let mut channel = WorkerChannel::new(ours);
+            let mut channel = WorkerChannel::new(pool_end);
             channel.greet(&Arc::default())?;
             channel.send(b"SQL", BOUNDS, cancel)?;
             channel.receive(&Limits { timeout, ..Limits::default() }, BOUNDS, cancel, &mut || {})
         })
     }
 
-    fn say(stream: &mut UnixStream, message: &Message<'_>) {
+    fn send_message(stream: &mut UnixStream, message: &Message<'_>) {
         wire::write(stream, message).unwrap();
     }
 
@@ -327,50 +330,50 @@ mod tests {
         wire::write_outcome(stream, outcome, ConnectionCounts::default()).unwrap();
     }
 
-    /// Waits until the pool's side has hung up.
+    /// Waits until the pool's end has closed.
     fn be_silent(stream: &mut UnixStream) {
         let _ = stream.read(&mut [0]);
     }
 
     #[test]
-    fn an_answer_ends_the_wait() {
-        let answer = ask(Some(Duration::from_secs(60)), say_outcome).unwrap();
+    fn reply_ends_the_wait() {
+        let answer = send_request(Some(Duration::from_secs(60)), say_outcome).unwrap();
         assert!(matches!(answer, WorkerReply::Outcome(outcome, _) if outcome.status == Status::NoSql));
-        let answer = ask(None, |stream| say(stream, &Message::Panic("oh".to_owned()))).unwrap();
+        let answer = send_request(None, |stream| send_message(stream, &Message::Panic("oh".to_owned()))).unwrap();
         assert!(matches!(answer, WorkerReply::Panicked(message) if message == "oh"));
     }
 
     #[test]
-    fn the_clock_stands_while_a_database_is_opened() {
-        let answer = ask(Some(Duration::ZERO), |stream| {
-            say(stream, &Message::Opening);
+    fn deadline_pauses_while_a_database_is_opened() {
+        let answer = send_request(Some(Duration::ZERO), |stream| {
+            send_message(stream, &Message::Opening);
             thread::sleep(BOUNDS.grace + SOON);
-            say(stream, &Message::Opened);
+            send_message(stream, &Message::Opened);
             say_outcome(stream);
         });
         assert!(answer.is_ok(), "{answer:?}");
     }
 
     #[test]
-    fn silence_ends_with_the_bound_that_holds() {
+    fn silence_ends_at_the_applicable_bound() {
         let begun = Instant::now();
-        assert!(matches!(ask(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
+        assert!(matches!(send_request(Some(SOON), be_silent), Err(WorkerFailure::OverTime)));
         assert!(begun.elapsed() >= SOON + BOUNDS.grace);
-        assert!(matches!(ask(None, be_silent), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(None, be_silent), Err(WorkerFailure::Hung)));
         let is_opening = |stream: &mut UnixStream| {
-            say(stream, &Message::Opening);
+            send_message(stream, &Message::Opening);
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_opening), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(Some(Duration::ZERO), is_opening), Err(WorkerFailure::Hung)));
         let is_sending = |stream: &mut UnixStream| {
             stream.write_all(&9_u64.to_le_bytes()).unwrap();
             be_silent(stream);
         };
-        assert!(matches!(ask(Some(Duration::ZERO), is_sending), Err(WorkerFailure::Hung)));
+        assert!(matches!(send_request(Some(Duration::ZERO), is_sending), Err(WorkerFailure::Hung)));
     }
 
     #[test]
-    fn a_cancellation_ends_the_wait() {
+    fn cancellation_ends_the_wait() {
         let cancel = Arc::new(AtomicBool::new(false));
         let answer = ask_and_cancel(Some(Duration::from_secs(60)), &cancel, |stream| {
             cancel.store(true, Ordering::Relaxed);
@@ -380,21 +383,21 @@ mod tests {
     }
 
     #[test]
-    fn a_short_or_senseless_answer_is_no_answer() {
-        assert!(matches!(ask(None, |_| {}), Err(WorkerFailure::Died)));
+    fn short_or_malformed_reply_is_an_error() {
+        assert!(matches!(send_request(None, |_| {}), Err(WorkerFailure::Died)));
         let is_cut = |stream: &mut UnixStream| stream.write_all(&[9, 0, 0]).unwrap();
-        assert!(matches!(ask(None, is_cut), Err(WorkerFailure::Died)));
+        assert!(matches!(send_request(None, is_cut), Err(WorkerFailure::Died)));
         let is_noise = |stream: &mut UnixStream| stream.write_all(&[0xee; 100]).unwrap();
-        assert!(matches!(ask(None, is_noise), Err(WorkerFailure::Garbled(_))));
+        assert!(matches!(send_request(None, is_noise), Err(WorkerFailure::Garbled(_))));
     }
 
     #[test]
-    fn a_worker_of_another_build_is_refused() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
+    fn worker_of_another_build_is_refused() {
+        let (pool_end, mut worker_end) = UnixStream::pair().unwrap();
         let other = wire::greeting().replace("sqlexec", "sqlother");
-        theirs.write_all(other.as_bytes()).unwrap();
+        worker_end.write_all(other.as_bytes()).unwrap();
         assert!(
-            matches!(WorkerChannel::new(ours).greet(&Arc::default()), Err(WorkerFailure::Garbled(why)) if why.contains("sqlother"))
+            matches!(WorkerChannel::new(pool_end).greet(&Arc::default()), Err(WorkerFailure::Garbled(text)) if text.contains("sqlother"))
         );
     }
 }

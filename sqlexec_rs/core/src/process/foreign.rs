@@ -1,5 +1,5 @@
-//! The worker process of an engine that is a library of another language: the library runs the SQL, and everything else (walls,
-//! limits of a result, the conversation with the pool) is as it is for SQLite.
+//! The worker process of an engine that is a library in another language. The library runs the SQL; confinement,
+//! result limits and the protocol with the pool are the same as for SQLite.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -22,20 +22,20 @@ use crate::request::{Limits, OutputKind, Parameters};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Bytes that are read or written at once.
+/// Bytes per read or write.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long databases stay open when nobody asks: their locks keep writers out.
+/// How long databases stay open without requests; their locks block writers.
 const IDLE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Databases that are open at most; each has a cache of its own.
-const MOST_OPEN: usize = 8;
+/// Maximum number of open databases; each has a separate cache.
+const MAX_OPEN: usize = 8;
 
-/// Eighths of its memory beyond which a process is replaced: an allocator keeps address space that it got once, and three
-/// eighths are what one run may take.
+/// Eighths of the memory limit above which a process is replaced. Allocators keep address space, and one run may take
+/// three eighths.
 const USED_UP: u64 = 5;
 
-/// Returns the bytes of address space that this process has, where the kernel tells.
+/// Returns the bytes of address space of this process, if the kernel reports them.
 fn address_space() -> Option<u64> {
     let pages: u64 = std::fs::read_to_string("/proc/self/statm").ok()?.split(' ').next()?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
@@ -43,28 +43,28 @@ fn address_space() -> Option<u64> {
 
 /// A library that runs SQL.
 pub trait ForeignEngine {
-    /// Loads the library; what it cannot load it tells when a database is opened.
+    /// Loads the library. Failures are reported when a database is opened.
     fn load(&mut self);
 
-    /// Opens a database, to be read only.
+    /// Opens a database read-only.
     fn open(&mut self, file: &Path) -> Result<(), Box<Outcome>>;
 
-    /// Closes a database, if it is open.
+    /// Closes a database if it is open.
     fn close(&mut self, file: &Path);
 
-    /// Runs a text on an open database, or plans it, until the rows are enough, or no longer than so long.
+    /// Runs or plans a text on an open database, until there are enough rows or the time is over.
     fn run(
         &mut self,
         file: &Path,
         sql: &str,
         parameters: Option<&Parameters>,
-        wanted: OutputKind,
+        output: OutputKind,
         time: Option<Duration>,
         rows: &mut Rows<'_>,
     ) -> Result<(), Box<Outcome>>;
 }
 
-/// The rows of a result, up to what the limits allow.
+/// The rows of a result, within the limits.
 pub struct Rows<'a> {
     table: Table,
     limits: &'a Limits,
@@ -76,12 +76,12 @@ impl<'a> Rows<'a> {
         Self { table: Table::default(), limits, excess: None }
     }
 
-    /// Sets the columns' names and types.
+    /// Sets the names and types of the columns.
     pub fn begin(&mut self, names: Vec<String>, types: Vec<Option<String>>) {
         self.table = Table::new(names).with_types(types);
     }
 
-    /// Begins a row; false where there are enough.
+    /// Starts a row; returns false if there are enough rows.
     pub fn begin_row(&mut self) -> bool {
         if self.table.n_rows() as u64 == self.limits.max_rows {
             self.excess = Some(Excess::Rows);
@@ -96,7 +96,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Ends the row; false where it was too much.
+    /// Ends the row; returns false if the result has become too large.
     pub fn end_row(&mut self) -> bool {
         if self.excess.is_some() {
             return false;
@@ -118,9 +118,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Is a worker process: confines it, loads the library, and answers requests over its standard input until there are no more.
+/// Runs a worker process: confines it, loads the library, and serves requests on its standard input until it closes.
 ///
-/// `memory_bytes` is its address space. It may write no file.
+/// `memory_bytes` limits the address space. The process may not write files.
 pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usize) -> io::Result<()> {
     worker::close_inherited();
     worker::confine(memory_bytes)?;
@@ -131,14 +131,14 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     walls::forbid_calls();
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, stream.try_clone()?);
     let mut input = BufReader::with_capacity(BUFFER_BYTES, stream);
-    let cap = cap.clamp(1, MOST_OPEN);
+    let cap = cap.clamp(1, MAX_OPEN);
     let mut open =
         OpenDatabases { engine, cap, memory_bytes, states: HashMap::new(), clock: 0, opened: 0, is_used_up: false };
     out.write_all(wire::greeting().as_bytes())?;
     out.flush()?;
     loop {
         if input.buffer().is_empty() && poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&IDLE)) == Ok(0) {
-            open.close_but(None);
+            open.close_except(None);
             continue;
         }
         let Some(request) = wire::read_request(&mut input)? else { return Ok(()) };
@@ -152,7 +152,7 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
                 wire::write_outcome(&mut out, outcome, open.counts())?;
             }
             Err(panic) => {
-                open.close_but(None);
+                open.close_except(None);
                 wire::write(&mut out, &Message::Panic(panic_message(panic.as_ref())))?;
             }
         }
@@ -160,16 +160,16 @@ pub fn serve_foreign(engine: &mut dyn ForeignEngine, memory_bytes: u64, cap: usi
     }
 }
 
-/// The databases that are open.
+/// The open databases.
 struct OpenDatabases<'a> {
     engine: &'a mut dyn ForeignEngine,
     cap: usize,
     memory_bytes: u64,
-    /// The number of each one's state, and when it was used last.
+    /// The state number and the time of last use of each.
     states: HashMap<PathBuf, (u32, u64)>,
     clock: u64,
     opened: u64,
-    /// Too little memory is left for the next run.
+    /// Whether too little memory is left for the next run.
     is_used_up: bool,
 }
 
@@ -196,15 +196,15 @@ impl OpenDatabases<'_> {
         }
         let begun = Instant::now();
         let mut outcome = self.run(file, request, begun);
-        // What other databases have in their caches is memory, too.
+        // The caches of other databases count as used memory too.
         if self.is_used_up && self.states.len() > 1 {
             self.is_used_up = false;
-            self.close_but(Some(file));
+            self.close_except(Some(file));
             outcome = self.run(file, request, begun);
         }
         self.is_used_up |= address_space().is_some_and(|bytes| bytes > self.memory_bytes / 8 * USED_UP);
         if outcome.status == Status::DbError {
-            self.close_but(None);
+            self.close_except(None);
         }
         outcome.elapsed = begun.elapsed();
         Ok(outcome)
@@ -214,7 +214,7 @@ impl OpenDatabases<'_> {
         let limits = &request.limits;
         let mut rows = Rows::new(limits);
         let left = limits.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
-        match self.engine.run(file, request.sql, request.parameters.as_ref(), request.wanted, left, &mut rows) {
+        match self.engine.run(file, request.sql, request.parameters.as_ref(), request.output, left, &mut rows) {
             Ok(()) => rows.outcome(),
             Err(outcome) if outcome.status == Status::Timeout => {
                 let time = limits.timeout.unwrap_or_default().as_millis();
@@ -248,9 +248,10 @@ impl OpenDatabases<'_> {
         }
     }
 
-    /// Closes all but one.
-    fn close_but(&mut self, kept: Option<&Path>) {
-        let files: Vec<PathBuf> = self.states.keys().filter(|file| Some(file.as_path()) != kept).cloned().collect();
+    /// Closes all databases, or all but one.
+    fn close_except(&mut self, exception: Option<&Path>) {
+        let files: Vec<PathBuf> =
+            self.states.keys().filter(|file| Some(file.as_path()) != exception).cloned().collect();
         for file in &files {
             self.close(file);
         }

@@ -1,9 +1,9 @@
-//! Runs in worker processes: what no handler can stop is killed, and what dies takes nobody with it.
+//! Runs queries in worker processes: a run that no handler can stop is killed, and a crash affects no other run.
 //!
-//! A thread of the pool owns one process (`remote`), asks it queries over a socket (`channel`, in the bytes of `wire` and
-//! `cells`), and waits for each answer with its own clock; where runs are quick it asks some before their turn (`ahead`). The
-//! process (`worker`) runs queries exactly as a thread would.
-//! It is a program of its own, never a fork of the caller, so nothing of the caller's memory, locks or threads is in it.
+//! Each thread of the pool owns one process (`remote`). It sends queries over a socket (`channel`, with the formats
+//! of `wire` and `cells`) and waits for each reply with its own clock. If runs are quick, queries are sent ahead of
+//! time (`ahead`). The process (`worker`) runs queries exactly like a thread. It is a separate program, never a fork
+//! of the caller, so it shares no memory, locks or threads with the caller.
 
 mod ahead;
 mod cells;
@@ -24,25 +24,25 @@ pub(crate) use remote::RemoteRunner;
 pub use wire::{outcome_from_bytes, outcome_to_bytes};
 pub use worker::worker_main;
 
-/// How worker processes are made and when they are killed.
+/// How worker processes are started, and when they are killed.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// The program `sqlexec-worker` of this very build, or an interpreter that loads it.
+    /// The program `sqlexec-worker` of this build, or an interpreter that loads it.
     pub program: PathBuf,
-    /// What it is told before all else: an interpreter, what to run.
+    /// Its first arguments: for an interpreter, the program to run.
     pub arguments: Vec<OsString>,
-    /// What a run may take beyond its wall time before its process is killed: the time in which the worker's own handlers
-    /// stop almost everything.
+    /// How long a run may exceed its wall time before its process is killed. Within this time the worker's own
+    /// handlers stop almost everything.
     pub grace: Duration,
-    /// After how long a process that has no wall time to keep to (a run without one, opening a database, sending rows)
-    /// counts as hung and is killed; `None` is never.
+    /// How long a process may be silent when no wall time applies (a run without one, opening a database, sending
+    /// rows) before it is killed as hung; `None` for no limit.
     pub hang: Option<Duration>,
-    /// Address space that a process may take.
+    /// Maximum address space of a process, in bytes.
     pub memory_bytes: u64,
 }
 
 impl WorkerConfig {
-    /// Takes the defaults: 25 ms of grace, hung after a minute, 2 GiB.
+    /// Creates the default configuration: 25 ms of grace, one minute until hung, 2 GiB.
     pub fn new(program: PathBuf) -> Self {
         Self {
             program,

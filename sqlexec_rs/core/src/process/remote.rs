@@ -1,4 +1,4 @@
-//! A thread's worker process: started when it is needed, killed when it overruns, replaced when it is gone.
+//! The worker process of a thread: started on demand, killed when a run overruns, replaced when it died.
 
 use std::env;
 use std::io;
@@ -26,19 +26,20 @@ use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::Access;
 use crate::stats::Stats;
 
-/// Variables of the environment that a worker gets; the rest is none of its business.
+/// Environment variables that are passed to workers; all others are removed.
 const ENVIRONMENT: [&str; 3] = ["SQLITE_TMPDIR", "TMPDIR", "LD_LIBRARY_PATH"];
 
-/// How long a killed process is waited for. It is longer only when the kernel cannot end it (a file system that hangs).
+/// How long to wait for a killed process. It takes longer only if the kernel cannot end it, for example on a hanging
+/// file system.
 const REAP_WAIT: Duration = Duration::from_secs(2);
 
-/// How long between two looks at a process that is ending.
+/// Time between two checks of a process that is ending.
 const REAP_PERIOD: Duration = Duration::from_micros(200);
 
-/// Starts that may fail before a worker says its greeting; one may fall to a killer from outside.
+/// Maximum number of failed starts before a greeting; an external kill may hit one of them.
 const MAX_STARTS: u32 = 3;
 
-/// Signals that others send, the system's killer included: the query runs once more.
+/// Signals sent from outside, including by the out-of-memory killer; the query is run again.
 const SENT_SIGNALS: [i32; 5] =
     [Signal::HUP.as_raw(), Signal::INT.as_raw(), Signal::QUIT.as_raw(), Signal::KILL.as_raw(), Signal::TERM.as_raw()];
 
@@ -58,9 +59,9 @@ pub(crate) struct RemoteRunner {
 /// How a worker ended.
 struct WorkerEnd {
     text: String,
-    /// By a signal that no fault of a process raises.
+    /// Whether it was ended by a signal that no fault in the process raises.
     is_sent: bool,
-    /// Another program has cut a file short that was mapped.
+    /// Whether another program truncated a mapped file.
     is_cut_file: bool,
 }
 
@@ -79,7 +80,7 @@ struct Worker {
 }
 
 impl RemoteRunner {
-    /// Looks for the program, and starts nothing yet.
+    /// Locates the program without starting it.
     pub(crate) fn new(
         config: &WorkerConfig,
         cap: usize,
@@ -87,8 +88,8 @@ impl RemoteRunner {
         hidden: &Arc<[HiddenColumn]>,
         stats: &Arc<Stats>,
     ) -> Result<Self, Fault> {
-        let no_worker = |why: &str| Fault::NoWorker(format!("{}: {why}", config.program.display()));
-        // The caller may change its folder before the first query.
+        let no_worker = |reason: &str| Fault::NoWorker(format!("{}: {reason}", config.program.display()));
+        // The caller may change its working directory before the first query.
         let program = path::absolute(&config.program).map_err(|error| no_worker(&error.to_string()))?;
         if !program.is_file() {
             return Err(no_worker("no such file"));
@@ -106,19 +107,19 @@ impl RemoteRunner {
         })
     }
 
-    /// Returns a query that was taken before its turn, which has come, and whether the worker has it.
+    /// Returns the next query that was taken ahead of time, and whether the worker already has it.
     pub(crate) fn next(&mut self) -> Option<(Arc<InFlightQuery>, bool)> {
         self.ahead.next()
     }
 
-    /// Runs a query, which the worker may have; only a worker that cannot start or that panics is a fault.
+    /// Runs a query, which the worker may already have. Returns a fault only if the worker cannot start or panics.
     ///
-    /// `more_wait` tells that others are to follow. Where runs are quick, some of them are taken from the source and sent.
+    /// If `has_successors`, others follow. If runs are quick, some of these are taken from the source and sent ahead.
     pub(crate) fn run(
         &mut self,
         query: &InFlightQuery,
         mut is_sent: bool,
-        more_wait: bool,
+        has_successors: bool,
         source: &mut dyn Source,
     ) -> Result<Outcome, Fault> {
         let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
@@ -126,7 +127,7 @@ impl RemoteRunner {
         loop {
             let Some(mut worker) = self.ready(&query.cancel)? else { return Ok(Outcome::cancelled()) };
             let mut bytes = Vec::new();
-            let this = (!is_sent).then_some((query, more_wait));
+            let this = (!is_sent).then_some((query, has_successors));
             let later = self.ahead.take(query.key.db, source).map(|query| (&**query, true));
             let written =
                 this.into_iter().chain(later).try_for_each(|(query, more)| write_request(&mut bytes, query, more));
@@ -137,7 +138,7 @@ impl RemoteRunner {
             let begun = Instant::now();
             let sent = if bytes.is_empty() { Ok(()) } else { worker.channel.send(&bytes, bounds, &query.cancel) };
             let answer = match sent {
-                // The worker has answered this one, or died of it.
+                // The worker has either answered the query or died of it.
                 Err(failure) if !(is_sent && matches!(failure, WorkerFailure::Gone)) => Err(failure),
                 _ => {
                     if !self.skip(&mut worker, bounds) {
@@ -146,7 +147,7 @@ impl RemoteRunner {
                         is_sent = false;
                         continue;
                     }
-                    let late = &mut || self.ahead.give_back(source);
+                    let late = &mut || self.ahead.return_queries(source);
                     worker.channel.receive(&query.limits, bounds, &query.cancel, late)
                 }
             };
@@ -160,17 +161,18 @@ impl RemoteRunner {
                         self.worker = Some(worker);
                     }
                     if let Ok(outcome) = &answer {
-                        self.ahead.ran(outcome);
+                        self.ahead.record(outcome);
                     }
                     return answer;
                 }
-                // It may have run this one and kept the answer. Asked one by one, each is answered or is the culprit.
+                // The worker may have run this query and kept the answer. Sent one at a time, each query is answered
+                // or found to be the culprit.
                 Err(WorkerFailure::Died | WorkerFailure::Garbled(_)) if self.ahead.has_others() => {
                     self.stats.worker_crashed();
                     self.kill(worker);
                     is_sent = false;
                 }
-                // One that died between two queries is nobody's crash.
+                // A worker that died between two queries is no query's crash.
                 Err(WorkerFailure::Gone) => {
                     self.stats.worker_crashed();
                     self.kill(worker);
@@ -179,7 +181,7 @@ impl RemoteRunner {
                 Err(WorkerFailure::Died) => {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
-                    // The system's killer or an administrator is not the query's fault, so it runs once more.
+                    // A kill from outside is not the query's fault, so the query is run again.
                     if end.is_sent && !was_killed {
                         (was_killed, is_sent) = (true, false);
                         continue;
@@ -195,10 +197,10 @@ impl RemoteRunner {
         }
     }
 
-    /// Reads the answers that nobody wants any more; false when one of them does not come soon.
+    /// Reads the answers to discard; returns false if one of them is late.
     fn skip(&mut self, worker: &mut Worker, bounds: WaitBounds) -> bool {
         while let Some(limits) = self.ahead.unwanted() {
-            if !worker.channel.hears_soon() {
+            if !worker.channel.reply_starts_soon() {
                 return false;
             }
             match worker.channel.receive(&limits, bounds, &Arc::default(), &mut || {}) {
@@ -212,15 +214,15 @@ impl RemoteRunner {
         true
     }
 
-    /// Reaps what was killed, and starts the next worker so that the next query need not wait for it.
+    /// Reaps killed processes, and starts the next worker so that the next query need not wait for it.
     pub(crate) fn prune(&mut self) {
         if self.worker.is_none() {
-            self.worker = self.start().ok(); // a query will say why not
+            self.worker = self.start().ok(); // the next query reports the error
         }
         self.reap_all();
     }
 
-    /// Has the worker do nothing any more, as there is no query at the moment.
+    /// Makes the worker idle because there is no query at the moment.
     pub(crate) fn park(&mut self) {
         if let Some(mut worker) = self.worker.take() {
             let bounds = WaitBounds { grace: self.config.grace, hang: self.config.hang };
@@ -233,7 +235,7 @@ impl RemoteRunner {
         }
     }
 
-    /// Starts anew after a panic in the middle of a conversation.
+    /// Resets everything after a panic during an exchange.
     pub(crate) fn recover(&mut self) {
         self.ahead.lost();
         if let Some(worker) = self.worker.take() {
@@ -241,7 +243,7 @@ impl RemoteRunner {
         }
     }
 
-    /// Returns a worker that has said its greeting; `None` when the caller cancelled meanwhile.
+    /// Returns a worker that has sent its greeting; `None` if the caller cancelled meanwhile.
     fn ready(&mut self, cancel: &Arc<AtomicBool>) -> Result<Option<Worker>, Fault> {
         let mut starts = 0;
         loop {
@@ -260,19 +262,19 @@ impl RemoteRunner {
                     return Ok(Some(worker));
                 }
                 Err(WorkerFailure::Cancelled) => {
-                    self.worker = Some(worker); // it has done nothing wrong, and may be greeted later
+                    self.worker = Some(worker); // the worker is fine and may be greeted later
                     return Ok(None);
                 }
                 Err(failure) => {
                     self.stats.worker_crashed();
                     let end = self.reap(worker);
-                    let why = match failure {
-                        WorkerFailure::Garbled(why) => why,
-                        WorkerFailure::Died => format!("it ended before it was ready: {}", end.text),
-                        _ => "it is not ready in time".to_owned(),
+                    let reason = match failure {
+                        WorkerFailure::Garbled(reason) => reason,
+                        WorkerFailure::Died => format!("it exited before it was ready: {}", end.text),
+                        _ => "it was not ready in time".to_owned(),
                     };
                     if starts == MAX_STARTS {
-                        return Err(Fault::NoWorker(format!("{}: {why}", self.config.program.display())));
+                        return Err(Fault::NoWorker(format!("{}: {reason}", self.config.program.display())));
                     }
                 }
             }
@@ -281,10 +283,10 @@ impl RemoteRunner {
 
     fn start(&self) -> Result<Worker, Fault> {
         let fault = |error: io::Error| Fault::NoWorker(format!("{}: {error}", self.config.program.display()));
-        let (ours, theirs) = UnixStream::pair().map_err(fault)?;
-        #[cfg(target_vendor = "apple")] // there a socket has a flag where others give one to each `send`
-        rustix::net::sockopt::set_socket_nosigpipe(&ours, true).map_err(|error| fault(error.into()))?;
-        let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        let (pool_end, worker_end) = UnixStream::pair().map_err(fault)?;
+        #[cfg(target_vendor = "apple")] // on macOS this is a flag of the socket rather than of each `send`
+        rustix::net::sockopt::set_socket_nosigpipe(&pool_end, true).map_err(|error| fault(error.into()))?;
+        let variables = ENVIRONMENT.iter().filter_map(|name| Some((name, env::var_os(name)?)));
         let child = Command::new(&self.config.program)
             .args(&self.config.arguments)
             .arg(self.config.memory_bytes.to_string())
@@ -292,15 +294,20 @@ impl RemoteRunner {
             .args(wire::access_arguments(self.access))
             .args(wire::hidden_arguments(&self.hidden))
             .env_clear()
-            .envs(kept)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .envs(variables)
+            .stdin(Stdio::from(OwnedFd::from(worker_end)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0) // Ctrl-C at the terminal is for the caller
             .spawn()
             .map_err(fault)?;
         self.stats.worker_started();
-        Ok(Worker { child, channel: WorkerChannel::new(ours), is_greeted: false, counts: ConnectionCounts::default() })
+        Ok(Worker {
+            child,
+            channel: WorkerChannel::new(pool_end),
+            is_greeted: false,
+            counts: ConnectionCounts::default(),
+        })
     }
 
     fn accept(&self, worker: &mut Worker, answer: WorkerReply) -> Result<Outcome, Fault> {
@@ -313,7 +320,7 @@ impl RemoteRunner {
         }
     }
 
-    /// Ends the worker of a run without answer, and makes the outcome.
+    /// Ends the worker of a run without a reply, and returns the run's outcome.
     fn give_up(&mut self, worker: Worker, failure: WorkerFailure, query: &InFlightQuery) -> Outcome {
         match failure {
             WorkerFailure::Cancelled => {
@@ -323,7 +330,7 @@ impl RemoteRunner {
             WorkerFailure::OverTime => {
                 self.kill_and_count(worker);
                 let limit = query.limits.timeout.unwrap_or_default().as_millis();
-                over_time(format!("over the time limit of {limit} ms, and did not stop: its worker process was killed"))
+                over_time(format!("over the time limit of {limit} ms and did not stop: its worker process was killed"))
             }
             WorkerFailure::Hung => {
                 self.kill_and_count(worker);
@@ -338,10 +345,10 @@ impl RemoteRunner {
                 self.kill_and_count(worker);
                 Outcome::out_of_memory()
             }
-            WorkerFailure::Garbled(what) => {
+            WorkerFailure::Garbled(fault_text) => {
                 self.stats.worker_crashed();
                 self.kill(worker);
-                Outcome::failed(Status::Crashed, format!("its worker process sent what is no answer: {what}"))
+                Outcome::failed(Status::Crashed, format!("its worker process sent a malformed reply: {fault_text}"))
             }
         }
     }
@@ -351,17 +358,17 @@ impl RemoteRunner {
         self.kill(worker);
     }
 
-    /// Kills a worker, without waiting for its end.
+    /// Kills a worker without waiting for its end.
     fn kill(&mut self, mut worker: Worker) {
         self.ahead.lost();
         self.count_connections(&mut worker, ConnectionCounts::default());
-        let _ = worker.child.kill(); // an error says that it has ended
+        let _ = worker.child.kill(); // an error means that it has ended already
         self.ending.push(worker.child);
     }
 
-    /// Waits for the end of a worker that closed its socket, and says how it ended.
+    /// Waits for the end of a worker that closed its socket, and returns how it ended.
     fn reap(&mut self, worker: Worker) -> WorkerEnd {
-        self.kill(worker); // it is ending, and how is decided; this is for one that only closed the socket
+        self.kill(worker); // only affects a worker that closed its socket without ending
         match self.ending.last_mut().map(|child| reap(child, REAP_WAIT)) {
             Some(Ok(Some(status))) => WorkerEnd {
                 text: describe(status, self.config.memory_bytes),
@@ -371,7 +378,7 @@ impl RemoteRunner {
             Some(Ok(None)) => {
                 WorkerEnd { text: "it does not end, even when killed".to_owned(), is_sent: false, is_cut_file: false }
             }
-            _ => WorkerEnd { text: "how is not known".to_owned(), is_sent: false, is_cut_file: false },
+            _ => WorkerEnd { text: "for an unknown reason".to_owned(), is_sent: false, is_cut_file: false },
         }
     }
 
@@ -379,7 +386,7 @@ impl RemoteRunner {
         self.ending.retain_mut(|child| matches!(reap(child, REAP_WAIT), Ok(None)));
     }
 
-    /// Carries a worker's counts over, believing no more of them than fits what it said before.
+    /// Adds a worker's counts, limited to plausible increases over its previous counts.
     fn count_connections(&self, worker: &mut Worker, counts: ConnectionCounts) {
         let opened = counts.opened.saturating_sub(worker.counts.opened);
         let most = worker.counts.open.saturating_add(opened);
@@ -388,7 +395,7 @@ impl RemoteRunner {
         self.stats.closed(most - open);
         let copied_bytes = counts.copied_bytes.min(self.access.copies_bytes);
         let copied = counts.copied.max(worker.counts.copied);
-        self.stats.copies_elsewhere((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
+        self.stats.add_worker_copies((worker.counts.copied, worker.counts.copied_bytes), (copied, copied_bytes));
         worker.counts = ConnectionCounts { open, copied, copied_bytes, ..counts };
     }
 }
@@ -400,19 +407,19 @@ impl Drop for RemoteRunner {
     }
 }
 
-fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, more_wait: bool) -> Result<(), Fault> {
-    // The worker's folder is the one in which it was started.
+fn write_request(bytes: &mut Vec<u8>, query: &InFlightQuery, has_successors: bool) -> Result<(), Fault> {
+    // The worker keeps the working directory in which it was started.
     let file = query.engine.file(&query.path);
     let absolute = if file.is_relative() { path::absolute(file).ok() } else { None };
     let path = absolute.as_deref().unwrap_or(file);
     let request = Request {
         path: path.as_os_str().as_bytes(),
         state: query.key.db,
-        more_wait,
+        has_successors,
         limits: Limits::clone(&query.limits),
         sql: &query.key.sql.text,
         parameters: query.key.parameters.as_deref().cloned(),
-        wanted: query.key.wanted,
+        output: query.key.output,
     };
     wire::write(bytes, &request).map_err(|_| Fault::Internal("a buffer in memory refused bytes"))
 }
@@ -421,7 +428,7 @@ fn over_time(message: String) -> Outcome {
     Outcome { stopped_by: Some(Stop::Wall), ..Outcome::failed(Status::Timeout, message) }
 }
 
-/// Waits for a process to end; `None` when it has not, an error when somebody else has taken its status.
+/// Waits at most `patience` for a process to end; `None` if it has not. Fails if its status was already collected.
 fn reap(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + patience;
     loop {

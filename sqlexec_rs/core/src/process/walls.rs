@@ -1,17 +1,18 @@
-//! What the kernel keeps a worker process from, whatever runs in it. A kernel that has no such wall builds none.
+//! Kernel restrictions on a worker process, independent of the code in it. On kernels without a mechanism, the
+//! restriction is skipped.
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::{forbid_calls, forbid_writes};
 
-/// Forbids nothing.
+/// Restricts nothing.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn forbid_writes(_temporary: &[std::path::PathBuf]) {}
 
-/// Forbids nothing.
+/// Restricts nothing.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn forbid_calls() {}
 
-/// Returns the folders in which SQLite looks for room for temporary files.
+/// Returns the folders in which SQLite creates temporary files.
 pub(super) fn temporary_folders() -> Vec<std::path::PathBuf> {
     let named = ["SQLITE_TMPDIR", "TMPDIR"].iter().filter_map(std::env::var_os).map(Into::into);
     named.chain(["/var/tmp", "/usr/tmp", "/tmp"].map(Into::into)).collect()
@@ -29,11 +30,11 @@ mod linux {
     use libc::c_long;
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
-    /// The newest rules that are asked for; a kernel that has fewer keeps to those.
+    /// The newest rules in use; older kernels apply the ones that they support.
     const RULES: ABI = ABI::V6;
 
-    /// Forbids this thread, and those that it starts, to write to any file but those in the temporary folders, to make or remove
-    /// one elsewhere, to run a program, to connect by TCP, and to signal processes that are not its children.
+    /// Forbids this thread and its descendants to write to or create files outside the temporary folders, run
+    /// programs, connect by TCP, and signal processes other than their children.
     pub(crate) fn forbid_writes(temporary: &[PathBuf]) {
         let _ = try_to_forbid_writes(temporary);
     }
@@ -55,16 +56,17 @@ mod linux {
         Ok(())
     }
 
-    /// Allows so much below a path; nothing where there is none.
+    /// Allows `access` below a path, if the path exists.
     fn allow(rules: RulesetCreated, path: PathBuf, access: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
         match PathFd::new(path) {
-            Ok(place) => rules.add_rule(PathBeneath::new(place, access)),
+            Ok(directory) => rules.add_rule(PathBeneath::new(directory, access)),
             Err(_) => Ok(rules),
         }
     }
 
-    /// System calls that reading a database has no use for: those that begin programs and processes, reach others and the
-    /// network, change names, owners and privileges, or touch the kernel itself. They fail as not permitted.
+    /// System calls that reading a database never needs: those that start programs and processes, reach other
+    /// processes and the network, change names, owners and privileges, or configure the kernel. They fail with a
+    /// permission error.
     const FORBIDDEN: &[c_long] = &[
         libc::SYS_accept,
         libc::SYS_accept4,
@@ -138,7 +140,7 @@ mod linux {
         libc::SYS_userfaultfd,
     ];
 
-    /// Forms of the same that only the oldest of the architectures still has.
+    /// Legacy variants of these calls, present only on the oldest architectures.
     #[cfg(target_arch = "x86_64")]
     const FORBIDDEN_OLD: &[c_long] = &[
         libc::SYS_chmod,
@@ -155,7 +157,7 @@ mod linux {
     #[cfg(not(target_arch = "x86_64"))]
     const FORBIDDEN_OLD: &[c_long] = &[];
 
-    /// Forbids this thread what a query has no use for.
+    /// Forbids this thread the system calls that queries never need.
     pub(crate) fn forbid_calls() {
         let numbers = FORBIDDEN.iter().chain(FORBIDDEN_OLD);
         let rules: BTreeMap<i64, _> = numbers.map(|number| (*number, Vec::new())).collect();
@@ -179,8 +181,8 @@ mod linux {
 
         use super::*;
 
-        /// Acts in a thread of its own, which takes its wall with it.
-        fn behind<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
+        /// Runs `act` on a restricted thread.
+        fn restricted<T: Send>(wall: impl FnOnce() + Send, act: impl FnOnce() -> T + Send) -> T {
             let walled = || {
                 wall();
                 act()
@@ -193,7 +195,7 @@ mod linux {
         }
 
         #[test]
-        fn files_are_read_and_written_in_temporary_folders_only() {
+        fn files_are_writable_in_temporary_folders_only() {
             let (temporary, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
             let allowed = [temporary.path().to_owned()];
             let act = |folder: &Path| {
@@ -209,16 +211,16 @@ mod linux {
                 ])
             };
             let (fine, denied) = (None, Some(ErrorKind::PermissionDenied));
-            let inside = behind(|| forbid_writes(&allowed), || act(temporary.path()));
+            let inside = restricted(|| forbid_writes(&allowed), || act(temporary.path()));
             assert_eq!(inside, [fine, fine, fine, fine, denied, denied, denied]);
             fs::write(outside.path().join("file"), "kept").unwrap();
-            let walled = behind(|| forbid_writes(&allowed), || act(outside.path()));
+            let walled = restricted(|| forbid_writes(&allowed), || act(outside.path()));
             assert_eq!(walled, [denied, denied, fine, denied, denied, denied, denied]);
             assert_eq!(fs::read(outside.path().join("file")).unwrap(), b"kept");
         }
 
         #[test]
-        fn what_a_query_has_no_use_for_is_not_permitted() {
+        fn unneeded_system_calls_are_not_permitted() {
             let folder = tempfile::tempdir().unwrap();
             let act = || {
                 kinds(vec![
@@ -235,7 +237,7 @@ mod linux {
             };
             let mut expected = [Some(ErrorKind::PermissionDenied); 9];
             expected[7..].fill(None);
-            assert_eq!(behind(forbid_calls, act), expected);
+            assert_eq!(restricted(forbid_calls, act), expected);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What a pool's thread and its worker process say to each other, as bytes.
+//! The messages between a pool thread and its worker process, as bytes.
 //!
-//! A message is its length and its form in postcard; the cells of a table follow as `cells` writes them. Both ends are of
-//! one build, which the greeting checks. A reader believes nothing: memory grows with what arrives and not with what is
-//! announced, and what does not fit is `InvalidData`.
+//! A message is its length and its postcard encoding; the cells of a table follow in the format of `cells`. Both ends
+//! are from the same build, which the greeting verifies. A reader trusts nothing: memory grows with received and not
+//! with announced bytes, and malformed data is an `InvalidData` error.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
@@ -20,16 +20,16 @@ use crate::result::table::Table;
 use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::Access;
 
-/// Bytes of a worker's message, the cells of a table left out.
+/// Maximum bytes of a worker's message, without the cells of a table.
 const MAX_MESSAGE: u64 = 1 << 28;
 
 /// Bytes that most messages do not exceed.
 const USUAL_BYTES: usize = 512;
 
-/// Columns that a table may have: more than SQLite can return.
+/// Maximum number of columns of a table: more than SQLite can return.
 const MAX_COLUMNS: usize = 1 << 16;
 
-/// What a worker says first; another build, with another SQLite or another form of the bytes, says something else.
+/// Returns the first message of a worker. It differs in another build, with another SQLite or another encoding.
 pub(crate) fn greeting() -> String {
     let sources = [
         include_str!("wire.rs"),
@@ -44,34 +44,34 @@ pub(crate) fn greeting() -> String {
 /// A query.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request<'a> {
-    /// The path's bytes, which need not be UTF-8.
+    /// The bytes of the path, which may not be UTF-8.
     pub(crate) path: &'a [u8],
-    /// The number of the file's state: with another one it is opened anew.
+    /// The number of the file's state; a different number reopens the file.
     pub(crate) state: u32,
-    /// Others wait for the same thread: it is worth to keep a transaction for a moment.
-    pub(crate) more_wait: bool,
+    /// Whether other requests wait for the same thread, so that keeping a transaction is worthwhile.
+    pub(crate) has_successors: bool,
     pub(crate) limits: Limits,
     pub(crate) sql: &'a str,
     pub(crate) parameters: Option<Parameters>,
-    pub(crate) wanted: OutputKind,
+    pub(crate) output: OutputKind,
 }
 
-/// What a worker says of a query.
+/// The messages of a worker about a query.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Message<'a> {
-    /// The database is being opened: the run's clock stands.
+    /// The database is being opened; the run's clock has not started.
     Opening,
-    /// It is open: the run begins.
+    /// The database is open; the run starts.
     Opened,
-    /// The process is used up: nothing more is to be sent to it, and the outcome follows.
+    /// The process accepts no further requests; the outcome follows.
     Leaving,
-    /// How it ended; the cells of its table follow.
+    /// How the run ended; the cells of its table follow.
     Outcome(Outcome, ConnectionCounts, #[serde(borrow)] Option<TableHeader<'a>>),
     /// Our code panicked, with this message.
     Panic(String),
 }
 
-/// The names of a table's columns with their declared types, and the number of rows.
+/// The names and declared types of a table's columns, and the number of rows.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TableHeader<'a> {
     #[serde(borrow)]
@@ -79,7 +79,7 @@ pub(crate) struct TableHeader<'a> {
     n_rows: u64,
 }
 
-/// Returns the arguments by which a worker is told how to open files.
+/// Returns the arguments that configure how a worker opens files.
 pub(crate) fn access_arguments(access: Access) -> [String; 6] {
     let Access { immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version } = access;
     let [immutable, like_blobs, checks_cells] = [immutable, like_blobs, checks_cells].map(u64::from);
@@ -87,7 +87,7 @@ pub(crate) fn access_arguments(access: Access) -> [String; 6] {
         .map(|number| number.to_string())
 }
 
-/// Returns what these arguments say.
+/// Parses these arguments.
 pub(crate) fn access_of(
     [immutable, copy_up_to_bytes, copies_bytes, like_blobs, checks_cells, sqlite_version]: [u64; 6],
 ) -> Access {
@@ -98,11 +98,11 @@ pub(crate) fn access_of(
 
 /// Returns the arguments that name hidden columns: a table, and `=` with a column or nothing.
 pub(crate) fn hidden_arguments(hidden: &[HiddenColumn]) -> impl Iterator<Item = String> {
-    let column = |one: &HiddenColumn| one.column.as_ref().map_or_else(String::new, |column| format!("={column}"));
-    hidden.iter().flat_map(move |one| [one.table.clone(), column(one)])
+    let column = |entry: &HiddenColumn| entry.column.as_ref().map_or_else(String::new, |column| format!("={column}"));
+    hidden.iter().flat_map(move |entry| [entry.table.clone(), column(entry)])
 }
 
-/// Returns the hidden columns that arguments name; `None` where they are no such arguments.
+/// Parses the arguments that name hidden columns; `None` if they are malformed.
 pub(crate) fn hidden_of(arguments: impl Iterator<Item = OsString>) -> Option<Arc<[HiddenColumn]>> {
     let texts: Vec<String> = arguments.map(OsString::into_string).collect::<Result<_, _>>().ok()?;
     let pair = |pair: &[String]| {
@@ -113,7 +113,7 @@ pub(crate) fn hidden_of(arguments: impl Iterator<Item = OsString>) -> Option<Arc
     texts.chunks(2).map(pair).collect()
 }
 
-/// Connections that the worker opened since it began, and has open; databases that it copied, and the bytes of its copies.
+/// Connections that the worker opened and has open; databases that it copied, and the bytes of its copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConnectionCounts {
     pub(crate) opened: u64,
@@ -129,7 +129,7 @@ pub(crate) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Resul
     out.write_all(&bytes)
 }
 
-/// Writes the message of an outcome, and its rows.
+/// Writes the message with an outcome, and its rows.
 pub(crate) fn write_outcome(out: &mut impl Write, mut outcome: Outcome, counts: ConnectionCounts) -> io::Result<()> {
     let table = outcome.table.take();
     let header = table.as_ref().map(|table| {
@@ -143,7 +143,7 @@ pub(crate) fn write_outcome(out: &mut impl Write, mut outcome: Outcome, counts: 
     table.map_or(Ok(()), |table| write_cells(out, &table))
 }
 
-/// Reads the bytes of a request; `None` when the other end has closed.
+/// Reads the bytes of a request; `None` if the other end has closed.
 pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);
@@ -152,7 +152,7 @@ pub(crate) fn read_request(input: &mut impl BufRead) -> io::Result<Option<Vec<u8
     read_exactly(input, len).map(Some)
 }
 
-/// Reads the length of a message, which follows.
+/// Reads the length of the next message.
 pub(crate) fn read_len(input: &mut impl Read) -> io::Result<u64> {
     let mut len = [0; 8];
     input.read_exact(&mut len)?;
@@ -161,19 +161,19 @@ pub(crate) fn read_len(input: &mut impl Read) -> io::Result<u64> {
 
 /// Reads the bytes of a worker's message.
 pub(crate) fn read_message(input: &mut impl Read, len: u64) -> io::Result<Vec<u8>> {
-    if len > MAX_MESSAGE { Err(invalid("too long a message")) } else { read_exactly(input, len) }
+    if len > MAX_MESSAGE { Err(invalid("the message is too long")) } else { read_exactly(input, len) }
 }
 
-/// Returns the request or the message that some bytes are.
+/// Decodes a request or a message.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Ok(message),
-        Ok(_) => Err(invalid("more than a message")),
+        Ok(_) => Err(invalid("trailing bytes after a message")),
         Err(error) => Err(invalid(error)),
     }
 }
 
-/// Reads the rows of an outcome; a table over the caps of `limits` is not one that was asked for.
+/// Reads the rows of an outcome; rejects a table that exceeds `limits`.
 pub(crate) fn read_rows_of(
     input: &mut impl BufRead,
     mut outcome: Outcome,
@@ -181,7 +181,7 @@ pub(crate) fn read_rows_of(
     limits: &Limits,
 ) -> io::Result<Outcome> {
     if header.is_some() != (outcome.status == Status::Ok) {
-        return Err(invalid("rows go with the status ok, and with no other"));
+        return Err(invalid("rows require the status ok"));
     }
     if let Some(TableHeader { columns, n_rows }) = header {
         if columns.len() > MAX_COLUMNS {
@@ -193,7 +193,7 @@ pub(crate) fn read_rows_of(
     Ok(outcome)
 }
 
-/// Bytes that grow while there is memory.
+/// A buffer that grows while there is memory.
 struct GrowingBuffer(Vec<u8>);
 
 impl Write for GrowingBuffer {
@@ -208,14 +208,14 @@ impl Write for GrowingBuffer {
     }
 }
 
-/// Returns the bytes of an outcome, for this build alone to read.
+/// Serializes an outcome; only this build can read it.
 pub fn outcome_to_bytes(outcome: &Outcome) -> Result<Vec<u8>, Fault> {
     let mut bytes = GrowingBuffer(greeting().into_bytes());
     let written = write_outcome(&mut bytes, outcome.clone(), ConnectionCounts::default());
     written.map(|()| bytes.0).map_err(|_| Fault::OutOfMemory)
 }
 
-/// Returns the outcome that `outcome_to_bytes` made these bytes of; `None` where they are no such bytes, or another build's.
+/// Deserializes the result of `outcome_to_bytes`; `None` if the bytes are malformed or from another build.
 pub fn outcome_from_bytes(bytes: &[u8]) -> Result<Option<Outcome>, Fault> {
     match parse_outcome(bytes) {
         Ok(outcome) => Ok(outcome),
@@ -276,7 +276,7 @@ mod tests {
         decode_through(1 << 20, bytes)
     }
 
-    /// Decodes what arrives through a buffer of so many bytes.
+    /// Decodes a reply through a buffer of `capacity` bytes.
     fn decode_through(capacity: usize, bytes: &[u8]) -> io::Result<(Outcome, ConnectionCounts)> {
         let mut input = io::BufReader::with_capacity(capacity, bytes);
         let len = read_len(&mut input)?;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_read_as_it_was_written() {
+    fn outcome_round_trips_through_a_message() {
         let failed = Outcome {
             error_offset: Some(20),
             hint: Some("Did you mean b?".to_owned()),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_kept_as_bytes() {
+    fn outcome_round_trips_through_bytes() {
         let bytes = outcome_to_bytes(&outcome()).unwrap();
         let read = outcome_from_bytes(&bytes).unwrap().unwrap();
         assert_eq!((read.row_count(), read.vm_steps), (3, 99));
@@ -325,45 +325,45 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_as_it_was_written() {
+    fn request_round_trips() {
         let caps = Caps { max_length: 8, max_columns: 9, ..Caps::default() };
         let limits = Limits { timeout: None, cpu: Some(Duration::MAX), vm_steps: Some(5), caps, ..Limits::default() };
         let mut bytes = Vec::new();
         let values = vec![Bound::Null, Bound::Integer(-1), Bound::Real(0.5_f64.to_bits()), Bound::Text(b"\xff".into())];
         let parameters = Some(Parameters { names: vec!["a".to_owned(); 4], values });
         let (path, sql) = (b"/a b\xff".as_slice(), "SELECT 'é'");
-        let wanted = OutputKind::Plan;
+        let output = OutputKind::Plan;
         let request = Request {
             path,
             state: 7,
-            more_wait: true,
+            has_successors: true,
             limits: limits.clone(),
             sql,
             parameters: parameters.clone(),
-            wanted,
+            output,
         };
         write(&mut bytes, &request).unwrap();
         let mut input = bytes.as_slice();
         let read = read_request(&mut input).unwrap().unwrap();
         let read: Request<'_> = parse(&read).unwrap();
-        assert_eq!((read.path, read.state, read.sql, read.parameters, read.wanted), (path, 7, sql, parameters, wanted));
+        assert_eq!((read.path, read.state, read.sql, read.parameters, read.output), (path, 7, sql, parameters, output));
         assert_eq!(read.limits, limits);
         assert!(read_request(&mut input).unwrap().is_none());
     }
 
     #[test]
-    fn a_short_frame_is_an_error_at_every_length() {
+    fn truncated_frame_is_an_error_at_every_length() {
         let bytes = encode(&outcome());
         assert!((0..bytes.len()).all(|n| decode(&bytes[..n]).is_err() && decode_through(50, &bytes[..n]).is_err()));
     }
 
     #[test]
-    fn a_corrupted_frame_is_an_error_or_a_table_within_the_caps() {
+    fn corrupted_frame_is_an_error_or_a_table_within_limits() {
         let bytes = encode(&outcome());
-        for place in (0..150).chain(bytes.len() - 20..bytes.len()) {
+        for index in (0..150).chain(bytes.len() - 20..bytes.len()) {
             for wrong in [0, 1, 2, 5, 0x7f, 0xff] {
                 let mut bytes = bytes.clone();
-                bytes[place] = wrong;
+                bytes[index] = wrong;
                 if let Ok((Outcome { table: Some(table), .. }, _)) = decode(&bytes) {
                     assert!(table.bytes() < 6_000);
                 }
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Reads bytes as everything that a side may read; what it makes of them must be small.
+    /// Decodes bytes as each kind of message that either side reads; the decoded values must be small.
     fn read_as_all(bytes: &[u8], capacity: usize) -> Result<(), TestCaseError> {
         let framed = [&(bytes.len() as u64).to_le_bytes(), bytes].concat();
         for bytes in [bytes, &framed] {
@@ -387,15 +387,18 @@ mod tests {
     }
 
     #[test]
-    fn whatever_arrives_is_read_or_refused() {
+    fn arbitrary_bytes_are_decoded_or_refused() {
         let whole = encode(&outcome());
         let mut request = Vec::new();
         let limits = Limits::default();
-        let (sql, wanted) = ("SELECT 1", OutputKind::Rows);
-        write(&mut request, &Request { path: b"/a", state: 7, more_wait: true, limits, sql, parameters: None, wanted })
-            .unwrap();
-        let place = any::<prop::sample::Index>();
-        let splice = (place, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
+        let (sql, output) = ("SELECT 1", OutputKind::Rows);
+        write(
+            &mut request,
+            &Request { path: b"/a", state: 7, has_successors: true, limits, sql, parameters: None, output },
+        )
+        .unwrap();
+        let position = any::<prop::sample::Index>();
+        let splice = (position, prop::collection::vec(any::<u8>(), 0..12), 0..12_usize);
         let splices = prop::collection::vec(splice, 1..6);
         let mut config = ProptestConfig::default();
         config.failure_persistence = None;
@@ -403,8 +406,8 @@ mod tests {
         proptest!(config, |(bytes in prop::collection::vec(any::<u8>(), 0..300), capacity in 1..400_usize, splices in splices)| {
             read_as_all(&bytes, capacity)?;
             for mut frame in [whole.clone(), request.clone()] {
-                for (place, bytes, n_taken) in &splices {
-                    let from = place.index(frame.len().min(200));
+                for (position, bytes, n_taken) in &splices {
+                    let from = position.index(frame.len().min(200));
                     frame.splice(from..(from + n_taken).min(frame.len()), bytes.iter().copied());
                 }
                 read_as_all(&frame, capacity)?;
@@ -413,13 +416,13 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_takes_no_memory() {
+    fn false_length_allocates_no_memory() {
         let kind = |len| read_message(&mut b"short".as_slice(), len).unwrap_err().kind();
         assert_eq!(
             (kind(MAX_MESSAGE), kind(MAX_MESSAGE + 1)),
             (io::ErrorKind::UnexpectedEof, io::ErrorKind::InvalidData)
         );
         assert!(parse::<Message<'_>>(&[3, 0xff, 0xff, 0xff, 0xff, 0x0f, b'a']).is_err(), "a text");
-        assert!(parse::<Message<'_>>(&[0, 0]).is_err(), "more than a message");
+        assert!(parse::<Message<'_>>(&[0, 0]).is_err(), "trailing bytes after a message");
     }
 }

@@ -1,4 +1,4 @@
-//! The worker process: reads requests from its standard input, runs them, writes the answers to the same socket.
+//! The worker process: reads requests from its standard input, runs them, and writes replies to the same socket.
 
 use std::env;
 use std::ffi::OsStr;
@@ -30,20 +30,20 @@ use crate::sqlite::in_memory_dbs::{Access, InMemoryDbs};
 use crate::sqlite::local::{LocalRunner, STACK_BYTES};
 use crate::stats::Stats;
 
-/// Bytes written at once: larger results go out while the pool's thread reads what went before.
+/// Bytes per write: the pool's thread reads a large result while the rest is written.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long the answer to a quick run is kept where others follow.
-const LONGEST_KEPT: Duration = Duration::from_millis(2);
+/// Maximum time for which the reply to a quick run is buffered if others follow.
+const MAX_BUFFERED_TIME: Duration = Duration::from_millis(2);
 
-/// Looks that find no answer kept, after which nobody looks until one is.
-const IDLE_LOOKS: u32 = 50;
+/// Number of consecutive checks without a buffered reply before the sender sleeps until there is one.
+const IDLE_CHECKS: u32 = 50;
 
-/// Stack of the thread that sends what is kept.
+/// Stack size of the thread that sends buffered replies.
 const SENDER_STACK_BYTES: usize = 128 << 10;
 
-/// Is the program `sqlexec-worker`: a pool starts it with the bytes of address space and the number of connections that it
-/// may have, how it opens files, which columns are hidden, and a socket as its standard input.
+/// Runs the program `sqlexec-worker`. A pool starts it with the maximum address space and number of connections, how
+/// it opens files, the hidden columns, and a socket as its standard input.
 pub fn worker_main() -> ! {
     let mut arguments = env::args_os().skip(1);
     let numbers: Vec<Option<u64>> =
@@ -62,7 +62,7 @@ pub fn worker_main() -> ! {
         Some(hidden),
     ) = (&numbers[..], wire::hidden_of(arguments))
     else {
-        eprintln!("sqlexec-worker is started by sqlexec_rs, which speaks to it over its standard input");
+        eprintln!("sqlexec-worker is started by sqlexec_rs, which communicates over its standard input");
         process::exit(2);
     };
     let access = wire::access_of([*immutable, *copy_up_to, *copies, *blobs, *cells, *version]);
@@ -76,10 +76,10 @@ fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let answers = Arc::new(ReplyWriter::new(stream.try_clone()?));
     walls::forbid_writes(&walls::temporary_folders());
-    let kept = Arc::clone(&answers);
+    let writer = Arc::clone(&answers);
     let send_kept = move || {
         walls::forbid_calls();
-        kept.send_in_time()
+        writer.flush_in_time()
     };
     let sender = thread::Builder::new().stack_size(SENDER_STACK_BYTES).spawn(send_kept)?;
     let serve = move || {
@@ -88,18 +88,19 @@ fn work(memory_bytes: u64, cap: usize, access: Access, hidden: Arc<[HiddenColumn
     };
     thread::Builder::new().stack_size(STACK_BYTES).spawn(serve)?;
     walls::forbid_calls();
-    // The end of the pool is the end of this process, whatever the query under way: no event is asked for, so this returns
-    // when the other end hangs up.
+    // The process ends with the pool, even during a query. No event is requested, so this returns when the other end
+    // hangs up.
     while poll(&mut [PollFd::new(&io::stdin(), PollFlags::empty())], None).is_err() {}
     Ok(())
 }
 
-/// Nobody reads a message here: the pool sees the code, if it is still there.
+/// Returns the exit code. Messages would not be seen here, but the pool reads the code if it is still running.
 fn code_of(result: &io::Result<()>) -> i32 {
     i32::from(result.is_err())
 }
 
-/// Takes from this process what its queries do not need. But for the memory, what a kernel refuses is left out.
+/// Restricts this process to what its queries need. Restrictions that the kernel does not support are skipped, except
+/// for memory.
 pub(super) fn confine(memory_bytes: u64) -> io::Result<()> {
     let lower = |resource, bytes: u64| {
         let bytes = getrlimit(resource).maximum.map_or(bytes, |maximum| maximum.min(bytes));
@@ -110,19 +111,20 @@ pub(super) fn confine(memory_bytes: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
-        // Also when another process holds a copy of the pool's end of the socket, as a fork of the caller does.
+        // Also works if another process holds a copy of the pool's socket, such as a fork of the caller.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _ = rustix::thread::set_no_new_privs(true);
-        // Where memory runs out, the kernel takes this process and not the one that started it.
+        // When memory runs out, the kernel kills this process rather than its parent.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     }
     Ok(())
 }
 
-/// Bytes that a temporary file may take beyond what a run's files may hold together: its own bound is to be met first.
+/// Bytes by which a temporary file may exceed the limit of a run's files together, so that the run's limit applies
+/// first.
 const FILE_SLACK: u64 = 1 << 20;
 
-/// Bounds the files that this process writes. What goes beyond ends it.
+/// Limits the size of files that this process writes. Exceeding it ends the process.
 fn limit_files(temp_bytes: u64) {
     let maximum = getrlimit(Resource::Fsize).maximum;
     let bytes = temp_bytes.saturating_add(FILE_SLACK);
@@ -130,19 +132,19 @@ fn limit_files(temp_bytes: u64) {
     let _ = setrlimit(Resource::Fsize, Rlimit { current, maximum });
 }
 
-/// Closes what the caller's libraries left open across the start of a program (Rust and Python leave nothing).
+/// Closes descriptors that the caller's libraries left open across exec (Rust and Python leave none).
 pub(super) fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/dev/fd") else { return };
     let numbers: Vec<i32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
         #[allow(unsafe_code, reason = "no safe function closes a descriptor that nobody in this process owns")]
-        // SAFETY: this is the first thing that the program does; it has opened nothing itself but the listing, which is
-        // closed again, and closing a number that is not open is an error that changes nothing.
+        // SAFETY: the program runs this first. It has opened only the listing, which is closed already, and closing a
+        // number that is not open is an error without effect.
         let _ = unsafe { rustix::io::try_close(number) };
     }
 }
 
-/// Answers requests until there are no more.
+/// Serves requests until the input is closed.
 fn serve(
     stream: UnixStream,
     answers: &ReplyWriter,
@@ -157,7 +159,7 @@ fn serve(
     answers.send(|out| out.write_all(wire::greeting().as_bytes()))?;
     let mut temp_bytes = None;
     loop {
-        // A transaction is kept only as long as the next request is on its way.
+        // A transaction is kept only while the next request is expected.
         if let Some(left) = local.hold_left()
             && !is_ready(&input, left)
         {
@@ -175,7 +177,7 @@ fn serve(
                 let counts = ConnectionCounts { opened, open, copied, copied_bytes };
                 let is_kept = outcome.elapsed <= QUICK && !input.buffer().is_empty();
                 let write = |out: &mut SocketWriter| wire::write_outcome(out, outcome, counts);
-                if is_kept { answers.keep(write, sender)? } else { answers.send(write)? }
+                if is_kept { answers.buffer_reply(write, sender)? } else { answers.send(write)? }
             }
             Err(panic) => {
                 local.recover();
@@ -185,49 +187,49 @@ fn serve(
     }
 }
 
-/// What is said to the pool. The answer to a quick run is kept for a moment where the next request is here already, so that
-/// one call sends several.
+/// Writes replies to the pool. The reply to a quick run is buffered briefly if the next request is already here, so
+/// that one call sends several.
 struct ReplyWriter {
     out: Mutex<SocketWriter>,
-    /// Answers are being kept: the sender looks after them.
-    is_keeping: AtomicBool,
+    /// Whether replies are buffered, for which the sender is responsible.
+    is_buffering: AtomicBool,
 }
 
 type SocketWriter = BufWriter<UnixStream>;
 
 impl ReplyWriter {
     fn new(stream: UnixStream) -> Self {
-        Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_keeping: AtomicBool::new(false) }
+        Self { out: Mutex::new(BufWriter::with_capacity(BUFFER_BYTES, stream)), is_buffering: AtomicBool::new(false) }
     }
 
-    /// Writes and sends, with it what was kept.
+    /// Writes and sends a reply together with the buffered ones.
     fn send(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>) -> io::Result<()> {
         let mut out = self.lock();
         write(&mut out)?;
         out.flush()
     }
 
-    /// Writes, and leaves it to what follows or to the sender to send it.
-    fn keep(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
+    /// Writes a reply that the next one or the sender will send.
+    fn buffer_reply(&self, write: impl FnOnce(&mut SocketWriter) -> io::Result<()>, sender: &Thread) -> io::Result<()> {
         write(&mut self.lock())?;
-        if !self.is_keeping.swap(true, Ordering::AcqRel) {
+        if !self.is_buffering.swap(true, Ordering::AcqRel) {
             sender.unpark();
         }
         Ok(())
     }
 
-    /// Sends what has been kept for a moment, whatever the run under way.
-    fn send_in_time(&self) -> ! {
+    /// Sends replies that have been buffered for some time, even during a run.
+    fn flush_in_time(&self) -> ! {
         let mut n_idle = 0;
         loop {
-            if n_idle < IDLE_LOOKS {
-                thread::sleep(LONGEST_KEPT);
-            } else if !self.is_keeping.swap(false, Ordering::AcqRel) {
+            if n_idle < IDLE_CHECKS {
+                thread::sleep(MAX_BUFFERED_TIME);
+            } else if !self.is_buffering.swap(false, Ordering::AcqRel) {
                 thread::park();
             }
             let mut out = self.lock();
             n_idle = if out.buffer().is_empty() { n_idle + 1 } else { 0 };
-            let _ = out.flush(); // whoever writes next is told of an error
+            let _ = out.flush(); // the next writer gets the error
         }
     }
 
@@ -236,20 +238,20 @@ impl ReplyWriter {
     }
 }
 
-/// Waits for a request, at most so long; false when none has come.
+/// Waits at most `time` for a request; returns false on timeout.
 fn is_ready(input: &BufReader<UnixStream>, time: Duration) -> bool {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     !input.buffer().is_empty() || poll(&mut [PollFd::new(input.get_ref(), PollFlags::IN)], Some(&timeout)) != Ok(0)
 }
 
 fn answer(local: &mut LocalRunner, request: &Request<'_>, answers: &ReplyWriter) -> io::Result<Outcome> {
-    let Request { path, state, more_wait, limits, sql, parameters, wanted } = request;
+    let Request { path, state, has_successors, limits, sql, parameters, output } = request;
     let path = Path::new(OsStr::from_bytes(path));
     if !local.holds(path, *state) {
         answers.send(|out| wire::write(out, &Message::Opening))?;
         local.open(path, *state);
         answers.send(|out| wire::write(out, &Message::Opened))?;
     }
-    let request = ExecRequest { sql, parameters: parameters.as_ref(), wanted: *wanted, limits };
-    Ok(local.run_in_burst(path, *state, &request, None, *more_wait))
+    let request = ExecRequest { sql, parameters: parameters.as_ref(), output: *output, limits };
+    Ok(local.run_in_burst(path, *state, &request, None, *has_successors))
 }

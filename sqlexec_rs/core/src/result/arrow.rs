@@ -1,6 +1,6 @@
-//! A table as Arrow data.
+//! Converts tables to Arrow data.
 //!
-//! SQLite types cells, Arrow columns, so a column's type follows from the kinds of its cells, NULL aside:
+//! SQLite types cells but Arrow types columns, so the type of a column follows from the kinds of its non-NULL cells:
 //!
 //! | cells of the column | Arrow type | value of a cell |
 //! |---|---|---|
@@ -24,7 +24,7 @@ use crate::memory::{OutOfMemory, check_room_for};
 use crate::result::table::Table;
 use crate::result::value::{Value, exact_integer};
 
-/// The kind of a cell. A column is of the highest kind among its cells, because a cast to a higher one loses least.
+/// The kind of a cell. A column has the highest kind among its cells, because a cast to a higher kind loses least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CellKind {
     Null,
@@ -34,12 +34,12 @@ enum CellKind {
     Bytes,
 }
 
-/// Bytes of a cell in Arrow's columns, its text left out.
+/// Bytes of a cell in Arrow columns, without its text.
 const CELL_ROOM: usize = 24;
 
-/// Makes a table's columns, each of the type that its cells give it.
+/// Creates the columns of a table, each with the type determined by its cells.
 pub fn to_arrow(table: &Table) -> Result<RecordBatch, Fault> {
-    // Of all columns at once: validity, offsets, and the larger of a number and its text.
+    // Checks room for all columns at once: validity, offsets, and the larger of a number and its text.
     check_room_for(table.n_rows().saturating_mul(table.width()).saturating_mul(CELL_ROOM) + 2 * table.bytes())
         .map_err(|OutOfMemory| Fault::OutOfMemory)?;
     let mut scratch = None;
@@ -81,7 +81,7 @@ fn column_of(table: &Table, column: usize, scratch: &mut Option<Connection>) -> 
 }
 
 fn no_arrow(_error: &ArrowError) -> Fault {
-    Fault::Internal("a result's columns are no Arrow data")
+    Fault::Internal("a result's columns are not valid Arrow data")
 }
 
 fn kind(value: Value<'_>) -> CellKind {
@@ -94,7 +94,7 @@ fn kind(value: Value<'_>) -> CellKind {
     }
 }
 
-/// Returns the kind of a declared type: by SQLite's rules of affinity, and where those say numeric by what the word means.
+/// Returns the kind of a declared type, by SQLite's affinity rules; for numeric affinity, by the meaning of the word.
 fn kind_of_declared(name: &str) -> CellKind {
     const KINDS: [(&str, CellKind); 14] = [
         ("INT", CellKind::Integer),
@@ -116,7 +116,7 @@ fn kind_of_declared(name: &str) -> CellKind {
     KINDS.iter().find(|(part, _)| name.contains(part)).map_or(CellKind::Null, |(_, kind)| *kind)
 }
 
-/// Tells whether a value is an integer that a real does not hold.
+/// Returns whether a value is an integer that a real cannot represent exactly.
 fn is_beyond_reals(value: Value<'_>) -> bool {
     matches!(value, Value::Integer(i) if exact_integer(i as f64) != Some(i))
 }
@@ -133,7 +133,7 @@ fn real(value: Value<'_>) -> f64 {
     }
 }
 
-/// Returns values of varying length end to end, and where they begin and end.
+/// Returns concatenated values of varying length, and their offsets.
 fn bytes<'a>(
     values: impl Iterator<Item = Value<'a>>,
     scratch: &mut Option<Connection>,
@@ -144,7 +144,7 @@ fn bytes<'a>(
     for value in values {
         match value {
             Value::Null => {}
-            Value::Text(own) | Value::Blob(own) => bytes.extend_from_slice(own),
+            Value::Text(bytes_of_value) | Value::Blob(bytes_of_value) => bytes.extend_from_slice(bytes_of_value),
             Value::Integer(i) => bytes.extend_from_slice(i.to_string().as_bytes()),
             Value::Real(r) => bytes.extend_from_slice(real_text(r, scratch).map_err(cannot_cast)?.as_bytes()),
         }
@@ -153,7 +153,7 @@ fn bytes<'a>(
     Ok((OffsetBuffer::new(offsets.into()), bytes))
 }
 
-/// Lets SQLite itself write a float: how many digits it writes has changed between its versions.
+/// Lets SQLite format a float, because its number of digits has changed between versions.
 fn real_text(real: f64, scratch: &mut Option<Connection>) -> rusqlite::Result<String> {
     let connection = match scratch {
         Some(connection) => connection,
@@ -163,7 +163,7 @@ fn real_text(real: f64, scratch: &mut Option<Connection>) -> rusqlite::Result<St
 }
 
 fn cannot_cast(_error: rusqlite::Error) -> Fault {
-    Fault::Internal("SQLite did not write a float as text")
+    Fault::Internal("SQLite did not format a float as text")
 }
 
 #[cfg(test)]
@@ -174,14 +174,14 @@ mod tests {
     use super::*;
     use crate::result::table::tests::table;
 
-    fn one(values: &[Value<'_>]) -> ArrayRef {
+    fn single_column(values: &[Value<'_>]) -> ArrayRef {
         let rows: Vec<[Value<'_>; 1]> = values.iter().map(|value| [*value]).collect();
         let rows: Vec<&[Value<'_>]> = rows.iter().map(<[_; 1]>::as_slice).collect();
         Arc::clone(to_arrow(&table(1, &rows)).unwrap().column(0))
     }
 
     #[test]
-    fn a_type_follows_from_the_cells() {
+    fn column_type_follows_from_the_cells() {
         let (int, real, text) = (Value::Integer(3), Value::Real(0.5), Value::Text(b"a"));
         let cases: [(&[Value<'_>], DataType); 9] = [
             (&[], DataType::Null),
@@ -195,12 +195,12 @@ mod tests {
             (&[Value::Text(b"\xff")], DataType::LargeBinary),
         ];
         for (values, data_type) in cases {
-            assert_eq!(*one(values).data_type(), data_type, "{values:?}");
+            assert_eq!(*single_column(values).data_type(), data_type, "{values:?}");
         }
     }
 
     #[test]
-    fn declared_types_decide_where_cells_do_not() {
+    fn declared_types_decide_for_columns_without_values() {
         let of = |name: &str| {
             let empty = table(1, &[]).with_types(vec![Some(name.to_owned())]);
             to_arrow(&empty).unwrap().column(0).data_type().clone()
@@ -223,38 +223,38 @@ mod tests {
     }
 
     #[test]
-    fn integers_that_no_real_holds_stay_whole_beside_reals() {
+    fn integers_beyond_reals_stay_exact_in_columns_with_reals() {
         let large = (1_i64 << 53) + 1;
-        let column = one(&[Value::Integer(large), Value::Real(0.5)]);
+        let column = single_column(&[Value::Integer(large), Value::Real(0.5)]);
         assert_eq!(column.as_string::<i64>().value(0), large.to_string());
-        assert_eq!(*one(&[Value::Integer(large - 1), Value::Real(0.5)]).data_type(), DataType::Float64);
-        assert_eq!(*one(&[Value::Integer(large)]).data_type(), DataType::Int64);
+        assert_eq!(*single_column(&[Value::Integer(large - 1), Value::Real(0.5)]).data_type(), DataType::Float64);
+        assert_eq!(*single_column(&[Value::Integer(large)]).data_type(), DataType::Int64);
     }
 
     #[test]
     fn nulls_are_bits() {
         let mut values = [Value::Integer(7); 11];
         (values[0], values[9]) = (Value::Null, Value::Null);
-        let column = one(&values);
+        let column = single_column(&values);
         let nulls = column.nulls().unwrap();
         assert_eq!((nulls.null_count(), nulls.validity()), (2, [0b1111_1110, 0b101].as_slice()));
-        assert!(one(&[Value::Integer(1)]).nulls().is_none());
-        assert_eq!(one(&[Value::Null]).logical_null_count(), 1);
+        assert!(single_column(&[Value::Integer(1)]).nulls().is_none());
+        assert_eq!(single_column(&[Value::Null]).logical_null_count(), 1);
     }
 
     #[test]
-    fn mixed_cells_are_cast_as_sqlite_casts() {
+    fn mixed_cells_are_cast_as_in_sqlite() {
         let values =
             [Value::Integer(-1), Value::Real(10.0), Value::Real(0.1), Value::Null, Value::Text("é".as_bytes())];
         let texts = [Some("-1"), Some("10.0"), Some("0.1"), None, Some("é")];
-        assert_eq!(one(&values).as_string::<i64>().iter().collect::<Vec<_>>(), texts);
+        assert_eq!(single_column(&values).as_string::<i64>().iter().collect::<Vec<_>>(), texts);
         let values = [Value::Real(1e300), Value::Blob(b"\x00")];
         let blobs = [Some(b"1.0e+300".as_slice()), Some(b"\x00")];
-        assert_eq!(one(&values).as_binary::<i64>().iter().collect::<Vec<_>>(), blobs);
+        assert_eq!(single_column(&values).as_binary::<i64>().iter().collect::<Vec<_>>(), blobs);
     }
 
     #[test]
-    fn a_table_without_columns_keeps_its_rows() {
+    fn table_without_columns_keeps_its_rows() {
         assert_eq!(to_arrow(&table(0, &[&[], &[]])).unwrap().num_rows(), 2);
     }
 }

@@ -1,14 +1,14 @@
-//! A cell of a table: sixteen bytes that hold a number or a short text, or say where a longer one lies.
+//! A cell of a table: sixteen bytes that hold a number or a short text, or the position of a longer text.
 //!
-//! Most texts in results are codes, names and dates. Held in the cell itself they are compared and hashed as numbers are,
-//! and nothing else is read.
+//! Most texts in results are codes, names and dates. Stored inline, they are compared and hashed like numbers,
+//! without reading other memory.
 
 use crate::result::value::{Value, exact_integer};
 
-/// The longest text or blob that a cell itself holds.
+/// Maximum bytes of an inline text or blob.
 const MAX_INLINE: usize = 14;
 
-/// What a cell holds, in its first byte. Cells that are alike hold equal values, but for those with one of the high bits.
+/// Tags: the first byte of a cell. Bitwise equal cells hold equal values, unless the tag has one of the high bits.
 const NULL: u8 = 0;
 const INTEGER: u8 = 1;
 const REAL: u8 = 2;
@@ -16,31 +16,31 @@ const SHORT_TEXT: u8 = 3;
 const SHORT_BLOB: u8 = 4;
 const LONG_TEXT: u8 = IN_ARENA | 1;
 const LONG_BLOB: u8 = IN_ARENA | 2;
-/// Not a number: equal to nothing. SQLite has none, but a table that the caller has may.
+/// NaN, which equals nothing. SQLite never returns it, but tables provided by callers may contain it.
 const NAN: u8 = 0x20;
-/// What is alike is equal where both refer to the same arena.
+/// Bitwise equal cells are equal only if both refer to the same arena.
 const IN_ARENA: u8 = 0x10;
 
-/// Cells that are compared before it is looked at whether they differ.
+/// Number of cells that are compared before checking for a difference.
 const BLOCK: usize = 16;
 
-/// Its tag, the length of a short text or blob, and fourteen bytes: that text or blob; or four bytes of a longer one's
-/// length and eight of a number or an offset.
+/// The tag, the length of a short text or blob, and fourteen bytes: the short text or blob, or four bytes of length
+/// and eight of a number or an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(16))]
 pub(crate) struct Cell([u8; 16]);
 
-/// What the arenas of two tables have to do with each other.
+/// The relation between the arenas of two tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arenas {
-    /// Nothing is known.
+    /// Unrelated.
     Apart,
-    /// They hold the same bytes.
+    /// Both hold the same bytes.
     Same,
 }
 
 impl Arenas {
-    /// Returns the bits of a tag with which cells may be alike and hold other values.
+    /// Returns the tag bits with which bitwise equal cells may hold different values.
     #[inline]
     fn doubtful(self) -> u8 {
         match self {
@@ -50,13 +50,13 @@ impl Arenas {
     }
 }
 
-/// Tells whether cells of two tables are equal in order; the arenas are those of the tables.
+/// Returns whether the cells of two tables are equal in order, given the tables' arenas.
 #[inline]
 pub(crate) fn cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), arenas: Arenas) -> bool {
     left.0.iter().zip(right.0).all(|(a, b)| a.is_alike(b, arenas) || equal_at_length(a, left.1, b, right.1))
 }
 
-/// The same for many cells, most of which are alike.
+/// Does the same for many cells, most of which are bitwise equal.
 pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), arenas: Arenas) -> bool {
     let (left_blocks, left_rest) = left.0.as_chunks::<BLOCK>();
     let (right_blocks, right_rest) = right.0.as_chunks::<BLOCK>();
@@ -64,7 +64,7 @@ pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), 
     let equal = |(a, b): (&[Cell; BLOCK], &[Cell; BLOCK])| {
         let mut differences = [0; 2];
         for (a, b) in a.iter().zip(b) {
-            let (a, b) = (a.words(), b.words());
+            let (a, b) = (a.halves(), b.halves());
             for half in 0..2 {
                 differences[half] |= (a[half] ^ b[half]) | (a[half] & doubtful[half]);
             }
@@ -74,9 +74,9 @@ pub(crate) fn many_cells_equal(left: (&[Cell], &[u8]), right: (&[Cell], &[u8]), 
     left_blocks.iter().zip(right_blocks).all(equal) && cells_equal((left_rest, left.1), (right_rest, right.1), arenas)
 }
 
-/// Tells whether a NaN is among some cells: only its tag has that bit.
+/// Returns whether a cell holds NaN; only its tag has that bit.
 pub(crate) fn has_nan_in(cells: &[Cell]) -> bool {
-    cells.iter().fold(0, |all, cell| all | cell.words()[0]) & u64::from(NAN) != 0
+    cells.iter().fold(0, |all, cell| all | cell.halves()[0]) & u64::from(NAN) != 0
 }
 
 #[cold]
@@ -86,13 +86,13 @@ fn equal_at_length(a: &Cell, arena: &[u8], b: &Cell, other_arena: &[u8]) -> bool
 }
 
 impl Cell {
-    /// Makes the cell of a value; a text or blob that is too long for it goes to the arena.
+    /// Creates the cell of a value. A text or blob that is too long is appended to the arena.
     #[inline]
     pub(crate) fn new(value: Value<'_>, arena: &mut Vec<u8>) -> Self {
         Self(encode(value, arena).to_le_bytes())
     }
 
-    /// Returns the value; `arena` is that of the cell's table.
+    /// Returns the value; `arena` belongs to the cell's table.
     #[inline]
     pub(crate) fn open<'a>(&'a self, arena: &'a [u8]) -> Value<'a> {
         match self.tag() {
@@ -113,14 +113,14 @@ impl Cell {
 
     /// Returns the two halves of the cell.
     #[inline]
-    fn words(&self) -> [u64; 2] {
+    fn halves(&self) -> [u64; 2] {
         let whole = u128::from_le_bytes(self.0);
         [whole as u64, (whole >> 64) as u64]
     }
 
     #[inline]
     fn bits(&self) -> u64 {
-        self.words()[1]
+        self.halves()[1]
     }
 
     #[inline]
@@ -130,29 +130,29 @@ impl Cell {
 
     #[inline]
     fn in_arena<'a>(&self, arena: &'a [u8]) -> &'a [u8] {
-        let [head, start] = self.words();
+        let [head, start] = self.halves();
         &arena[start as usize..start as usize + (head >> 32) as usize]
     }
 
-    /// Tells whether the two hold equal values, where it can be seen without looking at what they refer to.
+    /// Returns whether two cells are known to hold equal values without reading their arenas.
     #[inline]
     pub(crate) fn is_alike(&self, other: &Self, arenas: Arenas) -> bool {
         self == other && self.tag() & arenas.doubtful() == 0
     }
 
-    /// Returns sixteen bytes that cells whose values are equal in Python share; of a text or blob in the arena there are
-    /// only tag and length in them, and its bytes belong behind.
+    /// Returns sixteen bytes that are equal for values that are equal in Python. For a text or blob in the arena they
+    /// contain only tag and length; its bytes must be appended.
     #[inline]
     pub(crate) fn key(&self) -> [u8; 16] {
         match self.tag() {
             REAL => exact_integer(f64::from_bits(self.bits()))
                 .map_or(self.0, |i| encode_number(INTEGER, i as u64).to_le_bytes()),
-            LONG_TEXT | LONG_BLOB => u128::from(self.words()[0]).to_le_bytes(),
+            LONG_TEXT | LONG_BLOB => u128::from(self.halves()[0]).to_le_bytes(),
             _ => self.0,
         }
     }
 
-    /// Tells whether it is a text or blob in the arena.
+    /// Returns whether the cell refers to a text or blob in the arena.
     #[inline]
     pub(crate) fn is_long(&self) -> bool {
         self.tag() & IN_ARENA != 0
@@ -164,8 +164,8 @@ impl Cell {
     }
 }
 
-/// Returns the cell of a value as a number, which is in registers until it is stored: a cell that is put together in memory
-/// half by half and then copied whole would make the processor wait for the halves.
+/// Returns the cell of a value as a number, which stays in registers. Assembling a cell in memory from halves and
+/// then copying it would stall the processor.
 fn encode(value: Value<'_>, arena: &mut Vec<u8>) -> u128 {
     match value {
         Value::Null => encode_number(NULL, 0),
@@ -192,7 +192,7 @@ fn of_bytes(bytes: &[u8], short: u8, long: u8, arena: &mut Vec<u8>) -> u128 {
     u128::from(long) | (u128::from(n as u32) << 32) | ((start as u128) << 64)
 }
 
-/// Reads up to fourteen bytes as a number, zeros behind them: two overlapping reads, which the overlap does not change.
+/// Reads up to fourteen bytes as a zero-padded number, by two overlapping reads.
 #[inline]
 fn padded(bytes: &[u8]) -> u128 {
     let n = bytes.len();
@@ -211,7 +211,7 @@ mod tests {
     use crate::result::row_hash::hash_bytes;
 
     #[test]
-    fn texts_of_every_length_come_back_and_are_equal_only_to_themselves() {
+    fn texts_of_every_length_round_trip_and_are_distinct() {
         let all: Vec<u8> = (1..=40).collect();
         let mut arena = Vec::new();
         let cells: Vec<_> = (0..40).map(|n| Cell::new(Value::Text(&all[..n]), &mut arena)).collect();
@@ -231,10 +231,10 @@ mod tests {
     }
 
     #[test]
-    fn many_cells_are_equal_where_values_are_and_nowhere_else() {
+    fn many_cells_equal_agrees_with_value_equality() {
         let long = b"a text that is longer than a cell";
         let build = |last: Value<'_>, at: usize| {
-            let mut arena = b"not at the same place"[..at % 7].to_vec();
+            let mut arena = b"not at the same offset"[..at % 7].to_vec();
             let mut values = [Value::Integer(3), Value::Null, Value::Text(b"short"), Value::Text(long)].repeat(10);
             values[at] = last;
             (values.into_iter().map(|value| Cell::new(value, &mut arena)).collect::<Vec<_>>(), arena)
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_equal_values_hash_alike_and_a_nan_is_like_nothing() {
+    fn equal_values_have_equal_keys_and_nan_equals_nothing() {
         let long = b"a text that is longer than a cell";
         let mut arena = Vec::new();
         let mut hash = |value| {
@@ -269,7 +269,7 @@ mod tests {
             assert_eq!(hash(Value::Integer(i)), hash(Value::Real(i as f64)));
         }
         assert_eq!(hash(Value::Real(0.0)), hash(Value::Real(-0.0)));
-        assert_eq!(hash(Value::Text(long)), hash(Value::Text(long)), "from two places");
+        assert_eq!(hash(Value::Text(long)), hash(Value::Text(long)), "from two offsets");
         assert_ne!(hash(Value::Text(long)), hash(Value::Blob(long)));
         assert_ne!(hash(Value::Text(b"a")), hash(Value::Blob(b"a")));
         let mut cell = |value| Cell::new(value, &mut arena);

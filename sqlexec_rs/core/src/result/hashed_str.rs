@@ -1,4 +1,4 @@
-//! SQL texts as keys: hashed once, and compared where hashes agree.
+//! SQL texts as keys: hashed once, and compared only if the hashes are equal.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,7 +13,7 @@ pub struct Hashed<T> {
 }
 
 impl<T: AsRef<str>> Hashed<T> {
-    /// Hashes a text, in another way in each process: texts come from strangers, who must not know which ones collide.
+    /// Hashes a text with a per-process seed, because untrusted clients must not know which texts collide.
     pub fn new(text: T) -> Self {
         Self { hash: hash_bytes(text.as_ref().as_bytes()) as u64, text }
     }
@@ -23,12 +23,12 @@ impl<T: AsRef<str>> Hashed<T> {
         self.hash
     }
 
-    /// Tells whether two are one text.
+    /// Returns whether both texts are equal.
     pub fn is<U: AsRef<str>>(&self, other: &Hashed<U>) -> bool {
         self.hash == other.hash && self.text.as_ref() == other.text.as_ref()
     }
 
-    /// Returns the same with a text that holds the same.
+    /// Returns the hash with another copy of the text.
     pub fn with<U>(&self, text: U) -> Hashed<U> {
         Hashed { hash: self.hash, text }
     }

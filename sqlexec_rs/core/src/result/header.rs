@@ -1,17 +1,17 @@
-//! The names and declared types of a result's columns. Results of one shape share them.
+//! The names and declared types of a result's columns, shared between results with equal columns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rusqlite::Statement;
 
-/// Names and types.
+/// The names and types of columns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Header {
     names: Vec<String>,
     types: Types,
 }
 
-/// Declared types, end to end: a result needs one allocation for all, and one of expressions none.
+/// Concatenated declared types: one allocation for all, none for a result of expressions.
 #[derive(Clone, Debug, Default)]
 struct Types {
     text: String,
@@ -20,7 +20,7 @@ struct Types {
 }
 
 impl Types {
-    /// Stands after each type but the last; no name in SQLite holds it, and none is empty.
+    /// Separates types. No declared type contains it or is empty.
     const END: char = '\0';
 
     fn push(&mut self, name: Option<&str>) {
@@ -34,31 +34,31 @@ impl Types {
         self.n_columns += 1;
     }
 
-    /// Iterates over the types; those after the last that there is are left out.
+    /// Iterates over the types; missing trailing types are omitted.
     fn iter(&self) -> impl Iterator<Item = Option<&str>> {
         self.text.split(Self::END).map(|name| (!name.is_empty()).then_some(name))
     }
 }
 
 impl Header {
-    /// Makes the header of columns without types.
+    /// Creates the header of columns without types.
     pub(crate) fn new(names: Vec<String>) -> Self {
         Self { names, types: Types::default() }
     }
 
-    /// Reads the header of a statement's result; `None` where a name is not valid UTF-8.
+    /// Reads the header of a statement's result; `None` if a name is not valid UTF-8.
     pub(crate) fn of(statement: &Statement<'_>) -> Option<Self> {
-        // A name from a damaged schema may be no UTF-8, which rusqlite answers with a panic.
+        // rusqlite panics on a name that is not valid UTF-8, which a damaged schema may contain.
         let read = || statement.column_names().map(str::to_owned).collect();
         let mut header = Self::new(catch_unwind(AssertUnwindSafe(read)).ok()?);
-        // The same of a declared type, but rows need none.
+        // A declared type may panic too, but rows do not need it.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             statement.columns().for_each(|column| header.push_type(column.decl_type()));
         }));
         Some(header)
     }
 
-    /// Tells whether it is the header of a statement's result.
+    /// Returns whether this is the header of a statement's result.
     pub(crate) fn is_of(&self, statement: &Statement<'_>) -> bool {
         let is_same = || {
             let mut types = self.types.iter();
@@ -67,11 +67,11 @@ impl Header {
                 .zip(&self.names)
                 .all(|(column, name)| column.name() == name && column.decl_type() == types.next().flatten())
         };
-        // As above: what cannot be read is read by `of`, which has an answer.
+        // A panic counts as different: `of` then handles it.
         statement.column_count() == self.names.len() && catch_unwind(AssertUnwindSafe(is_same)).unwrap_or(false)
     }
 
-    /// Sets the declared type of the column after those that have had theirs set.
+    /// Sets the declared type of the next column.
     pub(crate) fn push_type(&mut self, name: Option<&str>) {
         self.types.push(name);
     }
@@ -81,7 +81,7 @@ impl Header {
         &self.names
     }
 
-    /// Returns the type that a column was declared with.
+    /// Returns the declared type of a column.
     pub(crate) fn column_type(&self, column: usize) -> Option<&str> {
         self.types.iter().nth(column).flatten()
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_told_from_others() {
+    fn header_differs_from_others() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t(a INT, b, c TEXT); CREATE TABLE u(a INT, b TEXT, c)").unwrap();
         let statement = |sql| connection.prepare(sql).unwrap();

@@ -1,4 +1,4 @@
-//! A result: typed cells in a table, their hashes, and their forms for people and for Arrow.
+//! Results: typed cells in a table, their hashes, and their rendering as text and as Arrow data.
 
 pub mod arrow;
 pub mod cell;

@@ -1,20 +1,21 @@
-//! A result as text for people: aligned columns, a line a row, cut to a width.
+//! Renders a result as text: aligned columns, one line per row, cut to a width.
 
 use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::memory::{check_room_for, or_end};
+use crate::memory::{check_room_for, or_unwind};
 use crate::result::table::Table;
 use crate::result::value::Value;
 
-/// Characters of a cell that are looked at when the table has no width to keep to.
+/// Maximum number of characters of a cell if the table has no maximum width.
 const MAX_CELL: usize = 10_000;
 
-/// Characters that a column keeps when there is too little room.
+/// Minimum width of a column when there is too little room.
 const MIN_COLUMN: usize = 4;
 
-/// Bytes of a cell's text without its characters, of an escaped character, and of a terminal's column in a text that doubles.
+/// Bytes of a cell's text without its characters, of an escaped character, and of a terminal column when a text
+/// doubles.
 const CELL_ROOM: usize = 64;
 const LONGEST_ESCAPE: usize = 10;
 const BYTES_PER_WIDTH: usize = 8;
@@ -23,17 +24,18 @@ const BETWEEN: &str = " | ";
 const CUT: char = '…';
 
 impl Table {
-    /// Renders the first `max_rows` rows, cut to lines of `max_width` characters; `None` is no bound.
+    /// Renders the first `max_rows` rows, cut to lines of `max_width` characters; `None` means no bound.
     ///
-    /// NULL is `NULL`, a blob `x'00ff'`; numbers stand right, line ends in text are escaped, what was cut ends in `…`.
-    /// The last line counts the rows. Where there is no memory for the text, [`catch`](crate::memory::catch) returns that.
+    /// NULL is shown as `NULL`, a blob as `x'00ff'`. Numbers are right-aligned, line ends in text are escaped, and a
+    /// cut text ends in `…`. The last line counts the rows. If memory is short, [`catch`](crate::memory::catch)
+    /// returns the error.
     pub fn pretty(&self, max_rows: Option<usize>, max_width: Option<usize>) -> String {
         let n_shown = max_rows.unwrap_or(usize::MAX).min(self.n_rows());
         let n_columns = max_width.map_or(self.width(), |width| columns_that_fit(self.width(), width));
         let cap = max_width.unwrap_or(MAX_CELL).min(MAX_CELL);
-        // Of each cell a text, escaped at worst, and of each line one more that is filled to the columns' widths.
+        // A text per cell, escaped in the worst case, and a line per row, filled to the columns' widths.
         let cells = n_shown.saturating_mul(n_columns);
-        or_end(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
+        or_unwind(check_room_for(cells.saturating_mul(CELL_ROOM) + LONGEST_ESCAPE * self.bytes()));
         let columns: Vec<TextColumn> =
             (0..n_columns).map(|column| TextColumn::new(self, column, n_shown, cap)).collect();
         let mut widths: Vec<usize> = columns.iter().map(TextColumn::width).collect();
@@ -42,7 +44,7 @@ impl Table {
         }
         let is_cut = n_columns < self.width();
         let line = widths.iter().sum::<usize>() + BETWEEN.len() * (n_columns + 1);
-        or_end(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
+        or_unwind(check_room_for(n_shown.saturating_mul(line).saturating_mul(BYTES_PER_WIDTH)));
         let mut text = String::new();
         let cells = |pick: &dyn Fn(&TextColumn) -> String| -> Vec<String> {
             columns.iter().zip(&widths).map(|(column, width)| column.fit(&pick(column), *width)).collect()
@@ -60,7 +62,7 @@ impl Table {
         let n = self.n_rows();
         let mut line = format!("({n} {}", if n == 1 { "row" } else { "rows" });
         if n_shown < n {
-            let _ = write!(line, ", {n_shown} shown"); // a String takes all
+            let _ = write!(line, ", {n_shown} shown"); // writing to a String cannot fail
         }
         if n_columns < self.width() {
             let _ = write!(line, ", {n_columns} of {} columns shown", self.width());
@@ -69,7 +71,7 @@ impl Table {
     }
 }
 
-/// A column's name and the cells that are shown, as text.
+/// A column's name and its visible cells, as text.
 struct TextColumn {
     name: String,
     cells: Vec<String>,
@@ -91,19 +93,19 @@ impl TextColumn {
         self.cells.iter().chain([&self.name]).map(|cell| text_width(cell)).max().unwrap_or(0)
     }
 
-    /// Cuts or fills a cell to a width.
+    /// Cuts or pads a cell to a width.
     fn fit(&self, cell: &str, width: usize) -> String {
-        let mut own = text_width(cell);
+        let mut cell_width = text_width(cell);
         let mut cell = cell.to_owned();
-        if own > width {
-            while own >= width {
+        if cell_width > width {
+            while cell_width >= width {
                 let Some(last) = cell.pop() else { break };
-                own -= char_width(last);
+                cell_width -= char_width(last);
             }
             cell.push(CUT);
-            own += 1;
+            cell_width += 1;
         }
-        let space = " ".repeat(width.saturating_sub(own));
+        let space = " ".repeat(width.saturating_sub(cell_width));
         if self.is_number { space + &cell } else { cell + &space }
     }
 }
@@ -118,7 +120,7 @@ fn push_line(text: &mut String, cells: &[String], between: &str, is_cut: bool) {
     text.push('\n');
 }
 
-/// Returns how many of the columns have room when each keeps its least.
+/// Returns how many columns fit when each has its minimum width.
 fn columns_that_fit(n_columns: usize, max_width: usize) -> usize {
     let needed = |n: usize| n * (MIN_COLUMN + BETWEEN.len());
     if needed(n_columns) <= max_width + BETWEEN.len() {
@@ -128,7 +130,7 @@ fn columns_that_fit(n_columns: usize, max_width: usize) -> usize {
     }
 }
 
-/// Takes from the widest columns until the line fits.
+/// Narrows the widest columns until the line fits.
 fn narrow(widths: &mut [usize], max_width: usize) {
     let room = max_width.saturating_sub(BETWEEN.len() * widths.len().saturating_sub(1));
     let mut sorted = widths.to_vec();
@@ -163,7 +165,8 @@ fn cell_text(value: Value<'_>, cap: usize) -> String {
     }
 }
 
-/// Escapes control characters and those that turn a line's direction; a little more than `cap` characters are enough for the cut to be seen.
+/// Escapes control characters and characters that change the text direction. Slightly more than `cap` characters are
+/// enough to make the cut visible.
 fn escape(text: &str, cap: usize) -> String {
     let mut escaped = String::new();
     for c in text.chars().take(cap.saturating_add(1)) {
@@ -172,7 +175,7 @@ fn escape(text: &str, cap: usize) -> String {
     escaped
 }
 
-/// Returns whether a character ends a line or changes the direction of the text behind it.
+/// Returns whether a character ends a line or changes the direction of the text after it.
 fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -181,9 +184,9 @@ fn text_width(text: &str) -> usize {
     text.chars().map(char_width).sum()
 }
 
-/// Returns the cells of a terminal that a character takes: none for marks, two for what East Asian fonts draw wide.
+/// Returns the terminal columns of a character: zero for combining marks, two for wide East Asian characters.
 fn char_width(c: char) -> usize {
-    c.width().unwrap_or(0) // control characters have none, and are escaped
+    c.width().unwrap_or(0) // control characters have no width and are escaped
 }
 
 #[cfg(test)]
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_to_the_width() {
+    fn lines_respect_the_width() {
         let long = "x".repeat(500);
         let row = [Value::Text(long.as_bytes()), Value::Integer(1), Value::Text(long.as_bytes())];
         let text = table(&["a", "b", "c"], &[&row]).pretty(None, Some(40));

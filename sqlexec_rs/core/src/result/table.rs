@@ -1,13 +1,13 @@
-//! A result table: typed cells in one flat array, long texts and blobs in one arena.
+//! A result table: typed cells in a flat array, long texts and blobs in an arena.
 //!
-//! Sixteen bytes a cell keep a million rows cheap to build and to compare: a row is a slice, a column a stride, and
-//! nothing is boxed. Row hashes, the digest of all rows and the index over distinct rows are made on first use and kept,
-//! because a gold table is compared with many predictions.
+//! Sixteen bytes per cell make a million rows cheap to build and to compare: a row is a slice, a column a stride, and
+//! nothing is boxed. Row hashes, the digest of all rows and the index of distinct rows are computed on first use and
+//! cached, because a gold table is compared with many predictions.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::budget::{pace, pace_on_bytes};
-use crate::memory::{OutOfMemory, collect, grow, or_end};
+use crate::memory::{OutOfMemory, collect, grow, or_unwind};
 use crate::result::cell::{Arenas, Cell, cells_equal, has_nan_in, many_cells_equal};
 use crate::result::header::Header;
 use crate::result::index::RowIndex;
@@ -15,13 +15,13 @@ use crate::result::row_hash::hash_bytes;
 use crate::result::table_arena::TableArena;
 use crate::result::value::Value;
 
-/// Bytes that one cell takes; what `max_bytes` counts beside the text and blobs themselves.
+/// Bytes of a cell, as counted by `max_bytes` in addition to texts and blobs.
 pub const CELL_BYTES: usize = size_of::<Cell>();
 
-/// Cells that are compared between two looks at the clock.
+/// Number of cells that are compared between two checks of the clock.
 const MANY_CELLS: usize = 1 << 16;
 
-/// Rows that are read before they are mixed.
+/// Number of rows that are read before they are mixed.
 const BLOCK_ROWS: usize = 64;
 
 /// A typed result table.
@@ -31,7 +31,7 @@ pub struct Table {
     width: usize,
     n_rows: usize,
     arena: TableArena,
-    /// Bytes of text and blobs, wherever they are.
+    /// Bytes of texts and blobs, inline or in the arena.
     text_bytes: usize,
     row_hashes: OnceLock<Vec<u64>>,
     digest: OnceLock<Option<u128>>,
@@ -39,17 +39,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// Starts an empty table with the given column names.
+    /// Creates an empty table with the given column names.
     pub fn new(columns: Vec<String>) -> Self {
         Self { width: columns.len(), header: Arc::new(Header::new(columns)), ..Self::default() }
     }
 
-    /// Starts one in memory that this thread has at hand.
+    /// Creates a table in memory that this thread has kept for reuse.
     pub(crate) fn recycled(header: Arc<Header>) -> Self {
         Self { width: header.names().len(), header, arena: TableArena::recycled(), ..Self::default() }
     }
 
-    /// Returns the column names, as SQLite gives them.
+    /// Returns the column names as reported by SQLite.
     pub fn columns(&self) -> &[String] {
         self.header.names()
     }
@@ -64,7 +64,7 @@ impl Table {
         self
     }
 
-    /// Returns the type that a column was declared with, as it stands in the schema; an expression has none.
+    /// Returns the declared type of a column as written in the schema; `None` for an expression.
     pub fn column_type(&self, column: usize) -> Option<&str> {
         self.header.column_type(column)
     }
@@ -79,22 +79,22 @@ impl Table {
         self.n_rows
     }
 
-    /// Tells whether the table has no rows.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.n_rows == 0
     }
 
-    /// Returns the bytes that the result takes: cells, text and blobs.
+    /// Returns the bytes of the result: cells, texts and blobs.
     pub fn bytes(&self) -> usize {
         size_of_val(self.arena.cells.as_slice()) + self.text_bytes
     }
 
-    /// Makes room for so many cells, if there is memory; a table grows without, only slower.
+    /// Reserves room for `n_cells` cells if there is memory; otherwise the table grows step by step.
     pub(crate) fn reserve(&mut self, n_cells: usize) {
         let _ = self.arena.cells.try_reserve_exact(n_cells);
     }
 
-    /// Appends a value to the row under construction, if there is memory for it; `end_row` closes it.
+    /// Appends a value to the current row if there is memory for it; `end_row` completes the row.
     #[inline]
     pub fn try_push(&mut self, value: Value<'_>) -> Result<(), OutOfMemory> {
         let n_bytes = if let Value::Text(bytes) | Value::Blob(bytes) = value { bytes.len() } else { 0 };
@@ -103,7 +103,7 @@ impl Table {
         Ok(())
     }
 
-    /// The same of a small table: without memory the process ends.
+    /// Appends a value to a small table; aborts without memory.
     #[inline]
     pub fn push(&mut self, value: Value<'_>) {
         if let Value::Text(bytes) | Value::Blob(bytes) = value {
@@ -112,19 +112,19 @@ impl Table {
         self.arena.cells.push(Cell::new(value, &mut self.arena.texts));
     }
 
-    /// Closes the row under construction, which must hold one value a column.
+    /// Completes the current row, which must hold one value per column.
     #[inline]
     pub fn end_row(&mut self) {
         self.n_rows += 1;
         debug_assert_eq!(self.arena.cells.len(), self.n_rows * self.width);
     }
 
-    /// Iterates over what was appended to the row under construction.
+    /// Iterates over the values of the current row.
     pub fn open_row(&self) -> impl ExactSizeIterator<Item = Value<'_>> {
         self.arena.cells[self.n_rows * self.width..].iter().map(|cell| cell.open(&self.arena.texts))
     }
 
-    /// Takes back what was appended to the row under construction.
+    /// Removes the values of the current row.
     pub(crate) fn abandon_row(&mut self) {
         for cell in self.arena.cells.drain(self.n_rows * self.width..) {
             if let Value::Text(bytes) | Value::Blob(bytes) = cell.open(&self.arena.texts) {
@@ -133,8 +133,7 @@ impl Table {
         }
     }
 
-    /// Gives back memory that growth reserved and the result does not need; a result that is kept for long keeps no more
-    /// than it needs.
+    /// Releases memory that growth reserved in excess; a long-lived result keeps only the memory that it needs.
     pub(crate) fn settle(&mut self, is_for_long: bool) {
         self.arena.settle(is_for_long);
     }
@@ -161,7 +160,7 @@ impl Table {
         (0..self.n_rows).map(move |row| self.value(row, column))
     }
 
-    /// Returns what hashes rows so that those equal in Python hash alike.
+    /// Returns a function that hashes rows so that rows equal in Python have equal hashes.
     pub(crate) fn row_hasher(&self) -> impl FnMut(usize) -> u64 + '_ {
         let mut key = Vec::new();
         move |row| {
@@ -170,7 +169,7 @@ impl Table {
         }
     }
 
-    /// Hashes the cells of a row, whose bytes are gathered in `key`.
+    /// Hashes the cells of a row, using `key` as a buffer.
     #[inline]
     fn hash_cells(&self, cells: &[Cell], key: &mut Vec<u8>) -> u128 {
         key.resize(size_of_val(cells), 0);
@@ -182,22 +181,22 @@ impl Table {
         if is_long {
             for bytes in cells.iter().filter_map(|cell| cell.long(&self.arena.texts)) {
                 pace_on_bytes(bytes.len());
-                or_end(grow(key, bytes.len()));
+                or_unwind(grow(key, bytes.len()));
                 key.extend_from_slice(bytes);
             }
         }
         hash_bytes(key)
     }
 
-    /// Returns the digest of all rows with their duplicates and without their order, computed once. Tables with equal
-    /// multisets of rows have the same, and others do not, unless sums of hashes agree by chance. A table with a NaN, which is
-    /// equal to nothing, has none.
+    /// Returns the digest of all rows, including duplicates but ignoring order; computed once. Tables have equal
+    /// digests if their multisets of rows are equal, and otherwise only by a hash collision. Returns `None` for a
+    /// table with NaN, which equals nothing.
     pub(crate) fn digest(&self) -> Option<u128> {
         *self.digest.get_or_init(|| {
             let (mut key, mut sum, mut has_nan) = (Vec::new(), 0_u128, false);
-            // Without columns all rows are equal, and their number is left to be compared.
+            // Without columns all rows are equal, and the caller compares their number.
             let width = self.width.max(1);
-            // To look at a block first is quick, and has it in the processor's nearest cache.
+            // Reading a block first is fast and loads it into the processor's nearest cache.
             for block in self.arena.cells.chunks(width * BLOCK_ROWS) {
                 pace(block.len());
                 has_nan |= has_nan_in(block);
@@ -209,9 +208,9 @@ impl Table {
         })
     }
 
-    /// Returns the digest of the set of rows, without duplicates and order. It is the same for tables that `bird` calls
-    /// equal, and not for others, unless sums of hashes agree by chance; it means nothing in another process. A table with a NaN,
-    /// which is equal to nothing, has none.
+    /// Returns the digest of the set of rows, ignoring duplicates and order. It is equal for tables that `bird`
+    /// considers equal, and otherwise only by a hash collision. It is meaningless in other processes. Returns `None`
+    /// for a table with NaN, which equals nothing.
     pub fn set_digest(&self) -> Option<u128> {
         if self.is_distinct() {
             return self.digest();
@@ -226,14 +225,14 @@ impl Table {
         self.row_hashes.get_or_init(|| collect((0..self.n_rows).map(self.row_hasher())))
     }
 
-    /// Tells whether a row equals a row of another table of the same width.
+    /// Returns whether a row equals a row of another table of the same width.
     #[inline]
     pub fn rows_equal(&self, row: usize, other: &Table, other_row: usize) -> bool {
         let (left, right) = (&self.arena.texts, &other.arena.texts);
         cells_equal((self.cells(row), left), (other.cells(other_row), right), Arenas::Apart)
     }
 
-    /// Tells whether two tables are equal row by row: most right answers are, and no hashing is needed to see it.
+    /// Returns whether two tables are equal row by row. Most correct answers are, so they need no hashing.
     pub fn equal_in_order(&self, other: &Table) -> bool {
         if self.n_rows != other.n_rows || self.width != other.width {
             return false;
@@ -247,7 +246,7 @@ impl Table {
         })
     }
 
-    /// Tells whether no two rows are equal, at once where integers rise in a column, as keys do.
+    /// Returns whether no two rows are equal. Immediate if a column has increasing integers, as keys do.
     pub(crate) fn is_distinct(&self) -> bool {
         let rises = |column| {
             let integer = |row| match self.value(row, column) {
@@ -265,18 +264,18 @@ impl Table {
         self.n_rows < 2 || (0..self.width).any(rises) || self.index().n_rows() == self.n_rows
     }
 
-    /// Tells whether this and another table of the same width hold the same set of rows.
+    /// Returns whether this table and another one of the same width hold the same set of rows.
     pub(crate) fn is_same_set(&self, other: &Table) -> bool {
         let equal = |row, other_row| self.rows_equal(row, other, other_row);
         self.index().is_of_same_set(other.n_rows, other.row_hasher(), equal)
     }
 
-    /// Tells whether the index, if there is one, shows that this table lacks one of the first rows of another.
+    /// Returns whether the index, if built, shows that this table lacks one of the first rows of another.
     pub(crate) fn lacks_a_first_row(&self, other: &Table) -> bool {
         self.index.get().is_some_and(|index| index.lacks_a_first_row(other.n_rows, other.row_hasher()))
     }
 
-    /// Returns the index over distinct rows, built once.
+    /// Returns the index of distinct rows, built once.
     fn index(&self) -> &RowIndex {
         let equal = |row, other_row| self.rows_equal(row, self, other_row);
         self.index.get_or_init(|| RowIndex::new(self.n_rows, self.row_hasher(), equal))
@@ -297,7 +296,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cells_come_back_as_they_went_in() {
+    fn cells_round_trip() {
         let row = [Value::Null, Value::Integer(-3), Value::Real(0.5), Value::Text(b"h\xff\x00i"), Value::Blob(b"")];
         let t = table(5, &[&row, &row]);
         assert_eq!((t.n_rows(), t.width(), t.bytes()), (2, 5, 10 * CELL_BYTES + 8));
@@ -308,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn distinct_rows_are_told_from_others() {
+    fn distinct_rows_are_detected() {
         use Value::{Integer, Null, Real};
         assert!(table(1, &[]).is_distinct() && table(1, &[&[Null]]).is_distinct());
         assert!(table(2, &[&[Null, Integer(1)], &[Null, Integer(2)], &[Null, Integer(3)]]).is_distinct());
@@ -321,7 +320,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn set_digests_know_no_order_and_no_duplicates() {
+    fn set_digests_ignore_order_and_duplicates() {
         use Value::{Integer, Null, Real, Text};
         let set = |rows: &[&[Value<'_>]]| table(rows.first().map_or(1, |row| row.len()), rows).set_digest();
         let (a, b): ([_; 2], [_; 2]) = ([Integer(1), Text(b"a")], [Null, Real(0.5)]);
@@ -336,7 +335,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn digests_tell_apart_what_is_nearly_the_same() {
+    fn digests_distinguish_similar_tables() {
         use Value::{Blob, Integer, Null, Real, Text};
         let digest = |rows: &[&[Value<'_>]]| table(rows.first().map_or(1, |row| row.len()), rows).digest().unwrap();
         for n in 0..1_000 {
@@ -357,8 +356,8 @@ pub(crate) mod tests {
             );
             assert!(seen.insert(digest(&[&[Text(&long[..n]), Text(&long[n..])]])), "cut at {n}");
         }
-        let (one, real) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
-        assert_eq!(digest(&[&one, &one]), digest(&[&one, &real]));
+        let (integer, real_row) = ([Text(&long), Integer(1)], [Text(&long), Real(1.0)]);
+        assert_eq!(digest(&[&integer, &integer]), digest(&[&integer, &real_row]));
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! The memory of a table, which a worker's thread uses again: most results are compared and dropped at once, and fresh
-//! pages for the next large one would cost as much as the comparison.
+//! The memory of a table, which worker threads reuse. Most results are compared and dropped at once, and fresh pages
+//! for the next large one would cost as much as the comparison.
 
 use std::cell::RefCell;
 
 use crate::memory::{self, OutOfMemory};
 use crate::result::cell::Cell;
 
-/// Results below this are copied into memory of their size, which the allocator has at hand; what they were built in stays.
+/// Results below this size are copied into an exact allocation; their build memory is kept for reuse.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The most that a thread keeps.
+/// Maximum bytes that a thread keeps for reuse.
 const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// Cells, and the texts and blobs that they refer to.
@@ -20,18 +20,19 @@ pub(crate) struct TableArena {
 }
 
 thread_local! {
-    /// What this thread has at hand; `None` on a thread that builds no results.
+    /// The memory kept by this thread; `None` on a thread that builds no results.
     static SPARE: RefCell<Option<TableArena>> = const { RefCell::new(None) };
 }
 
 impl TableArena {
-    /// Takes an empty arena with the memory that this thread has at hand, and has what is dropped here kept.
+    /// Takes an empty arena from the memory kept by this thread, and marks this thread as one that keeps dropped
+    /// arenas.
     pub(crate) fn recycled() -> Self {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().replace(Self::default()));
         spare.ok().flatten().unwrap_or_default()
     }
 
-    /// Makes room for one more cell and so many more bytes.
+    /// Reserves room for one more cell and `n_bytes` more bytes.
     #[inline]
     pub(crate) fn make_room(&mut self, n_bytes: usize) -> Result<(), OutOfMemory> {
         let has_room = self.cells.len() < self.cells.capacity() && n_bytes <= self.texts.capacity() - self.texts.len();
@@ -44,13 +45,13 @@ impl TableArena {
         memory::grow(&mut self.texts, n_bytes)
     }
 
-    /// Returns the bytes that are in use.
+    /// Returns the bytes in use.
     fn bytes(&self) -> usize {
         size_of_val(self.cells.as_slice()) + self.texts.len()
     }
 
-    /// Ends the growth. Where the memory is not needed for long, up to twice what the result takes is left to it; the rest
-    /// goes back to this thread, or is freed.
+    /// Ends the growth. A short-lived result may keep up to twice the memory it needs; the rest returns to this
+    /// thread or is freed.
     pub(crate) fn settle(&mut self, is_for_long: bool) {
         let (needed, capacity) = (self.bytes(), self.capacity());
         if needed <= SMALL_BYTES || (capacity <= MAX_KEPT_BYTES && capacity > 2 * needed) {
@@ -86,7 +87,7 @@ impl Drop for TableArena {
     }
 }
 
-/// Gives back what this thread has at hand.
+/// Frees the memory kept by this thread.
 pub(crate) fn release() {
     let spare = SPARE.try_with(|spare| spare.borrow_mut().as_mut().map(std::mem::take));
     drop(spare.ok().flatten().map(|mut spare| (std::mem::take(&mut spare.cells), std::mem::take(&mut spare.texts))));
@@ -109,26 +110,26 @@ mod tests {
         table
     }
 
-    fn kept() -> usize {
+    fn spare_bytes() -> usize {
         SPARE.with_borrow(|spare| spare.as_ref().map_or(0, TableArena::capacity))
     }
 
     #[test]
-    fn memory_is_used_again_up_to_a_bound_and_given_back() {
+    fn memory_is_reused_up_to_a_bound_and_released() {
         drop(TableArena { cells: Vec::new(), texts: vec![0; 1_000] });
-        assert_eq!(kept(), 0, "this thread builds nothing yet");
+        assert_eq!(spare_bytes(), 0, "this thread has built nothing");
         let small = built(100);
-        assert!(kept() > 0, "what it was built in");
+        assert!(spare_bytes() > 0, "the build memory is kept");
         let large = built(100_000);
         assert_eq!((small.n_rows(), large.n_rows()), (100, 100_000));
         drop(large);
-        let held = kept();
+        let held = spare_bytes();
         assert!(held >= 100_000 * 16);
         drop(built(50_000));
-        assert_eq!(kept(), held);
+        assert_eq!(spare_bytes(), held);
         drop(built(MAX_KEPT_BYTES / 16 + 1));
-        assert!(kept() <= held);
+        assert!(spare_bytes() <= held);
         release();
-        assert_eq!(kept(), 0);
+        assert_eq!(spare_bytes(), 0);
     }
 }

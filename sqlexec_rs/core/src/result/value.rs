@@ -1,11 +1,11 @@
-//! One SQLite value, and what it means for two of them to be equal.
+//! A SQLite value and its equality.
 //!
-//! Every comparator rests on **Python equality**, because that is what the published scorers use: `1 == 1.0`, `'1' != 1`,
-//! `NULL == NULL`, bytes differ from text, and an integer equals a float only when the float is exactly that integer.
+//! Every rule uses **Python equality**, like the published scorers: `1 == 1.0`, `'1' != 1`, `NULL == NULL`, bytes
+//! differ from text, and an integer equals a float only if the float is exactly that integer.
 
 use std::hash::{Hash, Hasher};
 
-/// A value as SQLite returns it; text keeps its bytes, valid UTF-8 or not.
+/// A value returned by SQLite. Text keeps its bytes, valid UTF-8 or not.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// SQL NULL.
@@ -14,14 +14,14 @@ pub enum Value<'a> {
     Integer(i64),
     /// A double. SQLite never returns NaN (it becomes NULL).
     Real(f64),
-    /// Text as UTF-8 bytes, which a hostile or damaged database may have broken.
+    /// Text as bytes, which may be invalid UTF-8 in a hostile or damaged database.
     Text(&'a [u8]),
     /// A blob.
     Blob(&'a [u8]),
 }
 
 impl Value<'_> {
-    /// Tells whether Python would find the two values equal.
+    /// Returns whether the two values are equal in Python.
     #[inline]
     pub fn equals(self, other: Value<'_>) -> bool {
         match (self, other) {
@@ -34,7 +34,7 @@ impl Value<'_> {
         }
     }
 
-    /// Tells whether the two are one value of one type, bit for bit.
+    /// Returns whether the two values have the same type and bits.
     #[inline]
     pub fn is_identical(self, other: Value<'_>) -> bool {
         match (self, other) {
@@ -45,7 +45,7 @@ impl Value<'_> {
     }
 }
 
-/// Values that are equal hash alike (1 and 1.0, 0.0 and -0.0).
+/// Equal values have equal hashes (1 and 1.0, 0.0 and -0.0).
 impl Hash for Value<'_> {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -65,7 +65,7 @@ impl Hash for Value<'_> {
     }
 }
 
-/// Returns the integer that a float is exactly, if there is one of 64 bits.
+/// Returns the 64-bit integer that equals a float, if there is one.
 #[inline]
 pub fn exact_integer(r: f64) -> Option<i64> {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0; // 2^63, itself outside
@@ -76,11 +76,11 @@ pub fn exact_integer(r: f64) -> Option<i64> {
     (i as f64 == r && r < LIMIT).then_some(i)
 }
 
-/// Tells, of most floats that are no integers, that they are none: a bit is set behind the point.
+/// Returns whether a fractional bit is set, which identifies most floats that are not integers.
 #[inline]
 fn is_fraction(bits: u64) -> bool {
     let n_before_point = (bits >> 52 & 0x7ff).wrapping_sub(1023);
-    // Below one the number before the point wraps and is large.
+    // Below one, the number of bits before the point wraps and is large.
     if n_before_point < 52 { bits << (12 + n_before_point) != 0 } else { n_before_point > 1024 && bits << 1 != 0 }
 }
 
@@ -90,14 +90,14 @@ mod tests {
     use crate::result::row_hash::hash_one;
 
     #[test]
-    fn equality_is_pythons() {
+    fn equality_matches_python() {
         assert!(Value::Integer(1).equals(Value::Real(1.0)));
         assert!(Value::Null.equals(Value::Null));
         assert!(Value::Real(0.0).equals(Value::Real(-0.0)));
         assert!(!Value::Integer(1).equals(Value::Text(b"1")));
         assert!(!Value::Text(b"a").equals(Value::Blob(b"a")));
         assert!(!Value::Null.equals(Value::Integer(0)));
-        // 2^53 + 1 rounds to 2^53 as a float: Python compares exactly and says they differ.
+        // 2^53 + 1 rounds to 2^53 as a float. Python compares exactly, so they differ.
         let big = (1_i64 << 53) + 1;
         assert!(!Value::Integer(big).equals(Value::Real(big as f64)));
         assert!(!Value::Integer(i64::MAX).equals(Value::Real(i64::MAX as f64)));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_that_are_integers_are_told_from_others() {
+    fn integral_floats_are_detected() {
         for i in [0, 1, -1, 2, -3, 255, (1 << 52) - 1, 1 << 52, (1 << 53) - 1, -(1 << 62), i64::MIN] {
             assert_eq!(exact_integer(i as f64), Some(i));
         }
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn identity_sees_types_and_signs() {
+    fn identity_distinguishes_types_and_signs() {
         assert!(Value::Real(1.0).is_identical(Value::Real(1.0)));
         assert!(!Value::Real(1.0).is_identical(Value::Integer(1)));
         assert!(!Value::Real(0.0).is_identical(Value::Real(-0.0)));
     }
 
     #[test]
-    fn equal_values_hash_alike() {
+    fn equal_values_have_equal_hashes() {
         for i in [0, 1, -1, 1 << 53, i64::MIN] {
             assert_eq!(hash_one(Value::Integer(i)), hash_one(Value::Real(i as f64)));
         }

@@ -1,7 +1,8 @@
-//! Limits which runs share a server at a time, and how long a run waits for an absent server.
+//! Limits which runs share a server, and how long a run waits for an unavailable server.
 //!
-//! A text that ends the server ends the sessions of all threads. So a run whose session was lost runs again with no other run
-//! of the pool on that server: if the session is lost again, the text is the cause, and no other text is blamed.
+//! A query that crashes the server ends the sessions of all threads. So a run whose session was lost is repeated with
+//! no other run of the pool on that server. If the session is lost again, that query is the cause, and no other query
+//! is blamed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::locks::lock;
 
-/// How long a server that has answered before may be away until runs fail.
-const AWAY_WAIT: Duration = Duration::from_secs(20);
+/// How long a server that has answered before may be unavailable before runs fail.
+const MAX_OUTAGE: Duration = Duration::from_secs(20);
 
-/// How often a waiting thread looks whether its caller has cancelled.
+/// Interval at which a waiting thread checks for cancellation.
 const PERIOD: Duration = Duration::from_millis(10);
 
 /// The gates of a pool, by server.
@@ -37,24 +38,24 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct GateState {
     n_running: usize,
-    /// One run is alone on the server.
+    /// Whether one run has exclusive use of the server.
     is_taken: bool,
-    /// Runs that wait to be alone; they come before others.
+    /// Runs that wait for exclusive use; they take precedence.
     n_suspects: usize,
     has_answered: bool,
     away_since: Option<Instant>,
-    /// When a thread last found the server away.
-    last_absence: Option<Instant>,
+    /// Time at which a thread last found the server unavailable.
+    last_outage: Option<Instant>,
 }
 
-/// A permission to run, until it is dropped.
+/// A permission to run; released when dropped.
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
     is_alone: bool,
 }
 
 impl Gate {
-    /// Waits for the permission to run, with no other run on the server if `is_alone`; `None` when the caller cancels.
+    /// Waits for the permission to run, exclusively if `is_alone`. Returns `None` if the caller cancels.
     pub(super) fn enter(&self, is_alone: bool, cancel: &AtomicBool) -> Option<Pass<'_>> {
         let mut state = lock(&self.state);
         state.n_suspects += usize::from(is_alone);
@@ -72,22 +73,23 @@ impl Gate {
         Some(Pass { gate: self, is_alone })
     }
 
-    /// Notes that the server has accepted a session.
+    /// Records that the server has accepted a session.
     pub(super) fn answered(&self) {
         let mut state = lock(&self.state);
         (state.has_answered, state.away_since) = (true, None);
     }
 
-    /// Waits a moment for a server that is away; false when it was never there or has been away for too long.
+    /// Waits briefly for an unavailable server. Returns false if it never answered or has been unavailable for too
+    /// long.
     pub(super) fn wait_for_return(&self, cancel: &AtomicBool) -> bool {
         let mut state = lock(&self.state);
         let now = Instant::now();
-        // Runs that were cancelled during an absence say nothing about a later one.
-        if state.last_absence.is_none_or(|time| now - time > AWAY_WAIT) {
+        // Runs that were cancelled during an outage say nothing about a later one.
+        if state.last_outage.is_none_or(|time| now - time > MAX_OUTAGE) {
             state.away_since = None;
         }
-        state.last_absence = Some(now);
-        if !state.has_answered || now - *state.away_since.get_or_insert(now) > AWAY_WAIT {
+        state.last_outage = Some(now);
+        if !state.has_answered || now - *state.away_since.get_or_insert(now) > MAX_OUTAGE {
             return false;
         }
         drop(state);
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspect_runs_alone_and_before_others() {
+    fn suspect_runs_exclusively_and_first() {
         let (gate, never, cancelled) = (Gate::default(), AtomicBool::new(false), AtomicBool::new(true));
         let first = gate.enter(false, &never).unwrap();
         let second = gate.enter(false, &never).unwrap();
@@ -142,26 +144,26 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_that_has_answered_is_waited_for() {
+    fn waits_only_for_servers_that_have_answered() {
         let (gate, never) = (Gate::default(), AtomicBool::new(false));
         assert!(!gate.wait_for_return(&never));
         gate.answered();
         assert!(gate.wait_for_return(&never));
-        lock(&gate.state).away_since = Instant::now().checked_sub(AWAY_WAIT * 2);
+        lock(&gate.state).away_since = Instant::now().checked_sub(MAX_OUTAGE * 2);
         assert!(!gate.wait_for_return(&never));
         gate.answered();
         assert!(gate.wait_for_return(&never));
     }
 
     #[test]
-    fn an_absence_that_nobody_waited_for_does_not_count() {
+    fn outages_without_waiters_do_not_count() {
         let (gate, cancelled) = (Gate::default(), AtomicBool::new(true));
         gate.answered();
         assert!(gate.wait_for_return(&cancelled));
-        let long_ago = Instant::now().checked_sub(AWAY_WAIT * 2);
-        (lock(&gate.state).away_since, lock(&gate.state).last_absence) = (long_ago, long_ago);
-        assert!(gate.wait_for_return(&cancelled), "a new absence");
+        let long_ago = Instant::now().checked_sub(MAX_OUTAGE * 2);
+        (lock(&gate.state).away_since, lock(&gate.state).last_outage) = (long_ago, long_ago);
+        assert!(gate.wait_for_return(&cancelled), "a new outage");
         lock(&gate.state).away_since = long_ago;
-        assert!(!gate.wait_for_return(&cancelled), "the same absence");
+        assert!(!gate.wait_for_return(&cancelled), "the same outage");
     }
 }

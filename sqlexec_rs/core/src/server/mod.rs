@@ -1,11 +1,11 @@
-//! Runs queries on servers: a session a database for each thread of the pool, under the limits that a client can hold.
+//! Runs queries on servers: one session per database and pool thread, under the limits that a client can enforce.
 //!
-//! An engine is a [`Session`]: it connects, runs one text under a [`Watch`], and is closed by being dropped. The SQL runs in
-//! the server, so there is nothing here to be isolated from, and worker processes are for SQLite alone.
+//! An engine implements [`Session`]: it connects, runs one text under a [`Watch`], and closes when dropped. The SQL
+//! runs in the server, so it needs no isolation here; worker processes are for SQLite and DuckDB only.
 
 #![cfg_attr(
     not(all(feature = "postgresql", feature = "mysql")),
-    allow(dead_code, unused_imports, unused_variables, reason = "both servers' modules use it between them")
+    allow(dead_code, unused_imports, unused_variables, reason = "the modules of both servers together use everything")
 )]
 
 mod gate;
@@ -38,19 +38,19 @@ pub use url::Url;
 pub(crate) use url::shown;
 use watch::Watch;
 
-/// Databases whose gates a thread knows by their URLs.
-const MOST_GATES: usize = 256;
+/// Maximum number of databases whose gates a thread remembers by URL.
+const MAX_GATES: usize = 256;
 
 /// The sessions of one thread, by URL.
 pub(crate) struct Servers {
     sessions: Vec<OpenSession>,
     gates: Arc<Gates>,
-    /// The gates of the databases that were asked.
+    /// The gates of the databases used so far.
     known_gates: Vec<(Arc<Path>, Arc<Gate>)>,
-    /// The number of the thread, by which a URL of several roles says its own.
+    /// The thread's number in the pool, which selects its role if the URL has several.
     thread: usize,
     cap: usize,
-    /// What the servers hold is said not to change.
+    /// Whether the caller guarantees that the databases do not change.
     is_unchanging: bool,
     clock: u64,
     stats: Arc<Stats>,
@@ -58,14 +58,14 @@ pub(crate) struct Servers {
 
 struct OpenSession {
     path: Arc<Path>,
-    /// Its role runs golds, or other texts; `None` where it runs both.
+    /// Whether its role runs gold queries or other texts; `None` if it runs both.
     is_for_golds: Option<bool>,
     session: Box<dyn Session>,
     last_used: u64,
 }
 
 impl Servers {
-    /// Starts without a session; `cap` is the most that stay open.
+    /// Creates a set without sessions; at most `cap` stay open.
     pub(crate) fn new(thread: usize, cap: usize, is_unchanging: bool, stats: &Arc<Stats>, gates: &Arc<Gates>) -> Self {
         Self {
             sessions: Vec::new(),
@@ -79,21 +79,21 @@ impl Servers {
         }
     }
 
-    /// Runs a query. When the session is lost, the query runs once more with no other run of the pool on that server: a server
-    /// that was restarted has closed all sessions. A text that loses its session again has crashed it.
+    /// Runs a query. If the session is lost, the query is repeated with no other run of the pool on that server,
+    /// because a restarted server has closed all sessions. A query that loses its session again has crashed it.
     pub(crate) fn run(&mut self, query: &InFlightQuery) -> Outcome {
         let sql: &str = &query.key.sql.text;
         if let Some(outcome) = outcome_without_engine(query) {
             return outcome;
         }
-        if let Some(outcome) = self.hold(query) {
+        if let Some(outcome) = self.wait_for_abandoned(query) {
             return outcome;
         }
-        let RunKey { parameters, wanted, .. } = &query.key;
-        let request = ExecRequest { sql, parameters: parameters.as_deref(), wanted: *wanted, limits: &query.limits };
+        let RunKey { parameters, output, .. } = &query.key;
+        let request = ExecRequest { sql, parameters: parameters.as_deref(), output: *output, limits: &query.limits };
         let gate = match self.gate(query) {
             Ok(gate) => gate,
-            Err(why) => return Outcome::failed(Status::DbError, why),
+            Err(reason) => return Outcome::failed(Status::DbError, reason),
         };
         let mut is_retry = false;
         let (mut outcome, begun) = loop {
@@ -103,18 +103,19 @@ impl Servers {
                 Err(outcome) => return *outcome,
             };
             let refreshed = open.session.refresh(&query.cancel);
-            // Neither the wait at the gate nor that for the server's return counts, for a retry as for a first run.
+            // Time spent at the gate or waiting for the server to return does not count, for retries as for first
+            // runs.
             let begun = Instant::now();
             let watch = Watch::new(begun, query.limits.timeout, &query.cancel);
             match refreshed.and_then(|()| open.session.run(&request, &watch)) {
                 Ok(outcome) => {
-                    self.give_back(query, open);
+                    self.return_session(query, open);
                     break (outcome, begun);
                 }
-                Err(why) => {
+                Err(reason) => {
                     self.stats.closed(1);
                     if is_retry || watch.stop().is_some() {
-                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &why)), begun);
+                        break (stopped(&watch, query).unwrap_or_else(|| self.lost(query, &reason)), begun);
                     }
                     self.stats.lost();
                     is_retry = true;
@@ -129,14 +130,14 @@ impl Servers {
         outcome
     }
 
-    /// Closes all: after a panic nothing is known about any of them.
+    /// Closes all sessions. After a panic, the state of none is known.
     pub(crate) fn clear(&mut self) {
         self.stats.closed(self.sessions.len() as u64);
         self.sessions.clear();
     }
 
-    /// Waits while too many given-up sessions still run on the query's server; returns an outcome if the wait fails.
-    fn hold(&self, query: &InFlightQuery) -> Option<Outcome> {
+    /// Waits while too many abandoned sessions still run on the query's server. Returns an outcome if the wait fails.
+    fn wait_for_abandoned(&self, query: &InFlightQuery) -> Option<Outcome> {
         if self.stats.given_up.is_empty() {
             return None;
         }
@@ -144,7 +145,7 @@ impl Servers {
         self.stats.given_up.wait(&url.server(), &query.cancel).err().map(|outcome| *outcome)
     }
 
-    /// Returns the gate of a query's server, or the fault of the URL.
+    /// Returns the gate of a query's server, or the error in the URL.
     fn gate(&mut self, query: &InFlightQuery) -> Result<Arc<Gate>, String> {
         let is_of = |path: &Arc<Path>| Arc::ptr_eq(path, &query.path) || path.as_os_str() == query.path.as_os_str();
         if let Some((_, gate)) = self.known_gates.iter().find(|(path, _)| is_of(path)) {
@@ -152,7 +153,7 @@ impl Servers {
         }
         let url = Url::parse(&query.path)?;
         let gate = self.gates.of(url.server());
-        if self.known_gates.len() >= MOST_GATES {
+        if self.known_gates.len() >= MAX_GATES {
             self.known_gates.clear();
         }
         self.known_gates.push((Arc::clone(&query.path), Arc::clone(&gate)));
@@ -161,16 +162,16 @@ impl Servers {
 
     /// Takes a session of the query's role, or opens one.
     fn take(&mut self, query: &InFlightQuery, gate: &Gate) -> Result<OpenSession, Box<Outcome>> {
-        // Within a batch the path is the very same.
+        // Within a batch, equal paths share one allocation.
         let is_of = |session: &OpenSession| {
             session.is_for_golds.is_none_or(|is_for_golds| is_for_golds == query.is_gold)
                 && (Arc::ptr_eq(&session.path, &query.path) || session.path.as_os_str() == query.path.as_os_str())
         };
-        if let Some(place) = self.sessions.iter().position(is_of) {
-            return Ok(self.sessions.swap_remove(place));
+        if let Some(index) = self.sessions.iter().position(is_of) {
+            return Ok(self.sessions.swap_remove(index));
         }
         let url = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold));
-        let url = url.map_err(|why| Box::new(Outcome::failed(Status::DbError, why)))?;
+        let url = url.map_err(|reason| Box::new(Outcome::failed(Status::DbError, reason)))?;
         let is_for_golds = url.has_role_of_golds().then_some(query.is_gold);
         loop {
             let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
@@ -181,34 +182,36 @@ impl Servers {
                     return Ok(OpenSession { path: Arc::clone(&query.path), is_for_golds, session, last_used: 0 });
                 }
                 Err(_) if watch.stop() == Some(Stop::Cancelled) => return Err(Box::new(Outcome::cancelled())),
-                Err(why) if is_absence(&why) && gate.wait_for_return(&query.cancel) => {}
-                Err(why) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {why}")))),
+                Err(reason) if is_outage(&reason) && gate.wait_for_return(&query.cancel) => {}
+                Err(reason) => return Err(Box::new(Outcome::failed(Status::DbError, format!("{url}: {reason}")))),
             }
         }
     }
 
-    /// Returns the outcome of a run whose session was lost twice, the second time with no other run on the server.
+    /// Returns the outcome of a run whose session was lost twice, the second time in exclusive use of the server.
     ///
-    /// The text has crashed it where nobody ended the session: a process of PostgreSQL's serves one session alone, and
-    /// MariaDB's is then away.
-    fn lost(&self, query: &InFlightQuery, why: &str) -> Outcome {
+    /// The query crashed the session unless someone ended it: a PostgreSQL process serves a single session, and
+    /// MariaDB is unavailable after a crash.
+    fn lost(&self, query: &InFlightQuery, reason: &str) -> Outcome {
         let is_crash = match query.engine {
-            Engine::Postgresql => is_abrupt(why) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend"),
-            _ => is_abrupt(why) && self.is_away(query),
+            Engine::Postgresql => {
+                is_abrupt(reason) || query.key.sql.text.to_lowercase().contains("pg_terminate_backend")
+            }
+            _ => is_abrupt(reason) && self.is_unavailable(query),
         };
         let status = if is_crash { Status::Crashed } else { Status::DbError };
-        Outcome::failed(status, format!("{}: the connection was lost twice: {why}", shown(&query.path)))
+        Outcome::failed(status, format!("{}: the connection was lost twice: {reason}", shown(&query.path)))
     }
 
-    fn is_away(&self, query: &InFlightQuery) -> bool {
+    fn is_unavailable(&self, query: &InFlightQuery) -> bool {
         let Ok(url) = Url::parse(&query.path).and_then(|url| url.of_thread(self.thread, query.is_gold)) else {
             return false;
         };
         let watch = Watch::new(Instant::now(), Some(CONNECT_WAIT), &query.cancel);
-        connect(query.engine, &url, &watch).is_err_and(|why| is_absence(&why))
+        connect(query.engine, &url, &watch).is_err_and(|reason| is_outage(&reason))
     }
 
-    fn give_back(&mut self, query: &InFlightQuery, open: OpenSession) {
+    fn return_session(&mut self, query: &InFlightQuery, open: OpenSession) {
         if !open.session.is_usable() {
             self.stats.closed(1);
             if let (Some(remains), Ok(url)) = (open.session.into_abandoned(), Url::parse(&query.path)) {
@@ -217,9 +220,9 @@ impl Servers {
             return;
         }
         if self.sessions.len() >= self.cap {
-            let oldest = (0..self.sessions.len()).min_by_key(|place| self.sessions[*place].last_used);
-            if let Some(place) = oldest {
-                self.sessions.swap_remove(place);
+            let oldest = (0..self.sessions.len()).min_by_key(|index| self.sessions[*index].last_used);
+            if let Some(index) = oldest {
+                self.sessions.swap_remove(index);
                 self.stats.closed(1);
             }
         }
@@ -234,12 +237,12 @@ impl Drop for Servers {
     }
 }
 
-/// Returns the outcome of a run that met its end by the clock or by its caller.
+/// Returns the outcome of a run that reached its deadline or was cancelled.
 fn stopped(watch: &Watch<'_>, query: &InFlightQuery) -> Option<Outcome> {
     watch.stop().map(|stop| stop_outcome(stop, &query.limits))
 }
 
-/// Returns the outcome of a text that no engine need see.
+/// Returns the outcome of a text that needs no engine.
 pub(crate) fn outcome_without_engine(query: &InFlightQuery) -> Option<Outcome> {
     let sql = &query.key.sql.text;
     let max_sql = query.limits.caps.max_sql_length as usize;
@@ -253,7 +256,7 @@ pub(crate) fn outcome_without_engine(query: &InFlightQuery) -> Option<Outcome> {
     }
 }
 
-/// Tells whether a text names a function whose values change by themselves.
+/// Returns whether a text names a function whose value changes between calls.
 pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     const NAMES: [&str; 19] = [
         "today",
@@ -280,32 +283,34 @@ pub(crate) fn asks_for_chance_or_time(sql: &str) -> bool {
     NAMES.iter().any(|name| sql.contains(name))
 }
 
-/// Returns whether a connection ended without a word of the server, as when what served it has crashed.
-fn is_abrupt(why: &str) -> bool {
-    [Errno::CONNRESET, Errno::PIPE].iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())))
-        || why == CLOSED
+/// Returns whether a connection ended without a message from the server, as after a crash.
+fn is_abrupt(reason: &str) -> bool {
+    [Errno::CONNRESET, Errno::PIPE]
+        .iter()
+        .any(|error| reason.ends_with(&format!("(os error {})", error.raw_os_error())))
+        || reason == CLOSED
 }
 
-/// Returns whether a server that could not be connected to may come back by itself: it refuses connections, closes them, or
-/// says that it starts or stops (PostgreSQL's 57P01 to 57P03).
-fn is_absence(why: &str) -> bool {
+/// Returns whether an unreachable server may come back by itself: it refuses or closes connections, or reports that
+/// it is starting or stopping (SQLSTATE 57P01 to 57P03 in PostgreSQL).
+fn is_outage(reason: &str) -> bool {
     let io = [Errno::CONNREFUSED, Errno::CONNRESET, Errno::PIPE, Errno::NOENT];
-    io.iter().any(|error| why.ends_with(&format!("(os error {})", error.raw_os_error())) && !why.contains('='))
-        || [CLOSED, "no answer in time"].contains(&why)
-        || why.ends_with("(57P01)")
-        || why.ends_with("(57P02)")
-        || why.ends_with("(57P03)")
+    io.iter().any(|error| reason.ends_with(&format!("(os error {})", error.raw_os_error())) && !reason.contains('='))
+        || [CLOSED, "no answer in time"].contains(&reason)
+        || reason.ends_with("(57P01)")
+        || reason.ends_with("(57P02)")
+        || reason.ends_with("(57P03)")
 }
 
-/// Opens a session on a server, where this build has its engine.
+/// Opens a session on a server, if this build has its engine.
 fn connect(engine: Engine, url: &Url, watch: &Watch<'_>) -> Result<Box<dyn Session>, String> {
     match engine {
         #[cfg(feature = "postgresql")]
         Engine::Postgresql => Ok(Box::new(postgresql::Postgresql::connect(url, watch)?)),
         #[cfg(feature = "mysql")]
         Engine::Mysql => Ok(Box::new(mysql::Mysql::connect(url, watch)?)),
-        Engine::Sqlite | Engine::Duckdb => Err("it has no servers".to_owned()),
+        Engine::Sqlite | Engine::Duckdb => Err("this engine has no servers".to_owned()),
         #[cfg(not(all(feature = "postgresql", feature = "mysql")))]
-        _ => Err("this build has no such engine: build it with the features postgresql and mysql".to_owned()),
+        _ => Err("this build lacks the engine: build it with the features postgresql and mysql".to_owned()),
     }
 }

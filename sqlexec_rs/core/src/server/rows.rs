@@ -1,4 +1,4 @@
-//! What servers' texts become here, and how many rows a result may have.
+//! Converts the texts that servers send to values, and checks the size of results.
 
 use crate::excess::Excess;
 use crate::request::Limits;
@@ -6,7 +6,7 @@ use crate::result::table::Table;
 use crate::result::value::Value;
 use crate::server::stream::StreamError;
 
-/// A value that was read.
+/// A decoded value.
 #[derive(Debug)]
 pub(super) enum Read<'a> {
     Value(Value<'a>),
@@ -23,7 +23,7 @@ impl Read<'_> {
     }
 }
 
-/// Appends a row of such cells, or what could not be read; says so where it is one too many.
+/// Appends a row of cells, or returns the decoding error. Returns the excess if the table grows too large.
 #[inline]
 pub(super) fn push_row<'a>(
     table: &mut Table,
@@ -48,12 +48,12 @@ pub(super) fn push_row<'a>(
     Ok(None)
 }
 
-/// Reads a number.
+/// Parses a number.
 pub(super) fn read_number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a decimal number: an integer where its fraction is of zeros alone, else a double.
+/// Parses a decimal number: an integer if its fraction is zero, else a double.
 pub(super) fn decimal(text: &[u8]) -> Option<Value<'static>> {
     let point = text.iter().position(|byte| *byte == b'.').unwrap_or(text.len());
     let is_whole = text[point..].iter().all(|byte| b".0".contains(byte));

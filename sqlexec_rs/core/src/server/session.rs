@@ -1,4 +1,4 @@
-//! A session with a server, whatever its engine.
+//! A session on a server, independent of the engine.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -9,33 +9,33 @@ use crate::request::{ExecRequest, Limits};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
-/// The longest that connecting takes, which a run's own time does not count.
+/// Maximum time to connect; it does not count towards the run's own time.
 pub(super) const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the list of hidden callers (views, policies, functions) is valid: an owner may add one at any time.
+/// How long the list of hidden callers (views, policies, functions) is valid; owners may add one at any time.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 /// A connection to a database of a server.
 pub(super) trait Session: Send {
-    /// Reads the list of hidden callers again if it is old. `Err` says why the
-    /// connection was lost. A run's own time does not count it.
+    /// Refreshes the list of hidden callers if it is old. `Err` holds the reason for a lost connection. Does not
+    /// count towards the run's own time.
     fn refresh(&mut self, cancel: &AtomicBool) -> Result<(), String>;
 
-    /// Runs one text. `Err` says why the connection was lost; what becomes of the run is then not known.
+    /// Runs one text. `Err` holds the reason for a lost connection; the outcome is then unknown.
     fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String>;
 
-    /// Tells whether the next run may have this connection.
+    /// Returns whether the next run may use this connection.
     fn is_usable(&self) -> bool;
 
-    /// Turns a session that is not usable into its remains, which know whether it has ended on the server; `None` where
-    /// nothing of it runs there.
+    /// Turns an unusable session into a handle that checks whether it has ended on the server; `None` if nothing of
+    /// it runs there.
     fn into_abandoned(self: Box<Self>) -> Option<Box<dyn AbandonedSession>>;
 }
 
-/// A connection that answers the executor's own questions.
-pub(super) trait OwnQueries {
-    /// Returns the rows of a query of the executor's, as texts.
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError>;
+/// A connection that runs the executor's own queries.
+pub(super) trait InternalQueries {
+    /// Returns the rows of an internal query, as texts.
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError>;
 }
 
 /// Returns the outcome of a run that was stopped.

@@ -1,7 +1,8 @@
-//! A socket to a server, which is never waited for longer than a [`Watch`] allows.
+//! A socket to a server that never blocks longer than a [`Watch`] allows.
 //!
-//! What goes to another machine is encrypted, and the server proves who it is (TLS 1.2 or 1.3); `sslmode=disable` in the URL
-//! sends all in clear. `sslrootcert=FILE` names who is believed in place of this machine's certificate authorities.
+//! Connections to other machines are encrypted, and the server must authenticate itself (TLS 1.2 or 1.3);
+//! `sslmode=disable` in the URL disables encryption. `sslrootcert=FILE` replaces this machine's certificate
+//! authorities.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -20,28 +21,29 @@ use super::watch::Watch;
 use crate::excess::Excess;
 use crate::memory::{OutOfMemory, check_room_for};
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
-/// What is said of a server on another machine that cannot encrypt.
-pub(super) const NO_TLS: &str = "the server has no TLS: sslmode=disable in the URL sends all in clear, or use a tunnel";
+/// Message for a server on another machine that does not support encryption.
+pub(super) const NO_TLS: &str =
+    "the server has no TLS: set sslmode=disable in the URL to send everything unencrypted, or use a tunnel";
 
-/// The reason where the server has closed the connection.
+/// Message for a connection that the server closed.
 pub(super) const CLOSED: &str = "the server closed the connection";
 
-/// The error of a message that does not belong in an answer.
-const UNEXPECTED: &str = "the server sent what is no answer";
+/// Message for an unexpected answer.
+const UNEXPECTED: &str = "the server sent an unexpected message";
 
-/// Why nothing came.
+/// Why no message was received.
 #[derive(Debug)]
 pub(super) enum StreamError {
-    /// The watch says that the run must end.
+    /// The watch requires the run to end.
     Stopped,
-    /// A row has more bytes than a result may have.
+    /// A row exceeds the maximum bytes of a result.
     TooLarge,
-    /// There is no memory for the next message.
+    /// Not enough memory for the next message.
     NoMemory,
-    /// The connection is gone, or what came is no message.
+    /// The connection is lost, or the received bytes are no message.
     Lost(String),
 }
 
@@ -53,30 +55,30 @@ impl From<OutOfMemory> for StreamError {
 
 impl From<io::Error> for StreamError {
     fn from(error: io::Error) -> Self {
-        // TLS reports an end without a farewell in this way, as of a server that has crashed.
+        // TLS reports a connection that ends without a close message in this way, for example after a server crash.
         let is_end = error.kind() == ErrorKind::UnexpectedEof;
         Self::Lost(if is_end { CLOSED.to_owned() } else { error.to_string() })
     }
 }
 
 impl StreamError {
-    /// Makes the error of a message that does not belong here.
+    /// Creates the error for an unexpected message.
     pub(super) fn unexpected() -> Self {
         Self::Lost(UNEXPECTED.to_owned())
     }
 
-    /// Returns the reason not to read a row to its end.
+    /// Returns the reason for not reading a row to its end.
     pub(super) fn excess(&self) -> Excess {
         if matches!(self, Self::NoMemory) { Excess::Memory } else { Excess::Bytes }
     }
 
-    /// Returns why there is no connection.
+    /// Returns the error message of a failed connection.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Stopped => "no answer in time".to_owned(),
             Self::NoMemory => OutOfMemory.to_string(),
             Self::TooLarge => UNEXPECTED.to_owned(),
-            Self::Lost(why) => why,
+            Self::Lost(reason) => reason,
         }
     }
 }
@@ -85,7 +87,7 @@ enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-    /// In the middle of becoming another.
+    /// Placeholder while the transport is replaced.
     None,
 }
 
@@ -97,7 +99,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Connects to the server of a URL: to its port, or where its host is a folder to the socket of that name there.
+    /// Connects to the server of a URL: to its port or, if its host is a folder, to the socket of that name in it.
     pub(super) fn connect(url: &Url, port: u16, socket: &str, watch: &Watch<'_>) -> Result<Self, String> {
         let socket = if url.host.starts_with('/') {
             let path = Path::new(&url.host).join(socket);
@@ -115,19 +117,19 @@ impl Stream {
         set.map(|()| stream).map_err(|error| error.to_string())
     }
 
-    /// Tells whether what is sent must be encrypted.
-    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
+    /// Returns whether the connection must be encrypted.
+    pub(super) fn requires_tls(&self, url: &Url) -> Result<bool, String> {
         let Socket::Tcp(socket) = &self.socket else { return Ok(false) };
         let is_near = socket.peer_addr().is_ok_and(|address| address.ip().is_loopback());
         match url.option("sslmode") {
             None => Ok(!is_near || url.option("sslrootcert").is_some()),
             Some("disable") => Ok(false),
             Some("require" | "verify-ca" | "verify-full") => Ok(true),
-            Some(other) => Err(format!("sslmode={other}: it is verify-full or disable")),
+            Some(other) => Err(format!("sslmode={other}: it must be verify-full or disable")),
         }
     }
 
-    /// Encrypts what follows, after the server has proved that it is the URL's host.
+    /// Encrypts the connection after verifying that the server is the URL's host.
     pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         let Socket::Tcp(socket) = std::mem::replace(&mut self.socket, Socket::None) else {
             return Err(StreamError::Lost("there is no connection to encrypt".to_owned()));
@@ -144,7 +146,7 @@ impl Stream {
             }
             match stream.conn.complete_io(&mut stream.sock) {
                 Ok(_) => {}
-                Err(error) if is_a_wait(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(error.into()),
                 Err(error) => return Err(StreamError::Lost(format!("TLS: {error}"))),
             }
@@ -154,12 +156,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Tells whether what is sent is encrypted.
+    /// Returns whether the connection is encrypted.
     pub(super) fn is_tls(&self) -> bool {
         matches!(self.socket, Socket::Tls(_))
     }
 
-    /// Tells whether the server is on this machine, and nobody can listen.
+    /// Returns whether the server is on this machine, reached by a local socket.
     pub(super) fn is_unix(&self) -> bool {
         matches!(self.socket, Socket::Unix(_))
     }
@@ -175,7 +177,7 @@ impl Stream {
         sent.map_err(StreamError::from)
     }
 
-    /// Appends what there is to read, and waits for it in short turns.
+    /// Appends available bytes, waiting in short intervals.
     pub(super) fn receive(&mut self, received: &mut BytesMut, watch: &Watch<'_>) -> Result<(), StreamError> {
         loop {
             if watch.stop().is_some() {
@@ -206,15 +208,15 @@ impl Stream {
                     received.extend_from_slice(&self.chunk[..n]);
                     return Ok(());
                 }
-                Err(error) if is_a_wait(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 }
 
-/// Tells whether an error says that nothing came in time.
-fn is_a_wait(error: &io::Error) -> bool {
+/// Returns whether an error is a timeout of the socket.
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -222,7 +224,7 @@ fn closed() -> io::Error {
     io::Error::from(ErrorKind::NotConnected)
 }
 
-/// Returns who is believed when a server says who it is.
+/// Returns the trusted certificate authorities.
 fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
     let mut roots = RootCertStore::empty();
     if let Some(file) = url.option("sslrootcert") {
@@ -233,8 +235,8 @@ fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     if roots.is_empty() {
-        let why = "there is no certificate authority to believe: sslrootcert=FILE in the URL names one";
-        return Err(StreamError::Lost(why.to_owned()));
+        let reason = "there is no trusted certificate authority: set sslrootcert=FILE in the URL";
+        return Err(StreamError::Lost(reason.to_owned()));
     }
     Ok(roots)
 }
@@ -242,16 +244,16 @@ fn roots(url: &Url) -> Result<RootCertStore, StreamError> {
 /// Connects to each address of a host until one answers.
 fn connect_tcp(host: &str, port: u16, watch: &Watch<'_>) -> Result<TcpStream, String> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
-    let mut why = "the host has no address".to_owned();
+    let mut reason = "the host has no address".to_owned();
     for address in addresses {
         let left = watch.left().unwrap_or(Duration::MAX).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
-                let _ = stream.set_nodelay(true); // only speed is lost
+                let _ = stream.set_nodelay(true); // failure only costs speed
                 return Ok(stream);
             }
-            Err(error) => why = error.to_string(),
+            Err(error) => reason = error.to_string(),
         }
     }
-    Err(why)
+    Err(reason)
 }

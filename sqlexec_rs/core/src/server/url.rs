@@ -1,12 +1,13 @@
-//! The URL of a database: `scheme://user:password@host:port/database?name=value`, its parts percent-encoded.
+//! The URL of a database: `scheme://user:password@host:port/database?name=value`, with percent-encoded parts.
 //!
-//! A host that begins with a slash (`%2Frun%2Fpostgresql`) is the folder of a socket. What is shown of a URL, in messages
-//! and to callbacks, never holds its password.
+//! A host that starts with a slash (`%2Frun%2Fpostgresql`) is the folder of a socket. URLs in messages and callbacks
+//! never show the password.
 //!
-//! `?roles=16` says that there are `USER_1` to `USER_16` of one password: sessions of one role can end and read each other.
-//! The last role is that of golds; each thread runs other texts as one of the others.
+//! `?roles=16` means that `USER_1` to `USER_16` exist with the same password. Sessions of one role can end and read
+//! each other, so the last role runs gold queries, and each thread runs other texts as one of the others.
 //!
-//! An option that is not in [`OPTIONS`] is refused: a misspelt `sslmode` would otherwise weaken the connection silently.
+//! Options that are not in [`OPTIONS`] are refused: a misspelt `sslmode` would otherwise silently weaken the
+//! connection.
 
 use std::fmt;
 use std::path::Path;
@@ -16,42 +17,42 @@ use strsim::osa_distance;
 
 use crate::target::Engine;
 
-/// The most roles of one kind.
+/// Maximum value of the `roles` option.
 const MAX_ROLES: usize = 1024;
 
-/// The options that a URL may have.
+/// The known URL options.
 const OPTIONS: [&str; 4] = ["allow", "roles", "sslmode", "sslrootcert"];
 
-/// The most edits between an unknown option and the one that is suggested.
+/// Maximum edit distance between an unknown option and the suggested one.
 const MAX_EDITS: usize = 3;
 
-/// What stays as it is in a part of a URL, as in Python's `quote`.
+/// Characters that are not encoded in a URL part, as in Python's `quote`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The same in an option, which may be a path.
+/// Characters that are not encoded in an option, which may be a path.
 const PLAIN_IN_OPTION: &AsciiSet = &PLAIN.remove(b'/');
 
-/// A database's address, and who asks.
+/// The address of a database, with the login.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
-    /// The name of the engine, or another one of it.
+    /// The name of the engine or an alias.
     pub scheme: String,
-    /// Who asks.
+    /// The user name.
     pub user: String,
-    /// The user's password, which `Debug` and `Display` leave out.
+    /// The user's password, omitted by `Debug` and `Display`.
     pub password: Option<String>,
-    /// In lower case, or the folder of a socket.
+    /// The host in lower case, or the folder of a socket.
     pub host: String,
-    /// None is the engine's own.
+    /// The port; `None` for the engine's default.
     pub port: Option<u16>,
-    /// Empty where the URL names none.
+    /// The database; empty if the URL has none.
     pub database: String,
-    /// Names and values behind the question mark.
+    /// Names and values of the options.
     pub options: Vec<(String, String)>,
 }
 
 impl Url {
-    /// Splits the URL of a database; the error says why that fails.
+    /// Parses the URL of a database; returns the error message on failure.
     pub(crate) fn parse(name: &Path) -> Result<Self, String> {
         let url = Self::split(name.to_str().ok_or("a URL must be UTF-8")?)?;
         if url.database.is_empty() {
@@ -60,12 +61,12 @@ impl Url {
         Ok(url)
     }
 
-    /// Splits the URL of a server, which may lack a database. The error does not show the password.
+    /// Parses the URL of a server, which may lack a database. The error message does not show the password.
     pub fn split(text: &str) -> Result<Self, String> {
         if !Engine::of(Path::new(text)).is_ok_and(Engine::is_server) {
-            return Err("no address of a database server".to_owned());
+            return Err("not the URL of a database server".to_owned());
         }
-        let (scheme, rest) = text.split_once("://").ok_or("a URL has `://` behind its scheme")?;
+        let (scheme, rest) = text.split_once("://").ok_or("a URL has `://` after its scheme")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, address) = authority.rsplit_once('@').unwrap_or(("", authority));
@@ -84,9 +85,9 @@ impl Url {
             database: decoded(database)?,
             options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_, _>>()?,
         };
-        for (part, what) in [(&url.host, "host"), (&url.user, "user: SCHEME://USER@…")] {
+        for (part, missing) in [(&url.host, "host"), (&url.user, "user: SCHEME://USER@…")] {
             if part.is_empty() {
-                return Err(format!("the URL has no {what}"));
+                return Err(format!("the URL has no {missing}"));
             }
         }
         if [&url.user, &url.host, &url.database].iter().any(|part| part.contains('\0')) {
@@ -115,7 +116,7 @@ impl Url {
         )
     }
 
-    /// Returns the URL by which a thread logs in for golds or for other texts; the thread's number is that in the pool.
+    /// Returns the URL with the role of a pool thread, for gold queries or for other texts.
     pub(crate) fn of_thread(mut self, number: usize, is_gold: bool) -> Result<Self, String> {
         if let Some(n) = self.n_roles()? {
             let role = if is_gold { n } else { number % (n - 1).max(1) + 1 };
@@ -124,19 +125,19 @@ impl Url {
         Ok(self)
     }
 
-    /// Returns the number of roles, where the URL has that option.
+    /// Returns the number of roles, if the URL has that option.
     pub fn n_roles(&self) -> Result<Option<usize>, String> {
         let Some(roles) = self.option("roles") else { return Ok(None) };
         let n = roles.parse().ok().filter(|n| (1..=MAX_ROLES).contains(n));
         n.map(Some).ok_or_else(|| format!("roles={roles}: it must be a number from 1 to {MAX_ROLES}"))
     }
 
-    /// Returns whether golds have a role of their own.
+    /// Returns whether gold queries have a separate role.
     pub(crate) fn has_role_of_golds(&self) -> bool {
         self.n_roles().is_ok_and(|n| n.is_some_and(|n| n > 1))
     }
 
-    /// Returns the name of the engine, by which its URLs begin.
+    /// Returns the canonical scheme of the engine.
     pub fn engine(&self) -> &'static str {
         if self.scheme.starts_with("postgres") { "postgresql" } else { "mysql" }
     }
@@ -151,13 +152,13 @@ impl Url {
         format!("{}:{}", self.host, self.port())
     }
 
-    /// Refuses unknown options, and options that occur twice.
+    /// Refuses unknown and repeated options.
     fn check_options(&self) -> Result<(), String> {
-        for (place, (name, _)) in self.options.iter().enumerate() {
+        for (index, (name, _)) in self.options.iter().enumerate() {
             if !OPTIONS.contains(&name.as_str()) {
                 return Err(unknown_option(name));
             }
-            if self.options[..place].iter().any(|(earlier, _)| earlier == name) {
+            if self.options[..index].iter().any(|(earlier, _)| earlier == name) {
                 return Err(format!("the URL has the option {name} twice"));
             }
         }
@@ -170,7 +171,7 @@ impl Url {
     }
 }
 
-/// Shows everything but the password and the options, which may hold one.
+/// Shows everything except the password and the options, which may contain one.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scheme, user, host, database, .. } = self;
@@ -185,7 +186,7 @@ impl fmt::Debug for Url {
     }
 }
 
-/// Returns the name of a database as it may be shown: a URL that cannot be taken apart is cut at its scheme.
+/// Returns the name of a database for display. A URL that cannot be parsed is cut after its scheme.
 pub(crate) fn shown(name: &Path) -> String {
     Url::parse(name).map_or_else(
         |_| format!("{}://…", name.to_string_lossy().split("://").next().unwrap_or_default()),
@@ -202,11 +203,11 @@ fn unknown_option(name: &str) -> String {
 }
 
 fn option(pair: &str) -> Result<(String, String), String> {
-    let (name, value) = pair.split_once('=').ok_or("an option of the URL is no name=value")?;
+    let (name, value) = pair.split_once('=').ok_or("an option of the URL lacks name=value")?;
     Ok((decoded(name)?, decoded(value)?))
 }
 
-/// Takes the port off; an address in brackets has colons of its own.
+/// Splits off the port. An address in brackets contains other colons.
 fn split_port(address: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, "")) => (host, ""),
@@ -223,7 +224,7 @@ fn split_port(address: &str) -> Result<(&str, Option<u16>), String> {
         return Ok((host, None));
     }
     let number = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
-    Ok((host, Some(number.ok_or("its port is no number up to 65535: %-encode :, /, ? and @ in a password")?)))
+    Ok((host, Some(number.ok_or("its port must be a number up to 65535: %-encode :, /, ? and @ in a password")?)))
 }
 
 fn percent_encode(part: &str) -> PercentEncode<'_> {
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn url_is_parsed() {
         let url =
             parse("postgresql://ann:s%40fe:%2F@db.example:6432/my%20shop?sslmode=disable&sslrootcert=b%26c").unwrap();
         assert_eq!((url.user.as_str(), url.password.as_deref()), ("ann", Some("s@fe:/")));
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_host_or_port_is_refused() {
+    fn malformed_host_or_port_is_refused() {
         for host in ["::1", "[::1", "fe80::1:5432", "[::1]5432", "h]", "h:+5", "h: 5", "h:65536"] {
             assert!(
                 parse(&format!("mysql://ann:secret@{host}/d")).is_err_and(|error| !error.contains("secret")),
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_written_again_has_the_same_parts() {
+    fn url_round_trips_through_text() {
         for (text, written) in [
             (
                 "postgres://ann:s%40fe:%2F@DB.example/a%2Fb?sslrootcert=/c&roles=2",
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_is_a_role_of_its_own_and_golds_are_another() {
+    fn threads_and_golds_have_separate_roles() {
         let user = |text: &str, number| parse(text).unwrap().of_thread(number, false).map(|url| url.user);
         let gold = |text: &str, number| parse(text).unwrap().of_thread(number, true).map(|url| url.user);
         let users: Vec<_> = (0..4).map(|number| user("postgresql://ann@h/d?roles=4", number).unwrap()).collect();
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_one_address_per_engine_and_port() {
+    fn server_has_one_address_per_engine_and_port() {
         let server = |text: &str| parse(text).unwrap().server();
         for (url, other) in [
             ("mysql://u@h/d", "mariadb://v:secret@h:3306/e?roles=2"),
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn password_is_never_shown() {
         for text in [
             "postgresql://ann:secret@h:5/d?password=secret",
             "postgresql://ann:secret@h:port/d",
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_malformed_part() {
         let wrong = [
             "postgresql://h/d",
             "postgresql://u@/d",

@@ -1,14 +1,14 @@
-//! When a run on a server must end: by the wall clock, or because its caller cancelled it.
+//! Decides when a run on a server must end: at its deadline or when its caller cancels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::outcome::Stop;
 
-/// The longest that a wait for the server lasts before the caller's wish is looked at.
+/// Maximum time between two checks for cancellation while waiting for the server.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// The end of one run.
+/// The deadline and cancellation flag of one run.
 pub(super) struct Watch<'a> {
     deadline: Option<Instant>,
     cancel: &'a AtomicBool,
@@ -19,7 +19,7 @@ impl<'a> Watch<'a> {
         Self { deadline: timeout.and_then(|timeout| begun.checked_add(timeout)), cancel }
     }
 
-    /// Returns why the run must end, if it must.
+    /// Returns the bound that ends the run now, if any.
     pub(super) fn stop(&self) -> Option<Stop> {
         if self.cancel.load(Ordering::Relaxed) {
             return Some(Stop::Cancelled);
@@ -27,17 +27,17 @@ impl<'a> Watch<'a> {
         self.deadline.filter(|deadline| Instant::now() >= *deadline).map(|_| Stop::Wall)
     }
 
-    /// Returns the time that is left; `None` without a deadline.
+    /// Returns the remaining time; `None` without a deadline.
     pub(super) fn left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns how long to wait for the server now; never zero, which sockets take for ever.
+    /// Returns how long the next wait may last. Never zero, which sockets interpret as infinite.
     pub(super) fn wait(&self) -> Duration {
         self.left().map_or(PERIOD, |left| left.min(PERIOD)).max(Duration::from_micros(100))
     }
 
-    /// Returns one that begins when this one ends and lasts so long, whatever the caller wishes.
+    /// Returns a watch that starts when this one ends, lasts `time`, and ignores cancellation.
     pub(super) fn grace(time: Duration, never: &AtomicBool) -> Watch<'_> {
         Watch::new(Instant::now(), Some(time), never)
     }

@@ -1,12 +1,13 @@
-//! Threads that may be inside SQLite, and what must not happen meanwhile.
+//! Counts the threads that may be inside SQLite, and delays operations that are unsafe meanwhile.
 //!
-//! - In the child of a fork SQLite's own locks are as they were, and the thread that held one is not there. So a pool is not
-//!   made in a child that was forked while a thread was busy: it finds the count as it was at the fork.
-//! - To close any descriptor of a file takes all locks on that file from this process (POSIX). So a descriptor of ours
-//!   stays open until no thread is busy. A connection that reads a log keeps a lock also while its thread rests, and one that
-//!   another SQLite of this process writes with has a lock, too: a file with a log or a journal beside it is neither opened
-//!   nor closed here. (Who uses a log has a lock that keeps others from taking it away, so it is there to see. Of what another
-//!   SQLite reads, or is yet to write, there is nothing to see: one is told not to have two in a process.)
+//! - After a fork, the child inherits SQLite's locks in the state they had, without the thread that held them. So a
+//!   pool cannot be created in a child that was forked while a thread was busy; the child sees the count as of the
+//!   fork.
+//! - Closing any descriptor of a file releases all POSIX locks of this process on that file. So our descriptors stay
+//!   open until no thread is busy. A connection that reads a log keeps a lock even while its thread is idle, and so
+//!   does another SQLite in this process that writes. Files with a log or a journal are therefore neither opened nor
+//!   closed here; a user of a log holds a lock that prevents its removal, so the log is visible. What another SQLite
+//!   in the process only reads is not visible: the documentation advises against two of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,25 +23,26 @@ use crate::sqlite::hooks;
 use crate::sqlite::inode::Inode;
 use crate::sqlite::side_files::is_in_use;
 
-/// The most descriptors that wait to be closed.
+/// Maximum number of descriptors that wait to be closed.
 const MAX_WAITING: usize = 64;
 
-/// Threads of all pools of this process between their first query and their rest.
+/// Number of threads, in all pools of this process, that have run a query and are not idle yet.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// Database files to close when nobody is busy, and the paths that led to them; whoever closes one holds this.
+/// Database files to close once no thread is busy, with the paths that led to them. The closing thread holds this
+/// lock.
 static WAITING: Mutex<BTreeMap<Inode, (File, PathBuf)>> = Mutex::new(BTreeMap::new());
 
-/// The process that last made a pool; 0 before the first.
+/// Id of the process that last created a pool; 0 before the first.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Counts its thread as busy while it lives.
+/// Counts the current thread as busy until dropped.
 pub(crate) struct BusyGuard;
 
 impl BusyGuard {
     pub(crate) fn new() -> Self {
         BUSY.fetch_add(1, Ordering::SeqCst);
-        drop(waiting()); // whoever closes files at the moment has done so then
+        drop(waiting()); // waits for a thread that is closing files
         Self
     }
 }
@@ -55,8 +57,8 @@ impl Drop for BusyGuard {
     }
 }
 
-/// Reads the first bytes of a database file without taking the locks of running queries; false where that cannot be done
-/// now: the file is shorter or in use, or too many wait to be closed.
+/// Reads the first bytes of a database file without releasing the locks of running queries. Returns false if that is
+/// impossible now: the file is shorter or in use, or too many descriptors wait to be closed.
 pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
     let _busy = BusyGuard::new();
     let mut waiting = waiting();
@@ -79,13 +81,13 @@ pub(crate) fn read_head(path: &Path, inode: Inode, head: &mut [u8]) -> bool {
 
 /// Refuses a process that was forked while a thread was busy, with [`Fault::ForkedBusy`].
 pub(crate) fn check_fork() -> Result<(), Fault> {
-    let here = process::id();
-    let made_in = PROCESS.load(Ordering::SeqCst);
-    if made_in != here {
-        if made_in != 0 && BUSY.load(Ordering::SeqCst) != 0 {
+    let pid = process::id();
+    let pool_pid = PROCESS.load(Ordering::SeqCst);
+    if pool_pid != pid {
+        if pool_pid != 0 && BUSY.load(Ordering::SeqCst) != 0 {
             return Err(Fault::ForkedBusy);
         }
-        PROCESS.store(here, Ordering::SeqCst);
+        PROCESS.store(pid, Ordering::SeqCst);
     }
     Ok(())
 }

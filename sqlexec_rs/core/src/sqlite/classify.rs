@@ -1,4 +1,4 @@
-//! Tells what SQLite's error codes and messages mean for the one who wrote the SQL.
+//! Maps SQLite's error codes and messages to statuses.
 
 use std::ffi::c_int;
 
@@ -6,14 +6,15 @@ use rusqlite::{ErrorCode, ffi};
 
 use crate::outcome::{Outcome, Status};
 
-/// When an error came: SQLite uses one code for both, but a message at run time is never about syntax.
+/// The phase in which an error occurred. SQLite uses one code for both, but messages at run time are never about
+/// syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Prepare,
     Execute,
 }
 
-/// Messages that say a name is missing or ambiguous in this schema.
+/// Prefixes of messages about a missing or ambiguous name in the schema.
 const SCHEMA_MESSAGES: [&str; 12] = [
     "no such table",
     "no such column",
@@ -29,10 +30,10 @@ const SCHEMA_MESSAGES: [&str; 12] = [
     "wrong number of arguments to function",
 ];
 
-/// Fragments of messages that say the same inside a longer sentence.
+/// Fragments of longer messages with the same meaning.
 const SCHEMA_FRAGMENTS: [&str; 2] = ["column not present in both tables", "no such hidden column"];
 
-/// Messages by which SQLite refuses what is not reading: where it does so before the authorizer is asked, too.
+/// Messages by which SQLite refuses statements that do more than read, also before it calls the authorizer.
 const FORBIDDEN_FRAGMENTS: [&str; 6] =
     ["prohibited", "not authorized", "unsafe use of", "may not be modified", "may not be dropped", "cannot modify"];
 
@@ -52,27 +53,27 @@ const SIZE_FRAGMENTS: [&str; 12] = [
     "Recursion limit",
 ];
 
-/// Codes of databases that a writer must repair before they can be read; SQLite calls them attempts to write.
+/// Codes for databases that a writer must repair before they can be read. SQLite reports them as attempts to write.
 const NEEDS_REPAIR: [(c_int, &str); 3] = [
     (
         ffi::SQLITE_READONLY_ROLLBACK,
-        "a program crashed while it wrote to this database, and its journal (the file of the same name and -journal) must \
-            be rolled back: keep both files together, and read the database once with a program that may write, such as \
+        "a program crashed while writing to this database, so its journal (the database's name with -journal) must \
+            be rolled back: keep both files together and read the database once with a program that may write, such as \
             `sqlite3 FILE 'PRAGMA user_version'`",
     ),
     (ffi::SQLITE_READONLY_RECOVERY, NEEDS_RECOVERY),
     (ffi::SQLITE_READONLY_CANTINIT, NEEDS_RECOVERY),
 ];
-const NEEDS_RECOVERY: &str = "the index of this database's log (the file of the same name and -shm) must be recovered, as a \
-    program crashed that wrote to it: keep the database, -wal and -shm together, and read the database once with a program \
-    that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
+const NEEDS_RECOVERY: &str = "the index of this database's log (the database's name with -shm) must be recovered because \
+    a program crashed while writing: keep the database, -wal and -shm together and read the database once with a \
+    program that may write, such as `sqlite3 FILE 'PRAGMA user_version'`";
 
-/// Returns whether a log's index was not ready, as for a moment when a writer comes.
+/// Returns whether a log's index was not ready, which happens briefly when a writer opens the database.
 pub(crate) fn waits_for_index(outcome: &Outcome) -> bool {
     outcome.status == Status::DbError && outcome.error.as_ref().is_some_and(|error| error.ends_with(NEEDS_RECOVERY))
 }
 
-/// Makes an error of a code of SQLite that is not `SQLITE_OK`.
+/// Converts an SQLite result code other than `SQLITE_OK` to an error.
 pub(crate) fn check_code(code: c_int) -> rusqlite::Result<()> {
     match code {
         ffi::SQLITE_OK => Ok(()),
@@ -80,7 +81,7 @@ pub(crate) fn check_code(code: c_int) -> rusqlite::Result<()> {
     }
 }
 
-/// Makes the outcome of a rusqlite error.
+/// Converts a rusqlite error to an outcome.
 pub(crate) fn outcome_of(error: rusqlite::Error, phase: Phase) -> Outcome {
     match error {
         rusqlite::Error::SqlInputError { error, msg, offset, .. } => Outcome {
@@ -111,7 +112,7 @@ fn status_of(code: ErrorCode, message: &str, phase: Phase) -> Status {
         | ErrorCode::FileLockingProtocolFailed
         | ErrorCode::NoLargeFileSupport
         | ErrorCode::DiskFull
-        // Nothing that writes is prepared, so this is a database that needs recovery by a writer.
+        // Nothing that writes is prepared, so this database needs recovery by a writer.
         | ErrorCode::ReadOnly => Status::DbError,
         _ => status_of_message(message, phase),
     }

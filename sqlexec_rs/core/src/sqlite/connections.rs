@@ -1,8 +1,9 @@
-//! The connections of one worker thread: one or two a database, kept open up to a cap.
+//! The connections of one worker thread: one or two per database, kept open up to a limit.
 //!
-//! Where more databases are visited than may be open, which one is closed decides the speed. To close one that has lain for
-//! long takes longer than to open it, as nothing of it is in the processor's caches, and where databases are visited at
-//! random it is as likely to be wanted as any other. So one of those opened lately is closed, if nobody came back to it.
+//! When more databases are visited than may be open, the choice of the one to close decides the speed. Closing a
+//! connection that has been idle for long is slower than opening one, because its data has left the processor's
+//! caches. With random visits it is also as likely to be needed as any other. So a recently opened connection that
+//! was not revisited is closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -18,23 +19,24 @@ use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::sqlite::sandbox::Sandbox;
 use crate::stats::Stats;
 
-/// How many that were opened last are given the time to be visited again.
-const PASSING: usize = 8;
+/// Number of most recently opened databases that are protected from closing, so that they can be revisited.
+const PROTECTED: usize = 8;
 
-/// Each time of so many, the least recently used is closed after all: what is no longer visited leaves in the end.
+/// Every this many closings, the least recently used connection is closed instead, so unvisited databases leave
+/// eventually.
 const AGING_PERIOD: u64 = 16;
 
-/// Kept connections, by path.
+/// Open connections, by path.
 pub(crate) struct Connections {
-    /// The one used last, which the next run is likely to use, too.
+    /// The most recently used connection, which the next run probably uses too.
     current: Option<(Arc<Path>, OpenSandbox)>,
     others: HashMap<Arc<Path>, OpenSandbox>,
     cap: usize,
-    /// Files that the connections have open.
+    /// Number of files that the connections have open.
     n_files: Arc<AtomicUsize>,
     clock: u64,
-    /// The databases opened last, the newest at the end.
-    passing: VecDeque<Arc<Path>>,
+    /// The most recently opened databases, oldest first.
+    recent: VecDeque<Arc<Path>>,
     n_closed_for_room: u64,
     copies: Arc<InMemoryDbs>,
     hidden: Arc<[HiddenColumn]>,
@@ -44,15 +46,16 @@ pub(crate) struct Connections {
 
 struct OpenSandbox {
     sandbox: Sandbox,
-    /// The number of the file's state for which it was opened. What SQLite keeps of a file it checks by a counter in the
-    /// file, which says nothing where another file's bytes were written into this one.
+    /// The number of the file state for which it was opened. SQLite validates its page cache by a counter in the
+    /// file, which does not detect that another file's bytes were written into this file.
     state: u32,
     n_runs: u64,
     last_used: u64,
 }
 
 impl Connections {
-    /// Starts without a connection; `cap` is the most databases, and the most files, that stay open (but one and two may).
+    /// Creates an empty set. `cap` limits the open databases and the open files (except that one database may use two
+    /// files).
     pub(crate) fn new(
         cap: usize,
         copies: Arc<InMemoryDbs>,
@@ -66,7 +69,7 @@ impl Connections {
             cap: cap.max(1),
             n_files: Arc::default(),
             clock: 0,
-            passing: VecDeque::new(),
+            recent: VecDeque::new(),
             n_closed_for_room: 0,
             copies,
             hidden,
@@ -75,31 +78,31 @@ impl Connections {
         }
     }
 
-    /// Tells whether there is a connection to the file in the state with this number.
+    /// Returns whether there is a connection to the file in the state with this number.
     pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
-        self.find(path).is_some_and(|kept| kept.is_of(state))
+        self.find(path).is_some_and(|open_sandbox| open_sandbox.is_of(state))
     }
 
-    /// Returns the connection to a file for a run, opening it first if there is none to the state with this number.
+    /// Returns the connection to a file for a run, opening it if needed for the state with this number.
     pub(crate) fn get(&mut self, path: &Path, state: u32) -> Result<&Sandbox, Box<Outcome>> {
         self.open(path, state);
         self.clock += 1;
-        let gone = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
-        let (_, kept) = self.current.as_mut().ok_or_else(gone)?;
-        kept.last_used = self.clock;
-        kept.n_runs += 1;
-        let most_more = kept.sandbox.n_files_unopened();
-        while self.n_files.load(Ordering::Relaxed) + most_more > self.cap && self.close_for_room() {}
-        self.current.as_ref().map(|(_, kept)| &kept.sandbox).ok_or_else(gone)
+        let no_connection = || Box::new(Outcome::failed(Status::DbError, "the connection is gone"));
+        let (_, open_sandbox) = self.current.as_mut().ok_or_else(no_connection)?;
+        open_sandbox.last_used = self.clock;
+        open_sandbox.n_runs += 1;
+        let n_more = open_sandbox.sandbox.n_files_unopened();
+        while self.n_files.load(Ordering::Relaxed) + n_more > self.cap && self.close_for_room() {}
+        self.current.as_ref().map(|(_, open_sandbox)| &open_sandbox.sandbox).ok_or_else(no_connection)
     }
 
-    /// Opens the connection to a file, if there is none to this state, and makes it the current one.
+    /// Opens the connection to a file if missing for this state, and makes it the current one.
     pub(crate) fn open(&mut self, path: &Path, state: u32) {
         if self.current.as_ref().is_none_or(|(current, _)| **current != *path) {
             self.others.extend(self.current.take());
             self.current = self.others.remove_entry(path);
         }
-        if self.current.as_ref().is_some_and(|(_, kept)| kept.is_of(state)) {
+        if self.current.as_ref().is_some_and(|(_, open_sandbox)| open_sandbox.is_of(state)) {
             return;
         }
         self.forget(path);
@@ -108,18 +111,18 @@ impl Connections {
         let sandbox = self.connect(path);
         let path: Arc<Path> = path.into();
         self.current = Some((Arc::clone(&path), OpenSandbox { sandbox, state, n_runs: 0, last_used: self.clock }));
-        if self.passing.len() > PASSING {
-            self.passing.pop_front();
+        if self.recent.len() > PROTECTED {
+            self.recent.pop_front();
         }
-        self.passing.push_back(path);
+        self.recent.push_back(path);
     }
 
-    /// Ends the transactions on a file that runs have left open; false when that fails.
+    /// Ends the transactions that runs left open on a file. Returns false on failure.
     pub(crate) fn end_transactions(&self, path: &Path) -> bool {
-        self.find(path).is_none_or(|kept| kept.sandbox.end_transactions().is_ok())
+        self.find(path).is_none_or(|open_sandbox| open_sandbox.sandbox.end_transactions().is_ok())
     }
 
-    /// Closes the connection to a path, if there is one: after a database error it may hold a stale state.
+    /// Closes the connection to a path, if any. After a database error it may hold stale state.
     pub(crate) fn forget(&mut self, path: &Path) {
         let current = self.current.take_if(|(current, _)| **current == *path);
         if current.is_some() || self.others.remove(path).is_some() {
@@ -127,14 +130,14 @@ impl Connections {
         }
     }
 
-    /// Closes all: after a panic nothing is known about any of them.
+    /// Closes all connections. After a panic, the state of none is known.
     pub(crate) fn clear(&mut self) {
         self.others.extend(self.current.take());
         self.stats.closed(self.others.len() as u64);
         self.others.clear();
     }
 
-    /// Prepares for a database: for a copy of it in memory, or for its file, which the first run opens.
+    /// Prepares access to a database: a copy in memory, or the file, which the first run opens.
     fn connect(&mut self, path: &Path) -> Sandbox {
         let copies = Arc::clone(&self.copies);
         let access = copies.access();
@@ -147,23 +150,24 @@ impl Connections {
         if let Some(copy) = copies.get(path, connect, || self.close_oldest(Sandbox::is_copy)) {
             return prepare(self, Some(copy));
         }
-        let _ = file.end_transactions(); // where one does not end, nothing is written to the file meanwhile
+        let _ = file.end_transactions(); // if it fails, nothing is written to the file meanwhile
         file
     }
 
     fn find(&self, path: &Path) -> Option<&OpenSandbox> {
         match &self.current {
-            Some((current, kept)) if **current == *path => Some(kept),
+            Some((current, open_sandbox)) if **current == *path => Some(open_sandbox),
             _ => self.others.get(path),
         }
     }
 
-    /// Closes a database, but not the current one; false when there is no other.
+    /// Closes a database other than the current one. Returns false if there is no other.
     fn close_for_room(&mut self) -> bool {
         self.n_closed_for_room += 1;
-        let oldest_passing = if self.passing.len() > PASSING { self.passing.pop_front() } else { None };
-        let is_passing = |other: &Arc<Path>| self.others.get(other).is_some_and(|kept| kept.n_runs <= 1);
-        match oldest_passing.filter(is_passing) {
+        let oldest_recent = if self.recent.len() > PROTECTED { self.recent.pop_front() } else { None };
+        let was_not_revisited =
+            |other: &Arc<Path>| self.others.get(other).is_some_and(|open_sandbox| open_sandbox.n_runs <= 1);
+        match oldest_recent.filter(was_not_revisited) {
             Some(other) if !self.n_closed_for_room.is_multiple_of(AGING_PERIOD) => {
                 self.forget(&other);
                 true
@@ -172,16 +176,18 @@ impl Connections {
         }
     }
 
-    /// Closes the least recently used of such databases, the current one left out; false when there is none.
+    /// Closes the least recently used database that satisfies `is_such`, except the current one. Returns false if
+    /// there is no other.
     fn close_oldest(&mut self, is_such: impl Fn(&Sandbox) -> bool) -> bool {
-        let such = self.others.iter().filter(|(_, kept)| is_such(&kept.sandbox));
-        let oldest = such.min_by_key(|(_, kept)| kept.last_used).map(|(path, _)| Arc::clone(path));
+        let candidates = self.others.iter().filter(|(_, open_sandbox)| is_such(&open_sandbox.sandbox));
+        let oldest =
+            candidates.min_by_key(|(_, open_sandbox)| open_sandbox.last_used).map(|(path, _)| Arc::clone(path));
         oldest.inspect(|path| self.forget(path)).is_some()
     }
 }
 
 impl OpenSandbox {
-    /// Tells whether it leads to that file, in its present state.
+    /// Returns whether the connection is for this state of its file.
     fn is_of(&self, state: u32) -> bool {
         self.state == state && !self.sandbox.is_stale()
     }

@@ -1,8 +1,9 @@
 //! The bounds that stop a run: wall clock, CPU time of the thread, VM steps, cancellation.
 //!
-//! SQLite asks the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler belongs to a
-//! connection and lives as long; what it reads, the [`RunGuard`], belongs to the worker thread and is armed for each run.
-//! Where SQLite works for long without the handler, the [`meter`](crate::sqlite::meter) and the functions of ours ask as well.
+//! SQLite calls the progress handler every [`HANDLER_PERIOD`] instructions of its virtual machine. The handler
+//! belongs to a connection. The [`RunGuard`] that it reads belongs to the worker thread and is armed for each run.
+//! Where SQLite works for long without calling the handler, the [`meter`](crate::sqlite::meter) and our own functions
+//! check the bounds too.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,29 +15,29 @@ use crate::locks::lock;
 use crate::outcome::Stop;
 use crate::request::Limits;
 
-/// Instructions of SQLite's virtual machine in which the step budget counts; 10 to 20 µs of an ordinary query.
+/// Unit of the step budget in virtual machine instructions; 10 to 20 µs of a typical query.
 pub const STEP_PERIOD: u32 = 1_000;
 
-/// Instructions between two calls of the handler. Most calls only count; where values are large and an instruction may
-/// take a millisecond, each looks at the clocks.
+/// Instructions between two calls of the handler. Most calls only count. If values are large, so that an instruction
+/// may take a millisecond, each call checks the clocks.
 pub const HANDLER_PERIOD: u32 = 100;
 
-/// Calls in a [`STEP_PERIOD`].
+/// Handler calls per [`STEP_PERIOD`].
 const CALLS_A_PERIOD: u64 = (STEP_PERIOD / HANDLER_PERIOD) as u64;
 
-/// Bytes that a function of ours works through for the price of one VM step.
+/// Bytes that one of our functions processes at the cost of one VM step.
 pub const BYTES_A_STEP: u64 = 64;
 
-/// Reading the CPU clock is a system call, so it is read at every fourth question only.
+/// Number of checks per read of the CPU clock, which is a system call.
 const CPU_CHECK_EVERY: u32 = 4;
 
-/// Stops the run of one worker thread; shared with the progress handlers of its connections.
+/// Stops the run of one worker thread. Shared with the progress handlers of its connections.
 #[derive(Debug, Default)]
 pub struct RunGuard {
     run: Mutex<Run>,
-    /// Calls of the handler since the run began to execute; only the worker's thread writes it.
+    /// Handler calls since execution started. Written only by the worker's thread.
     calls: AtomicU64,
-    /// The run has handled large values, so that each instruction may take long.
+    /// Whether the run has handled large values, so that an instruction may take long.
     has_large_values: AtomicBool,
 }
 
@@ -46,7 +47,7 @@ struct Run {
     cpu: Option<Duration>,
     /// The step budget, rounded up to whole periods.
     max_steps: Option<u64>,
-    /// Bytes that functions of ours worked through beyond what an instruction is expected to.
+    /// Bytes that our functions processed beyond the amount expected per instruction.
     charged_bytes: u64,
     cancel: Option<Arc<AtomicBool>>,
     looks: u32,
@@ -55,7 +56,7 @@ struct Run {
 }
 
 impl RunGuard {
-    /// Arms the bounds of a run, which starts now.
+    /// Arms the bounds of a run that starts at `now`.
     pub fn arm(&self, limits: &Limits, cancel: Option<Arc<AtomicBool>>, now: Instant) {
         self.calls.store(0, Ordering::Relaxed);
         self.has_large_values.store(false, Ordering::Relaxed);
@@ -68,33 +69,34 @@ impl RunGuard {
         };
     }
 
-    /// Marks the end of prepare: from here on VM steps count. (A prepare may load the schema, which takes steps that depend
-    /// on what the connection did before.)
+    /// Marks the end of prepare; VM steps count from here. Prepare may load the schema, at a cost that depends on the
+    /// connection's history.
     pub fn start_executing(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.lock().is_executing = true;
     }
 
-    /// Notes that the run handles large values: from here on every call of the handler looks at the clocks.
+    /// Records that the run handles large values: each later handler call checks the clocks.
     pub(crate) fn note_large_values(&self) {
         self.has_large_values.store(true, Ordering::Relaxed);
     }
 
-    /// Tells whether the run has an end by the wall clock.
+    /// Returns whether the run has a wall-clock deadline.
     pub(crate) fn has_deadline(&self) -> bool {
         self.lock().wall.is_some()
     }
 
-    /// Disarms every bound and returns what stopped the run, if something did.
+    /// Disarms every bound. Returns the bound that stopped the run, if any.
     pub fn disarm(&self) -> Option<Stop> {
         std::mem::take(&mut *self.lock()).stop
     }
 
-    /// Answers the progress handler: true interrupts the statement.
+    /// Implements the progress handler; returns true to interrupt the statement.
     pub fn must_stop(&self) -> bool {
         let calls = self.calls.load(Ordering::Relaxed) + 1;
         self.calls.store(calls, Ordering::Relaxed);
-        // The budget is looked at once a period and nowhere else, or its verdict would depend on what makes values large.
+        // The budget is checked once per period and nowhere else. Otherwise its verdict would depend on the cause of
+        // large values.
         if calls.is_multiple_of(CALLS_A_PERIOD) {
             self.lock().check(Some(calls))
         } else {
@@ -102,12 +104,13 @@ impl RunGuard {
         }
     }
 
-    /// Checks the clocks between rows and wherever else the steps are few and slow.
+    /// Checks the clocks between rows and elsewhere where steps are few and slow.
     pub fn must_stop_between_rows(&self) -> bool {
         self.lock().check(None)
     }
 
-    /// Charges work on so many bytes to the step budget, if the run executes, and checks every bound; true stops the run.
+    /// Charges work on `bytes` bytes to the step budget during execution and checks every bound; returns true to stop
+    /// the run.
     pub fn charge(&self, bytes: u64) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let mut run = self.lock();
@@ -117,8 +120,8 @@ impl RunGuard {
         run.check(Some(calls))
     }
 
-    /// Returns the steps since `start_executing`, of which SQLite counts no more than 32 bits: the rest follows from the
-    /// handler's calls, which come once a period.
+    /// Returns the steps since `start_executing`. SQLite counts only the low 32 bits; the rest follows from the
+    /// handler calls, one per period.
     pub fn whole_steps(&self, low_bits: u32) -> u64 {
         let about = self.calls.load(Ordering::Relaxed) * u64::from(HANDLER_PERIOD);
         let ahead = low_bits.wrapping_sub(about as u32).cast_signed();
@@ -128,7 +131,7 @@ impl RunGuard {
         }
     }
 
-    /// Returns the steps charged for the work of functions.
+    /// Returns the steps charged by functions.
     pub fn charged_steps(&self) -> u64 {
         self.lock().charged_bytes / BYTES_A_STEP
     }
@@ -139,7 +142,7 @@ impl RunGuard {
 }
 
 impl Run {
-    /// Checks every bound, the step budget only where the number of the handler's calls is given.
+    /// Checks every bound; the step budget only if the number of handler calls is given.
     fn check(&mut self, calls: Option<u64>) -> bool {
         if self.stop.is_none() {
             self.stop = self.find_stop(calls);
@@ -151,7 +154,7 @@ impl Run {
         if self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
             return Some(Stop::Cancelled);
         }
-        // Steps come before clocks: where both are set, the verdict that every machine shares is the one to give.
+        // Steps are checked before clocks: if both are exceeded, the reproducible verdict wins.
         if self.is_executing && calls.is_some_and(|calls| self.has_spent_steps(calls)) {
             return Some(Stop::VmSteps);
         }
@@ -172,12 +175,12 @@ impl Run {
     }
 }
 
-/// Rounds a budget up to whole periods; one that is beyond every count stays so.
+/// Rounds a budget up to whole periods, saturating at the maximum.
 fn rounded_up(steps: u64) -> u64 {
     steps.max(1).checked_next_multiple_of(u64::from(STEP_PERIOD)).unwrap_or(u64::MAX)
 }
 
-/// Returns the CPU time that this thread has used.
+/// Returns the CPU time of this thread.
 fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_functions_counts_as_steps() {
+    fn work_of_functions_counts_as_steps() {
         let guard = RunGuard::default();
         guard.arm(&Limits { vm_steps: Some(2_000), ..limits() }, None, Instant::now());
         guard.start_executing();
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_budget_is_no_small_one() {
+    fn largest_budget_does_not_wrap() {
         let guard = RunGuard::default();
         guard.arm(&Limits { vm_steps: Some(u64::MAX), ..limits() }, None, Instant::now());
         guard.start_executing();

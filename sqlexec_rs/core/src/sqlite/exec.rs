@@ -23,13 +23,13 @@ use crate::sqlite::meter::{self, Refusal};
 use crate::sqlite::sandbox::Sandbox;
 use crate::sqlite::versions::{self, QuotedWords};
 
-/// Bytes of result after which the clocks are looked at between rows: such rows take few VM steps and much time.
+/// Bytes of result after which the clocks are checked between rows: large rows take few VM steps and much time.
 const CHECK_EVERY_BYTES: usize = 64 << 10;
 
-/// What stands before a statement whose plan is wanted; its grammar takes no other words of the kind behind it.
+/// Prefix of a statement whose plan is requested. Its grammar accepts no second EXPLAIN after it.
 const EXPLAIN: &str = "EXPLAIN QUERY PLAN ";
 
-/// Answers what needs no database: no statement, several statements, a NUL.
+/// Handles texts that need no database: no statement, several statements, a NUL.
 pub(crate) fn find_statement(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     let (status, error) = match scan(sql) {
         Scan::One(statement, offset) => return Ok((statement, offset)),
@@ -40,8 +40,8 @@ pub(crate) fn find_statement(sql: &str) -> Result<(&str, usize), Box<Outcome>> {
     Err(Box::new(Outcome::failed(status, error)))
 }
 
-/// Runs a SQL text on a sandboxed connection of this thread, in a transaction that is left open if `keeps_lock` or if the
-/// database needs one. Its clock began at `begun`.
+/// Runs a SQL text on a sandboxed connection of this thread. The transaction is left open if `keeps_lock` is set or
+/// the database needs one. The clock of the run started at `begun`.
 pub(crate) fn run(
     sandbox: &Sandbox,
     request: &ExecRequest<'_>,
@@ -50,7 +50,7 @@ pub(crate) fn run(
     keeps_lock: bool,
 ) -> Outcome {
     let (statement, start) = match find_statement(request.sql) {
-        Ok(one) => one,
+        Ok(statement) => statement,
         Err(outcome) => return *outcome,
     };
     let limits = request.limits;
@@ -78,10 +78,10 @@ pub(crate) fn run(
     outcome.is_volatile = sandbox.record().is_volatile() || hooks::take_clock_was_read();
     outcome.error_offset = outcome.error_offset.map(|offset| offset + start as u32);
     if outcome.status == Status::Ok && stop.is_some() {
-        // A collation cannot fail: what it answered since is not to be believed.
+        // A collation cannot fail, so its comparisons after the stop are invalid.
         outcome = outcome.replaced_by(Status::Timeout, String::new());
     }
-    // `snippet` does not pass on that it got no memory.
+    // `snippet` does not report a failed allocation.
     if outcome.status != Status::Ok || refusal == Some(Refusal::Snippet) {
         explain_refusal(&mut outcome, refusal, limits);
     }
@@ -109,11 +109,11 @@ fn prepare_and_fetch(
     patterns: Patterns,
     keeps_lock: bool,
 ) -> Outcome {
-    let ExecRequest { sql, limits, parameters, wanted } = *request;
+    let ExecRequest { sql, limits, parameters, output } = *request;
     let connection = match sandbox.connection(patterns, &limits.caps) {
         Ok(connection) => connection,
         Err(error) => {
-            sandbox.record().reset(); // the refusal of the previous statement is not the reason here
+            sandbox.record().reset(); // a refusal of the previous statement is not the reason
             return cannot_open(sandbox.path(), error);
         }
     };
@@ -129,18 +129,18 @@ fn prepare_and_fetch(
     if let Some(refusal) = refusal_of_quoted(sandbox, connection, quoted, sql) {
         return Outcome::failed(Status::SyntaxError, refusal);
     }
-    let explained = (wanted == OutputKind::Plan).then(|| format!("{EXPLAIN}{sql}"));
+    let explained = (output == OutputKind::Plan).then(|| format!("{EXPLAIN}{sql}"));
     let mut statement = match connection.prepare(explained.as_deref().unwrap_or(sql)) {
         Ok(statement) => statement,
         Err(error) => {
             let outcome = outcome_of(error, Phase::Prepare);
             if let Some((name, since)) = sandbox.record().take_newer() {
-                let why = versions::newer_message(
+                let reason = versions::newer_message(
                     &format!("no such function: {name}(), which"),
                     since,
                     sandbox.record().version(),
                 );
-                return Outcome::failed(Status::SchemaError, why);
+                return Outcome::failed(Status::SchemaError, reason);
             }
             let n_before = if explained.is_some() { EXPLAIN.len() as u32 } else { 0 };
             let error_offset = outcome.error_offset.and_then(|offset| offset.checked_sub(n_before));
@@ -156,7 +156,7 @@ fn prepare_and_fetch(
     {
         return *outcome;
     }
-    // VACUUM, which the authorizer refuses only when it runs, and what looks as if an r-tree had prepared it.
+    // VACUUM, which the authorizer refuses only at run time, and writes that look like an r-tree's own.
     if !statement.readonly() {
         return Outcome::failed(Status::Forbidden, "not authorized");
     }
@@ -172,7 +172,7 @@ fn prepare_and_fetch(
     outcome
 }
 
-/// Returns why an earlier SQLite refuses a double-quoted word, where SQLite takes it for a text.
+/// Returns why an earlier SQLite refuses a double-quoted identifier that SQLite now reads as a text.
 fn refusal_of_quoted(sandbox: &Sandbox, connection: &Connection, quoted: &QuotedWords, sql: &str) -> Option<String> {
     if quoted.is_empty() {
         return None;
@@ -189,15 +189,15 @@ fn hidden_error(column: &str) -> String {
     format!("access to {column} is prohibited: it is hidden")
 }
 
-/// Binds the values to the parameters of a statement.
+/// Binds values to the parameters of a statement.
 fn bind(statement: &mut Statement<'_>, parameters: Option<&Parameters>) -> Result<(), Box<Outcome>> {
     let failed = |error: String| Box::new(Outcome::failed(Status::RuntimeError, error));
     let n_wanted = statement.parameter_count();
     let Some(Parameters { names, values }) = parameters else {
-        return Err(failed("the statement has parameters, and nothing to bind them to".to_owned()));
+        return Err(failed("the statement has parameters, but no values are given".to_owned()));
     };
     if names.is_empty() && n_wanted != values.len() {
-        return Err(failed(format!("the statement has {n_wanted} parameters, and {} values are given", values.len())));
+        return Err(failed(format!("the statement has {n_wanted} parameters, but {} values are given", values.len())));
     }
     for number in 1..=n_wanted {
         let value = if names.is_empty() {
@@ -216,7 +216,7 @@ fn bind(statement: &mut Statement<'_>, parameters: Option<&Parameters>) -> Resul
     Ok(())
 }
 
-/// Whatever SQLite calls it, a file that cannot be opened or whose schema cannot be read is a `db_error`.
+/// Returns a `db_error` for a file that cannot be opened or whose schema cannot be read, whatever SQLite's code is.
 fn cannot_open(path: &Path, error: rusqlite::Error) -> Outcome {
     let message = outcome_of(error, Phase::Execute).error.unwrap_or_default();
     Outcome::failed(Status::DbError, format!("{}: {message}", path.display()))
@@ -252,10 +252,11 @@ fn fetch_rows(statement: &mut Statement<'_>, guard: &RunGuard, mut table: Table,
     Outcome::ok(table)
 }
 
-/// Copies a row, or finds the table too large, which may be after any of its values.
+/// Copies a row. Returns the excess if the table grows too large, which may happen after any value.
 #[inline]
 fn push_row(table: &mut Table, row: &Row<'_>, width: usize, max_bytes: usize) -> Result<(), Excess> {
-    // A value may need memory to be read, and rusqlite panics where it gets none. What it needs is bounded: it is read once.
+    // Reading a value may need memory, and rusqlite panics if it gets none. The amount is bounded: each value is read
+    // once.
     meter::set_lenient(true);
     let copied = (0..width).try_for_each(|column| {
         let value = row.get_ref(column).map_err(|_| Excess::Bytes)?;
@@ -280,7 +281,7 @@ fn from_sqlite(value: ValueRef<'_>) -> Value<'_> {
     }
 }
 
-/// Guesses what a missing name was meant to be, under bounds of its own.
+/// Suggests a name for a missing one, under separate bounds.
 fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> {
     let (connection, names) = sandbox.opened()?;
     let guard = sandbox.guard();
@@ -294,7 +295,7 @@ fn find_hint(sandbox: &Sandbox, statement: &str, error: &str) -> Option<String> 
     hint
 }
 
-/// Puts what was refused into words. SQLite calls it a lack of memory or of disk, whatever it was.
+/// Sets status and message of a refused request. SQLite reports each refusal as a lack of memory or disk space.
 fn explain_refusal(outcome: &mut Outcome, refusal: Option<Refusal>, limits: &Limits) {
     let (status, error) = match refusal {
         None => return,
@@ -309,7 +310,7 @@ fn explain_refusal(outcome: &mut Outcome, refusal: Option<Refusal>, limits: &Lim
     *outcome = outcome.replaced_by(status, error);
 }
 
-/// Puts the bound that was met into words.
+/// Sets the message for the bound that stopped the run.
 fn explain_stop(outcome: &mut Outcome, stop: Option<Stop>, limits: &Limits) {
     outcome.stopped_by = stop;
     outcome.error = Some(match stop {

@@ -1,8 +1,8 @@
-//! Columns that no query may read, and what of a database holds or reaches their values.
+//! Columns that no query may read, and the other parts of a database that expose their values.
 //!
-//! The authorizer refuses a column by its name wherever SQLite asks about it. SQLite does not ask in a few places, so these are
-//! found when a database is opened: generated columns, virtual tables over a hidden column, and their shadow tables. It does
-//! not ask about the columns of USING and NATURAL either: a statement's text decides there.
+//! The authorizer refuses a column by name wherever SQLite calls it. SQLite does not call it for generated columns,
+//! virtual tables over a hidden column, and their shadow tables; these are found when a database is opened. It does
+//! not call it for the columns of USING and NATURAL either, which are found in the text of the statement.
 
 use crate::locks::lock;
 use crate::scan::is_among;
@@ -14,27 +14,27 @@ use rusqlite::{Connection, Row, ToSql};
 use crate::sqlite::hidden_text::{Definition, Token, mentions_name, mentions_table, segments, tokens};
 use crate::sqlite::meter;
 
-/// A column, or a whole table, that no query may read in any database that has it.
+/// A column, or a whole table, that no query may read. Applies to each database that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HiddenColumn {
-    /// The table or view; case is ignored as SQLite ignores it.
+    /// The table or view, compared case-insensitively like SQLite does.
     pub table: String,
     /// The column; `None` hides the table.
     pub column: Option<String>,
 }
 
-/// Columns of SQLite's own tables that hold sampled values, or a greatest key.
+/// Columns of SQLite's system tables that hold sampled values or a largest key.
 const SYSTEM_COLUMNS: [(&[u8], &[u8]); 3] =
     [(b"sqlite_stat4", b"sample"), (b"sqlite_stat3", b"sample"), (b"sqlite_sequence", b"seq")];
 
-/// Words of a column's definition behind which values may follow.
+/// Keywords of a column definition after which values may follow.
 const VALUE_WORDS: [&str; 4] = ["default", "check", "as", "generated"];
 
-/// Queries for the definitions of a database, and for a table's columns with their defaults and kinds.
+/// Queries for the definitions of a database, and for the columns of a table with their defaults and kinds.
 const DEFINITIONS: &str = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL";
 const COLUMNS: &str = "SELECT name, dflt_value IS NOT NULL, hidden IN (2, 3) FROM pragma_table_xinfo(?1)";
 
-/// The hidden columns of the open database, and the first that the statement being prepared would read.
+/// The hidden columns of the open database, and the first one that the statement being prepared would read.
 #[derive(Debug, Default)]
 pub(crate) struct Hiding {
     covered: OnceLock<Option<HiddenInDatabase>>,
@@ -42,8 +42,8 @@ pub(crate) struct Hiding {
 }
 
 impl Hiding {
-    /// Reads which of the hidden columns the database has, once.
-    pub(crate) fn cover(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
+    /// Determines once which of the hidden columns the database contains.
+    pub(crate) fn detect(&self, connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<()> {
         if !hidden.is_empty() && self.covered.get().is_none() {
             let covered = HiddenInDatabase::read(connection, hidden)?;
             self.covered.get_or_init(|| covered);
@@ -51,7 +51,7 @@ impl Hiding {
         Ok(())
     }
 
-    /// Returns whether the database has any.
+    /// Returns whether the database contains any.
     pub(crate) fn is_active(&self) -> bool {
         self.covered().is_some()
     }
@@ -68,7 +68,7 @@ impl Hiding {
         self.covered().is_some_and(|covered| covered.refusal(table.as_bytes(), column.as_bytes()).is_some())
     }
 
-    /// Returns the hidden column that a statement reads without SQLite asking about it.
+    /// Returns the hidden column that a statement reads without a call of the authorizer.
     pub(crate) fn read_by_text(&self, sql: &str) -> Option<String> {
         self.covered()?.joined(sql.as_bytes())
     }
@@ -79,7 +79,7 @@ impl Hiding {
         self.lock().clone()
     }
 
-    /// Records the refusal, if there is one; returns true otherwise.
+    /// Records the refusal and returns false, or returns true without a refusal.
     pub(crate) fn allows(&self, refusal: impl FnOnce(&HiddenInDatabase) -> Option<String>) -> bool {
         let Some(refused) = self.covered().and_then(refusal) else { return true };
         self.lock().get_or_insert(refused);
@@ -99,25 +99,25 @@ impl Hiding {
 #[derive(Debug, Default)]
 pub(crate) struct HiddenInDatabase {
     columns: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Tables and views of which nothing may be read.
+    /// Tables and views that may not be read at all.
     whole: Vec<Vec<u8>>,
-    /// Those that are views, which SQLite may take apart before it asks.
+    /// The views among them, which SQLite may flatten before it calls the authorizer.
     views: Vec<Vec<u8>>,
-    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` shows.
+    /// Tables whose hidden columns have defaults, which `PRAGMA table_info` would reveal.
     with_defaults: Vec<Vec<u8>>,
-    /// A definition may hold values of a hidden column, in a DEFAULT, a CHECK or a condition.
+    /// Whether a definition may contain values of a hidden column, in a DEFAULT, a CHECK or a condition.
     has_values_in_definitions: bool,
 }
 
 impl HiddenInDatabase {
-    /// Reads which of the hidden columns a database has; `None` for none.
+    /// Determines which of the hidden columns a database contains; `None` if none.
     pub(crate) fn read(connection: &Connection, hidden: &[HiddenColumn]) -> rusqlite::Result<Option<Self>> {
         let definitions = read_definitions(connection)?;
         let mut covered = Self::default();
-        for definition in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
-            let of_table = hidden.iter().filter(|one| one.table.as_bytes().eq_ignore_ascii_case(&definition.name));
-            for one in of_table {
-                match &one.column {
+        for definition in definitions.iter().filter(|entry| entry.is_table() || entry.is_view()) {
+            let of_table = hidden.iter().filter(|entry| entry.table.as_bytes().eq_ignore_ascii_case(&definition.name));
+            for entry in of_table {
+                match &entry.column {
                     Some(column) if definition.is_view() => {
                         covered.columns.push((definition.name.clone(), column.clone().into_bytes()));
                     }
@@ -133,20 +133,28 @@ impl HiddenInDatabase {
         }
         let readers = covered.views_of_tables(&definitions);
         while covered.add_whole(&definitions, &readers) {}
-        covered.has_values_in_definitions = definitions.iter().any(|one| covered.may_hold_values(one, &definitions));
+        covered.has_values_in_definitions =
+            definitions.iter().any(|definition| covered.may_hold_values(definition, &definitions));
         Ok(Some(covered))
     }
 
-    /// Adds a column of a table, if it has it, with the generated columns that are computed from it.
+    /// Adds a column if the table has it, and the generated columns that are computed from it.
     fn add(&mut self, connection: &Connection, table: &Definition, column: &[u8]) -> rusqlite::Result<()> {
         let columns = read_columns(connection, &table.name)?;
-        let Some(own) = columns.iter().find(|one| one.name.eq_ignore_ascii_case(column)) else { return Ok(()) };
-        let mut names = vec![own.name.clone()];
+        let Some(hidden_column) =
+            columns.iter().find(|column_definition| column_definition.name.eq_ignore_ascii_case(column))
+        else {
+            return Ok(());
+        };
+        let mut names = vec![hidden_column.name.clone()];
         let parts = segments(&table.sql);
         let mut is_growing = true;
         while is_growing {
             let n_before = names.len();
-            for generated in columns.iter().filter(|one| one.is_generated && !names.contains(&one.name)) {
+            for generated in columns
+                .iter()
+                .filter(|column_definition| column_definition.is_generated && !names.contains(&column_definition.name))
+            {
                 let definition = parts.iter().find(|part| part.first().is_some_and(|token| token.is(&generated.name)));
                 if definition.is_none_or(|part| names.iter().any(|name| part.iter().any(|token| token.is(name)))) {
                     names.push(generated.name.clone());
@@ -155,17 +163,23 @@ impl HiddenInDatabase {
             }
             is_growing = names.len() > n_before;
         }
-        if columns.iter().any(|one| one.has_default && names.contains(&one.name)) {
+        if columns
+            .iter()
+            .any(|column_definition| column_definition.has_default && names.contains(&column_definition.name))
+        {
             self.with_defaults.push(table.name.clone());
         }
         self.columns.extend(names.into_iter().map(|name| (table.name.clone(), name)));
         Ok(())
     }
 
-    /// Returns the views that mention a table with a hidden column, or another such view.
+    /// Returns the views that mention a table with a hidden column, or such a view.
     fn views_of_tables(&self, definitions: &[Definition]) -> Vec<Vec<u8>> {
-        let mut rest: Vec<_> =
-            definitions.iter().filter(|one| one.is_view()).map(|one| (&one.name, tokens(&one.sql))).collect();
+        let mut rest: Vec<_> = definitions
+            .iter()
+            .filter(|definition| definition.is_view())
+            .map(|definition| (&definition.name, tokens(&definition.sql)))
+            .collect();
         let mut views: Vec<Vec<u8>> = Vec::new();
         loop {
             let n_before = views.len();
@@ -179,28 +193,28 @@ impl HiddenInDatabase {
         }
     }
 
-    /// Adds virtual tables over hidden columns or over `readers`, the tables that store their content, and views whose joins
-    /// reach them; true where there was one.
+    /// Adds virtual tables over hidden columns or over `readers` (tables that store their content), and views whose
+    /// joins read them. Returns whether any was added.
     fn add_whole(&mut self, definitions: &[Definition], readers: &[Vec<u8>]) -> bool {
         let n_before = self.whole.len();
-        for one in definitions.iter().filter(|one| one.is_table() || one.is_view()) {
-            if is_among(&one.name, &self.whole) {
+        for definition in definitions.iter().filter(|definition| definition.is_table() || definition.is_view()) {
+            if is_among(&definition.name, &self.whole) {
                 continue;
             }
-            let is_reached = if one.is_virtual() {
-                let all = tokens(&one.sql);
+            let is_reached = if definition.is_virtual() {
+                let all = tokens(&definition.sql);
                 self.tables().chain(readers).any(|table| mentions_name(&all, table))
-            } else if one.is_view() {
-                let all = tokens(&one.sql);
-                self.joined(&one.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
+            } else if definition.is_view() {
+                let all = tokens(&definition.sql);
+                self.joined(&definition.sql).is_some() || self.whole.iter().any(|table| mentions_table(&all, table))
             } else {
                 definitions
                     .iter()
                     .filter(|other| other.is_virtual() && is_among(&other.name, &self.whole))
-                    .any(|other| is_shadow(&one.name, &other.name))
+                    .any(|other| is_shadow(&definition.name, &other.name))
             };
             if is_reached {
-                self.add_to_whole(one);
+                self.add_to_whole(definition);
             }
         }
         self.whole.len() > n_before
@@ -217,7 +231,7 @@ impl HiddenInDatabase {
         self.columns.iter().map(|(table, _)| table).chain(&self.whole)
     }
 
-    /// Returns whether a definition mentions a hidden column where values may be written.
+    /// Returns whether a definition mentions a hidden column next to literal values.
     fn may_hold_values(&self, definition: &Definition, definitions: &[Definition]) -> bool {
         let all = tokens(&definition.sql);
         let is_about = |part: &[Token]| {
@@ -235,7 +249,7 @@ impl HiddenInDatabase {
         is_about(&all) && all.iter().any(may_hold)
     }
 
-    /// Returns the hidden name that reading a column would reach; an empty column means a row without columns.
+    /// Returns the hidden name that reading a column would expose. An empty column means a row without columns.
     pub(crate) fn refusal(&self, table: &[u8], column: &[u8]) -> Option<String> {
         let is = |(t, c): &(&[u8], &[u8])| t.eq_ignore_ascii_case(table) && c.eq_ignore_ascii_case(column);
         if is_among(table, &self.whole) {
@@ -249,7 +263,7 @@ impl HiddenInDatabase {
         (is_definition && self.has_values_in_definitions).then(|| name_of(table, column))
     }
 
-    /// Returns the hidden name whose values a PRAGMA would show.
+    /// Returns the hidden name whose values a PRAGMA would expose.
     pub(crate) fn refusal_of_pragma(&self, pragma: &[u8], argument: Option<&[u8]>) -> Option<String> {
         let shows_defaults = pragma.eq_ignore_ascii_case(b"table_info") || pragma.eq_ignore_ascii_case(b"table_xinfo");
         let has_defaults = |table: &[u8]| is_among(table, &self.with_defaults) || is_among(table, &self.whole);
@@ -257,8 +271,8 @@ impl HiddenInDatabase {
         Some(format!("the defaults of {}", name_of(table, b"")))
     }
 
-    /// Returns the hidden name that a text reads without a question by SQLite: in a view that SQLite flattens, and in the
-    /// columns of USING and NATURAL.
+    /// Returns the hidden name that a statement reads without a call of the authorizer: in a view that SQLite
+    /// flattens, or in the columns of USING and NATURAL.
     pub(crate) fn joined(&self, sql: &[u8]) -> Option<String> {
         let all = tokens(sql);
         if let Some(view) = self.views.iter().find(|view| mentions_table(&all, view)) {
@@ -279,7 +293,8 @@ impl HiddenInDatabase {
     }
 }
 
-/// Returns whether a token in double quotes is the index's name or one that a table's definition has; else it is a text.
+/// Returns whether a token in double quotes is the index's name or a name in a table definition; otherwise it is a
+/// text.
 fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> bool {
     let Token::Quoted(b'"', name) = token else { return false };
     token.is(&index.name)
@@ -288,7 +303,7 @@ fn is_name(token: &Token, index: &Definition, definitions: &[Definition]) -> boo
             .any(|other| other.is_table() && (token.is(&other.name) || mentions_name(&tokens(&other.sql), name)))
 }
 
-/// Returns the names in the lists behind USING.
+/// Returns the names in the lists after USING.
 fn using_names(all: &[Token]) -> Vec<&Token> {
     let mut names = Vec::new();
     for (at, _) in all.iter().enumerate().filter(|(_, token)| token.is_word("using")) {
@@ -299,7 +314,7 @@ fn using_names(all: &[Token]) -> Vec<&Token> {
     names
 }
 
-/// Returns whether a table is named as one that stores the content of a virtual table.
+/// Returns whether a table has the name of one that stores the content of a virtual table.
 fn is_shadow(name: &[u8], owner: &[u8]) -> bool {
     let (start, end) = name.split_at(owner.len().min(name.len()));
     start.eq_ignore_ascii_case(owner) && end.starts_with(b"_")
@@ -338,15 +353,15 @@ fn read_columns(connection: &Connection, table: &[u8]) -> rusqlite::Result<Vec<C
     Ok(columns)
 }
 
-/// Copies a text, which need not be UTF-8.
+/// Copies a text, which may not be valid UTF-8.
 fn read_text(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<u8>> {
-    meter::set_lenient(true); // a value may need memory to be read, and rusqlite panics where it gets none
+    meter::set_lenient(true); // reading a value may need memory, and rusqlite panics if it gets none
     let text = row.get_ref(at).map(|value| value.as_bytes().unwrap_or_default().to_vec());
     meter::set_lenient(false);
     text
 }
 
-/// A name as the database spells it.
+/// A name in the spelling of the database.
 struct Name<'a>(&'a [u8]);
 
 impl ToSql for Name<'_> {

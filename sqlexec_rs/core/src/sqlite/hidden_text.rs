@@ -1,8 +1,8 @@
-//! The texts of definitions and statements in tokens, as far as hidden columns need them.
+//! Tokenizes definitions and statements, as far as hidden columns require it.
 
 use crate::scan::{is_word, skip_blank, word_end};
 
-/// A table, view, index or trigger, as the schema has it.
+/// A table, view, index or trigger in the schema.
 #[derive(Debug)]
 pub(super) struct Definition {
     pub(super) kind: Vec<u8>,
@@ -28,36 +28,37 @@ impl Definition {
     }
 }
 
-/// A word, a quoted name or text without its quotes, or one byte of anything else; a parameter is its first byte.
+/// A word, a quoted name or text without its quotes, or one byte of anything else. A parameter is represented by its
+/// first byte.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Word(Vec<u8>),
-    /// In quotes; SQLite takes a text in single quotes for a name, too, where it expects one.
+    /// A quoted token. SQLite also accepts a text in single quotes as a name.
     Quoted(u8, Vec<u8>),
     Mark(u8),
 }
 
 impl Token {
-    /// Returns whether it is this keyword.
+    /// Returns whether the token is this keyword.
     pub(super) fn is_word(&self, word: &str) -> bool {
-        matches!(self, Self::Word(own) if own.eq_ignore_ascii_case(word.as_bytes()))
+        matches!(self, Self::Word(content) if content.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Returns whether it may be this name.
+    /// Returns whether the token may be this name.
     pub(super) fn is(&self, name: &[u8]) -> bool {
-        matches!(self, Self::Word(own) | Self::Quoted(_, own) if own.eq_ignore_ascii_case(name))
+        matches!(self, Self::Word(content) | Self::Quoted(_, content) if content.eq_ignore_ascii_case(name))
     }
 
     pub(super) fn is_mark(&self, mark: u8) -> bool {
         *self == Self::Mark(mark)
     }
 
-    /// Returns whether a table's name may follow.
+    /// Returns whether the name of a table may follow.
     fn is_before_tables(&self) -> bool {
         self.is_mark(b',') || BEFORE_TABLES.iter().any(|word| self.is_word(word))
     }
 
-    /// Returns whether it is a text or begins a number.
+    /// Returns whether the token is a text or starts a number.
     pub(super) fn is_literal(&self) -> bool {
         match self {
             Self::Quoted(quote, _) => matches!(quote, b'\'' | b'"'),
@@ -67,11 +68,11 @@ impl Token {
     }
 }
 
-/// Words behind which a table's name may follow.
+/// Keywords after which the name of a table may follow.
 const BEFORE_TABLES: [&str; 6] = ["from", "join", "in", "into", "update", "table"];
 
-/// Returns whether one of the tokens may be this name of a table: behind FROM, JOIN, a comma and the like, with the name of
-/// its database or parentheses between.
+/// Returns whether a token may name this table: after FROM, JOIN, a comma and the like, possibly after the name of
+/// its database or parentheses.
 pub(super) fn mentions_table(tokens: &[Token], name: &[u8]) -> bool {
     let may_be_table = |at: usize| {
         let mut before = &tokens[..at];
@@ -88,19 +89,19 @@ pub(super) fn mentions_table(tokens: &[Token], name: &[u8]) -> bool {
     tokens.iter().enumerate().any(|(at, token)| token.is(name) && may_be_table(at))
 }
 
-/// Returns whether one of the tokens may be this name.
+/// Returns whether a token may be this name.
 pub(super) fn mentions_name(tokens: &[Token], name: &[u8]) -> bool {
     tokens.iter().any(|token| token.is(name))
 }
 
-/// Splits a text as SQLite does, without comments.
+/// Splits a text into tokens as SQLite does, dropping comments.
 pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
-    let mut found = Vec::new();
+    let mut list = Vec::new();
     let mut at = skip_blank(sql, 0);
     while at < sql.len() {
         let (token, end) = match sql[at] {
             b'\x0b' => {
-                at = skip_blank(sql, at + 1); // SQLite takes it for a space behind a space, and refuses it elsewhere
+                at = skip_blank(sql, at + 1); // SQLite accepts it as a space after a space, and refuses it elsewhere
                 continue;
             }
             mark @ (b'?' | b'$' | b'@' | b':' | b'#') => (Token::Mark(mark), parameter_end(sql, at)),
@@ -111,13 +112,13 @@ pub(super) fn tokens(sql: &[u8]) -> Vec<Token> {
             quote @ (b'\'' | b'"' | b'`' | b'[') => read_quoted(sql, at, quote),
             mark => (Token::Mark(mark), at + 1),
         };
-        found.push(token);
+        list.push(token);
         at = skip_blank(sql, end);
     }
-    found
+    list
 }
 
-/// Returns the position after a parameter, as SQLite reads it: `?1`, or `$name::name(anything)`.
+/// Returns the position after a parameter, following SQLite: `?1`, or `$name::name(anything)`.
 fn parameter_end(sql: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     if sql[start] == b'?' {
@@ -140,7 +141,7 @@ fn parameter_end(sql: &[u8], start: usize) -> usize {
     at
 }
 
-/// Reads a quoted token, in which a doubled quote stands for one, and returns the position after it.
+/// Reads a quoted token, in which a doubled quote represents a single one. Returns the position after it.
 fn read_quoted(sql: &[u8], at: usize, quote: u8) -> (Token, usize) {
     let close = if quote == b'[' { b']' } else { quote };
     let mut text = Vec::new();
@@ -158,7 +159,7 @@ fn read_quoted(sql: &[u8], at: usize, quote: u8) -> (Token, usize) {
     (Token::Quoted(quote, text), i)
 }
 
-/// Splits the first parentheses of a definition at their commas: the columns and constraints of a table.
+/// Splits the first parentheses of a table definition at their commas: its columns and constraints.
 pub(super) fn segments(sql: &[u8]) -> Vec<Vec<Token>> {
     let mut parts = Vec::new();
     let mut part = Vec::new();
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_names_and_comments_are_read_as_sqlite_reads_them() {
+    fn quoted_names_and_comments_are_read_as_in_sqlite() {
         let all = tokens(b"SELECT \"a\"\"b\", [c d], `e`, 'f''g' -- users\n/* users */ NATURAL");
         for name in ["a\"b", "c d", "e", "f'g", "natural"] {
             assert!(mentions_name(&all, name.as_bytes()), "{name}");
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_end_where_sqlite_ends_them() {
+    fn parameters_end_as_in_sqlite() {
         for (sql, mark) in [
             ("?1NATURAL", b'?'),
             ("?NATURAL", b'?'),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_columns_of_a_table_are_parted_at_commas_outside_of_inner_parentheses() {
+    fn table_columns_are_split_at_top_level_commas() {
         let parts =
             segments(b"CREATE TABLE \"t(,\"(a DECIMAL(3, 2), [b, c] TEXT DEFAULT ',', CHECK(a IN (1, 2))) STRICT, x");
         let firsts: Vec<_> = parts.iter().map(|part| &part[0]).collect();

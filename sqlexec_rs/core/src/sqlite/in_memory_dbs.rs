@@ -1,4 +1,5 @@
-//! Small databases copied to memory: read once, shared by the threads of a pool, and copied again when their files change.
+//! Copies of small databases in memory: read once, shared by the threads of a pool, and refreshed when their files
+//! change.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,20 +14,22 @@ use crate::sqlite::inode::Inode;
 use crate::sqlite::side_files::is_alone;
 use crate::stats::Stats;
 
-/// How the files of databases are opened.
+/// How database files are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The caller promises that no file changes while the executor lives: SQLite takes no locks and looks for no changes.
+    /// The caller guarantees that no file changes while the executor lives. SQLite takes no locks and checks for no
+    /// changes.
     pub immutable: bool,
-    /// Databases of up to so many bytes are copied to memory; 0 is none.
+    /// Maximum bytes of a database that is copied to memory; 0 disables copies.
     pub copy_up_to_bytes: u64,
-    /// Bytes that all copies together may take.
+    /// Maximum bytes of all copies together.
     pub copies_bytes: u64,
-    /// LIKE and GLOB match blobs, as they do in SQLite unless it was compiled otherwise.
+    /// Whether LIKE and GLOB match blobs, which is SQLite's default behaviour.
     pub like_blobs: bool,
-    /// Every page that is read is looked through for cells that do not fit it, for files that nobody has vouched for.
+    /// Whether each page is checked for malformed cells when it is read; for untrusted files.
     pub checks_cells: bool,
-    /// The minor version of SQLite 3 that decides which functions and which syntax there are; `u32::MAX` is this one.
+    /// The minor version of SQLite 3 that decides which functions and syntax are allowed; `u32::MAX` for the bundled
+    /// version.
     pub sqlite_version: u32,
 }
 
@@ -43,23 +46,23 @@ impl Default for Access {
     }
 }
 
-/// The copies that are in use, whoever uses them.
+/// The copies in use by any thread.
 pub(crate) struct InMemoryDbs {
     access: Access,
     in_use: Mutex<HashMap<Inode, Weak<InMemoryDb>>>,
     stats: Arc<Stats>,
 }
 
-/// A database in memory. It takes its bytes of the budget until the last connection to it closes.
+/// A database in memory. It occupies its share of the budget until the last connection to it closes.
 #[derive(Debug)]
 pub(crate) struct InMemoryDb {
     identity: FileIdentity,
     bytes: Vec<u8>,
-    /// Given back with the bytes.
+    /// Released together with the bytes.
     _room: BudgetShare,
 }
 
-/// Bytes taken of the budget.
+/// Bytes reserved from the budget.
 #[derive(Debug)]
 struct BudgetShare {
     bytes: u64,
@@ -75,10 +78,12 @@ impl InMemoryDbs {
         self.access
     }
 
-    /// Returns the copy of the database at `path`, made now through `connect` if nobody has one of the file as it is.
+    /// Returns the copy of the database at `path`, creating it through `connect` if missing for the current
+    /// state.
     ///
-    /// While there is no room `make_room` is asked; it returns false when it has nothing to give up. `None` where the file
-    /// is to be read itself: it is too large, has a log or a hot journal, or cannot be read, which its user will be told.
+    /// While the budget is exhausted, `make_room` is called; it returns false if it has nothing to free. Returns
+    /// `None` if the file must be read directly: it is too large, has a log or a hot journal, or cannot be read,
+    /// which the run on the file then reports.
     pub(crate) fn get<'a>(
         &self,
         path: &Path,
@@ -104,7 +109,7 @@ impl InMemoryDbs {
         };
         let copied = Arc::new(InMemoryDb { bytes: read_copy(connect().ok()?, size).ok()??, identity, _room: room });
         if !is_alone(path) || !copied.is_current(path) {
-            return None; // it may be half of one state and half of the next
+            return None; // the bytes may mix two states
         }
         let mut in_use = self.lock();
         in_use.retain(|_, copied| copied.strong_count() > 0);
@@ -119,19 +124,19 @@ impl InMemoryDbs {
 }
 
 impl InMemoryDb {
-    /// Tells whether the file at `path` is the one that was copied, unchanged.
+    /// Returns whether the file at `path` is the one that was copied, unchanged.
     pub(crate) fn is_current(&self, path: &Path) -> bool {
         FileIdentity::of(path).is_ok_and(|now| now == self.identity)
     }
 }
 
-/// Reads the file of a connection in a read transaction, so that it is one state of the database.
+/// Reads the file of a connection in a read transaction, so that the bytes are one state of the database.
 fn read_copy(connection: &Connection, max_bytes: u64) -> rusqlite::Result<Option<Vec<u8>>> {
     let mut statement = connection.prepare("SELECT count(*) FROM sqlite_schema")?;
-    let mut transaction = statement.raw_query(); // until it is dropped
+    let mut transaction = statement.raw_query(); // open until dropped
     transaction.next()?;
     let mut bytes = hooks::read_main_file(connection, max_bytes)?;
-    // In memory there is no log, so the header must not announce one.
+    // The copy has no log, so its header must not announce one.
     let versions = bytes.iter_mut().flatten().skip(18).take(2);
     versions.filter(|version| **version == 2).for_each(|version| *version = 1);
     Ok(bytes)
@@ -145,12 +150,12 @@ impl AsRef<[u8]> for InMemoryDb {
 
 impl BudgetShare {
     fn take(bytes: u64, budget: u64, stats: &Arc<Stats>) -> Option<Self> {
-        stats.take_for_copies(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
+        stats.reserve_copy_bytes(bytes, budget).then(|| Self { bytes, stats: Arc::clone(stats) })
     }
 }
 
 impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.stats.give_back_of_copies(self.bytes);
+        self.stats.release_copy_bytes(self.bytes);
     }
 }

@@ -1,4 +1,4 @@
-//! Which file a path leads to.
+//! Identity of the file that a path leads to.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 pub struct Inode(u64, u64);
 
 impl Inode {
-    /// Returns the inode of what the metadata is of.
+    /// Returns the inode of a file's metadata.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self(metadata.dev(), metadata.ino())
     }

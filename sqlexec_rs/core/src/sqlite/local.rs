@@ -1,4 +1,4 @@
-//! Runs queries in this thread, on connections of its own: what a thread of the pool does, and what a worker process does.
+//! Runs queries on the current thread with its own connections. Used by pool threads and by worker processes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,32 +16,33 @@ use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::in_memory_dbs::InMemoryDbs;
 use crate::stats::Stats;
 
-/// The stack of what runs SQL: SQLite's parser and code generator recurse with the depth of an expression.
+/// Stack size of threads that run SQL: SQLite's parser and code generator recurse with the depth of an expression.
 pub(crate) const STACK_BYTES: usize = 8 << 20;
 
-/// The longest that a database's lock is kept from one run to the next: a writer may wait as long.
+/// Maximum time that a database lock is kept between runs; a writer may wait this long.
 const LONGEST_HOLD: Duration = Duration::from_millis(5);
 
-/// A result of more bytes may take long to compare, and a lock is not kept meanwhile.
+/// Bytes of result above which no lock is kept, because comparing the result may take long.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// How often a run begins anew because somebody wrote meanwhile. One more is enough: the writer's log is then read.
-const MAX_TRIES: usize = 10;
+/// Maximum number of restarts of a run because of concurrent writes. One is usually enough: then the writer's log is
+/// read.
+const MAX_ATTEMPTS: usize = 10;
 
-/// How long a writer is given to make its log's index ready.
+/// Time that a writer gets to initialize its log's index.
 const INDEX_WAIT: Duration = Duration::from_millis(5);
 
-/// A thread's connections, and what stops a run on them.
+/// The connections of a thread, and the guard that stops runs on them.
 pub(crate) struct LocalRunner {
     connections: Connections,
     guard: Arc<RunGuard>,
     held: Option<HeldTransaction>,
 }
 
-/// A read transaction that is kept from run to run.
+/// A read transaction that is kept between runs.
 ///
-/// Locking a file, looking for the journals beside it and for changes in it is half of the time of a look-up by key. Runs
-/// that were asked for when the file was in one state may see it in one transaction.
+/// Locking a file, looking for journals and checking for changes takes half the time of a lookup by key. Runs that
+/// were requested for the same state of the file may share a transaction.
 struct HeldTransaction {
     path: Box<Path>,
     /// The number of the file's state.
@@ -50,7 +51,7 @@ struct HeldTransaction {
 }
 
 impl LocalRunner {
-    /// Starts without a connection; `cap` is the most that stay open.
+    /// Creates a runner without connections; `cap` limits the open ones.
     pub(crate) fn new(cap: usize, copies: &Arc<InMemoryDbs>, hidden: &Arc<[HiddenColumn]>, stats: &Arc<Stats>) -> Self {
         let guard = Arc::new(RunGuard::default());
         let (copies, hidden) = (Arc::clone(copies), Arc::clone(hidden));
@@ -58,32 +59,32 @@ impl LocalRunner {
         Self { connections, guard, held: None }
     }
 
-    /// Tells whether the database is open, in the state with this number.
+    /// Returns whether the database is open in the state with this number.
     pub(crate) fn holds(&self, path: &Path, state: u32) -> bool {
         self.connections.holds(path, state)
     }
 
-    /// Opens the database, if it is not open.
+    /// Opens the database if it is not open.
     pub(crate) fn open(&mut self, path: &Path, state: u32) {
         self.connections.open(path, state);
     }
 
-    /// Runs one SQL text, in the transaction of the one before it where that saw the same state of the same file;
-    /// `more_wait` tells that it is worth to keep one.
+    /// Runs one SQL text, reusing the transaction of the previous run if that saw the same state of the same file.
+    /// `has_successors` means that keeping the transaction is worthwhile.
     pub(crate) fn run_in_burst(
         &mut self,
         path: &Path,
         state: u32,
         request: &ExecRequest<'_>,
         cancel: Option<&Arc<AtomicBool>>,
-        more_wait: bool,
+        has_successors: bool,
     ) -> Outcome {
         let now = Instant::now();
         let is_right =
             |held: &HeldTransaction| held.state == state && *held.path == *path && now - held.since < LONGEST_HOLD;
         if !self.held.as_ref().is_some_and(is_right) {
             self.release();
-            if more_wait {
+            if has_successors {
                 self.held = Some(HeldTransaction { path: path.into(), state, since: now });
             }
         }
@@ -95,12 +96,12 @@ impl LocalRunner {
         outcome
     }
 
-    /// Returns how long the transaction that is kept may still be, if there is one.
+    /// Returns how long the kept transaction may stay open, if there is one.
     pub(crate) fn hold_left(&self) -> Option<Duration> {
         self.held.as_ref().map(|held| LONGEST_HOLD.saturating_sub(held.since.elapsed()))
     }
 
-    /// Ends the transaction that is kept, if there is one.
+    /// Ends the kept transaction, if there is one.
     pub(crate) fn release(&mut self) {
         if let Some(held) = self.held.take()
             && !self.connections.end_transactions(&held.path)
@@ -124,21 +125,21 @@ impl LocalRunner {
             if outcome.status == Status::DbError || !is_one_state || !has_ended {
                 self.connections.forget(path);
             }
-            if n_tries < MAX_TRIES && waits_for_index(&outcome) {
+            if n_tries < MAX_ATTEMPTS && waits_for_index(&outcome) {
                 thread::sleep(INDEX_WAIT);
                 continue;
             }
-            if is_one_state || (n_tries == MAX_TRIES && outcome.status != Status::Ok) {
+            if is_one_state || (n_tries == MAX_ATTEMPTS && outcome.status != Status::Ok) {
                 return outcome;
             }
-            if n_tries == MAX_TRIES {
+            if n_tries == MAX_ATTEMPTS {
                 break;
             }
         }
-        Outcome::failed(Status::DbError, format!("{}: written to each time that it was read", path.display()))
+        Outcome::failed(Status::DbError, format!("{}: changed during each attempt to read it", path.display()))
     }
 
-    /// Starts anew after a panic.
+    /// Resets everything after a panic.
     pub(crate) fn recover(&mut self) {
         self.held = None;
         self.connections.clear();

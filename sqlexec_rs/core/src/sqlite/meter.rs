@@ -1,12 +1,13 @@
-//! What a run may take of the machine beside time: memory and temporary files, counted on the run's own thread.
+//! Counts the memory and temporary files of a run, on the run's own thread.
 //!
-//! SQLite asks [`hooks`](crate::sqlite::hooks) for each piece of memory, each page of a file and each write to a temporary file,
-//! and the hooks ask here. A statement runs on one thread, so the counters need no lock and hold nobody else's memory.
+//! SQLite requests each allocation, each file page and each write to a temporary file from
+//! [`hooks`](crate::sqlite::hooks), which ask this module. A statement runs on one thread, so the counters need no
+//! lock and count no other run.
 //!
-//! Each question is an occasion to look at the clocks, too. SQLite asks the progress handler between instructions of its
-//! virtual machine, but preparing a statement, counting a table's pages and merging a sort's runs each go on for long
-//! without one. All of them need memory or pages. What is refused once the time is over looks to SQLite like a machine
-//! without memory, which it handles everywhere.
+//! Each request also checks the clocks. SQLite calls the progress handler only between instructions of its virtual
+//! machine; preparing a statement, counting a table's pages and merging sorted runs take long without it, but all of
+//! them need memory or pages. A request after the deadline fails as if memory were exhausted, which SQLite handles
+//! everywhere.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,56 +15,58 @@ use std::sync::Arc;
 use crate::request::Limits;
 use crate::sqlite::deadline::RunGuard;
 
-/// Pieces of memory that a prepare may ask for. A count, so that the verdict is the same on every machine; see
-/// docs/executor.md for what it was measured on.
+/// Maximum number of allocations of a prepare. A count gives the same verdict on every machine. docs/executor.md
+/// describes the measurement.
 pub(crate) const PREPARE_ALLOCATIONS: i64 = 400_000;
 
-/// Work between two looks at the clocks, in the units of the costs below: 64 pieces of memory, or 64 KiB, or 256 pages.
+/// Work between two checks of the clocks, in the units of the costs below: 64 allocations, 64 KiB, or 256 pages.
 const CREDIT: i64 = 64 << 10;
 const ALLOCATION_COST: i64 = 1 << 10;
 const PAGE_COST: i64 = 256;
 
-/// A piece of memory of this size means large values, whose instructions may take long. It is charged to the step budget, so
-/// that what is done with such values counts.
+/// An allocation of this size means large values, whose instructions may take long. It is charged to the step budget,
+/// so that work on such values counts.
 const LARGE: usize = 32 << 10;
 
-/// FTS5 keeps the matches in a row in an array that begins with so many entries and doubles. (So it does in the SQLite that is
-/// compiled in; a test shows that it is still so.)
+/// Initial capacity of the array in which FTS5 keeps the matches of a row; it doubles. A test checks that the bundled
+/// SQLite still does this.
 const FIRST_MATCHES: usize = 32;
 const MATCH_BYTES: usize = 12;
 
-/// Pairs of matches that the calls of `snippet` may go through in a row: 1,024 matches in one call take some 20 ms.
+/// Maximum number of match pairs that the calls of `snippet` may visit per row. 1,024 matches in one call take about
+/// 20 ms.
 const MAX_SNIPPET_PAIRS: u64 = 1 << 20;
 
-/// What was refused to a run.
+/// The resource that a run was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Memory beyond the run's limit.
     Heap,
     /// Memory for a statement that takes too much work to prepare.
     Prepare,
-    /// Room for the matches in a row that `snippet` would compare with each other.
+    /// Memory for the matches of a row that `snippet` would compare with each other.
     Snippet,
-    /// Bytes of temporary files beyond the run's limit.
+    /// Temporary file bytes beyond the run's limit.
     TempFiles,
-    /// Anything, because a deadline was met.
+    /// Any resource after a deadline.
     Time,
 }
 
 struct Meter {
     is_armed: Cell<bool>,
-    /// Memory is counted and never refused: SQLite's values are being read, where rusqlite takes a refusal for a bug.
+    /// Whether allocations are counted but never refused: while SQLite's values are read, rusqlite treats a refusal
+    /// as a bug.
     is_lenient: Cell<bool>,
     heap_left: Cell<i64>,
     temp_left: Cell<i64>,
     prepare_left: Cell<i64>,
     credit: Cell<i64>,
     has_large: Cell<bool>,
-    /// How often a large value is charged for: once, and for each time that a JSON function may go through it.
+    /// How often a large value is charged: once, plus once per pass that a JSON function may make over it.
     times_charged: Cell<u64>,
     /// Calls of `snippet` in the statement.
     n_snippets: Cell<u32>,
-    /// The page cache is asked, which other runs have filled: what it takes is not charged.
+    /// Whether the page cache is being accessed, whose allocations are shared with other runs and not charged.
     is_in_page_cache: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
 }
@@ -84,11 +87,11 @@ thread_local! {
             refusal: Cell::new(None),
         }
     };
-    /// Apart from the counters, because it needs a destructor, which makes each access dearer.
+    /// Separate from the counters because it needs a destructor, which makes each access slower.
     static GUARD: RefCell<Option<Arc<RunGuard>>> = const { RefCell::new(None) };
 }
 
-/// Starts to count for a run on this thread, whose clocks are those of `guard`, of a statement with so many JSON paths.
+/// Starts counting for a run on this thread. `guard` holds its clocks; the statement has `n_json_paths` JSON paths.
 pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits, n_json_paths: usize) {
     GUARD.with_borrow_mut(|current| {
         if !current.as_ref().is_some_and(|current| Arc::ptr_eq(current, guard)) {
@@ -109,12 +112,12 @@ pub(crate) fn arm(guard: &Arc<RunGuard>, limits: &Limits, n_json_paths: usize) {
     });
 }
 
-/// Marks the beginning of prepare: what was there before is the schema's, which may be large.
+/// Marks the start of prepare: earlier allocations belong to the schema, which may be large.
 pub(crate) fn start_preparing() {
     METER.with(|meter| meter.prepare_left.set(PREPARE_ALLOCATIONS));
 }
 
-/// Marks the end of prepare, of a statement that calls `snippet` so often.
+/// Marks the end of prepare, for a statement with `n_snippets` calls of `snippet`.
 pub(crate) fn start_executing(n_snippets: u32) {
     METER.with(|meter| {
         meter.prepare_left.set(i64::MAX);
@@ -122,7 +125,7 @@ pub(crate) fn start_executing(n_snippets: u32) {
     });
 }
 
-/// Stops counting and returns what was refused first, if something was.
+/// Stops counting and returns the first refused resource, if any.
 pub(crate) fn disarm() -> Option<Refusal> {
     METER.with(|meter| {
         meter.is_armed.set(false);
@@ -130,25 +133,25 @@ pub(crate) fn disarm() -> Option<Refusal> {
     })
 }
 
-/// Refuses nothing until it is called with false.
+/// Disables or enables refusals.
 #[inline]
 pub(crate) fn set_lenient(is_lenient: bool) {
     METER.with(|meter| meter.is_lenient.set(is_lenient));
 }
 
-/// Answers SQLite's wish for a piece of memory.
+/// Returns whether SQLite may allocate `bytes` bytes.
 #[inline]
 pub(crate) fn may_allocate(bytes: usize) -> bool {
     METER.with(|meter| !meter.is_armed.get() || meter.may_allocate(bytes))
 }
 
-/// Answers SQLite's wish for a piece of memory to grow from one size to another.
+/// Returns whether an allocation may grow from `old` to `new` bytes.
 #[inline]
 pub(crate) fn may_grow(old: usize, new: usize) -> bool {
     METER.with(|meter| !meter.is_armed.get() || (meter.may_have_matches(new) && meter.may_allocate(new - old)))
 }
 
-/// Takes back a piece of memory.
+/// Records that an allocation was freed.
 #[inline]
 pub(crate) fn freed(bytes: usize) {
     METER.with(|meter| {
@@ -158,7 +161,7 @@ pub(crate) fn freed(bytes: usize) {
     });
 }
 
-/// Answers SQLite's wish for a page of a file, which `fetch` fetches; `None` refuses it.
+/// Fetches a page of a file for SQLite by calling `fetch`; returns `None` to refuse it.
 #[inline]
 pub(crate) fn fetch_page<T>(fetch: impl FnOnce() -> T) -> Option<T> {
     METER.with(|meter| {
@@ -172,17 +175,17 @@ pub(crate) fn fetch_page<T>(fetch: impl FnOnce() -> T) -> Option<T> {
     })
 }
 
-/// Tells whether the run has an end by the wall clock.
+/// Returns whether the run has a wall-clock deadline.
 pub(crate) fn has_deadline() -> bool {
     METER.with(|meter| meter.is_armed.get()) && with_guard(RunGuard::has_deadline).unwrap_or(false)
 }
 
-/// Answers the wish to wait for somebody else.
+/// Returns whether the run may wait for another user of a resource.
 pub(crate) fn may_wait() -> bool {
-    METER.with(|meter| !meter.is_armed.get() || meter.look_at_clocks())
+    METER.with(|meter| !meter.is_armed.get() || meter.check_clocks())
 }
 
-/// Answers SQLite's wish to write some bytes to a temporary file, which grows it by `growth` bytes.
+/// Returns whether SQLite may write `bytes` bytes to a temporary file that grows by `growth` bytes.
 pub(crate) fn may_write_temp(bytes: i64, growth: i64) -> bool {
     METER.with(|meter| {
         if !meter.is_armed.get() {
@@ -197,7 +200,7 @@ pub(crate) fn may_write_temp(bytes: i64, growth: i64) -> bool {
     })
 }
 
-/// Takes back the space of a temporary file.
+/// Records that a temporary file was removed.
 pub(crate) fn removed_temp(bytes: i64) {
     METER.with(|meter| meter.temp_left.set(meter.temp_left.get() + bytes));
 }
@@ -222,7 +225,7 @@ impl Meter {
         bytes < LARGE || self.may_take_large(bytes)
     }
 
-    /// Charges a large piece; false, with the piece given back, when that is over the budget.
+    /// Charges a large allocation. If it exceeds the budget, frees it again and returns false.
     #[cold]
     fn may_take_large(&self, bytes: usize) -> bool {
         if !self.has_large.replace(true) {
@@ -233,13 +236,13 @@ impl Meter {
             return true;
         }
         if self.is_lenient.get() {
-            return true; // the guard remembers
+            return true; // the guard remembers the stop
         }
         self.heap_left.set(self.heap_left.get() + bytes as i64);
         self.refuse(Refusal::Time)
     }
 
-    /// Tells whether an array of so many bytes, if it is one of matches, is not too much for `snippet`.
+    /// Returns whether an allocation, if it is an array of matches, is small enough for `snippet`.
     fn may_have_matches(&self, bytes: usize) -> bool {
         if self.n_snippets.get() == 0 || !bytes.is_multiple_of(FIRST_MATCHES * MATCH_BYTES) {
             return true;
@@ -249,16 +252,16 @@ impl Meter {
         !n_matches.is_power_of_two() || n_pairs <= MAX_SNIPPET_PAIRS || self.refuse(Refusal::Snippet)
     }
 
-    /// Spends work and looks at the clocks when the credit is used up; once the time is over, it stays over.
+    /// Charges work and checks the clocks when the credit is used up. After the deadline it always returns false.
     #[inline]
     fn has_time(&self, cost: i64) -> bool {
         let credit = self.credit.get() - cost;
         self.credit.set(credit);
-        credit > 0 || self.look_at_clocks()
+        credit > 0 || self.check_clocks()
     }
 
     #[cold]
-    fn look_at_clocks(&self) -> bool {
+    fn check_clocks(&self) -> bool {
         let must_stop = with_guard(RunGuard::must_stop_between_rows).unwrap_or(false);
         if must_stop && !self.is_lenient.get() {
             return self.refuse(Refusal::Time);
@@ -276,10 +279,10 @@ impl Meter {
     }
 }
 
-/// Asks the run's guard; `None` when the thread is ending, and nothing runs on it.
+/// Calls the run's guard; `None` if the thread is exiting, so that nothing runs on it.
 #[cold]
-fn with_guard<T>(ask: impl FnOnce(&RunGuard) -> T) -> Option<T> {
-    GUARD.try_with(|guard| guard.borrow().as_ref().map(|guard| ask(guard))).ok().flatten()
+fn with_guard<T>(call: impl FnOnce(&RunGuard) -> T) -> Option<T> {
+    GUARD.try_with(|guard| guard.borrow().as_ref().map(|guard| call(guard))).ok().flatten()
 }
 
 fn saturating(bytes: u64) -> i64 {
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_is_held_and_not_what_was_asked_for() {
+    fn memory_counts_held_bytes_and_not_all_requests() {
         arm(&Arc::default(), &limits(), 0);
         for _ in 0..100 {
             assert!(may_allocate(900));
@@ -309,14 +312,14 @@ mod tests {
         set_lenient(true);
         assert!(may_allocate(500));
         set_lenient(false);
-        assert!(!may_allocate(1), "what was read leniently is held all the same");
+        assert!(!may_allocate(1), "memory of lenient reads must count");
         assert_eq!(disarm(), Some(Refusal::Heap));
-        assert!(may_allocate(5_000), "outside a run nothing is refused");
+        assert!(may_allocate(5_000), "outside a run every allocation is allowed");
         assert_eq!(disarm(), None);
     }
 
     #[test]
-    fn a_prepare_has_a_number_of_pieces_and_an_execution_has_not() {
+    fn allocations_are_limited_in_prepare_only() {
         arm(&Arc::default(), &limits(), 0);
         let take = || {
             may_allocate(8) && {
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn temporary_files_have_a_limit_of_their_own() {
+    fn temporary_files_have_a_separate_limit() {
         arm(&Arc::default(), &limits(), 0);
         assert!(may_write_temp(50, 50) && may_write_temp(50, 0) && !may_write_temp(1, 1) && may_allocate(1_000));
         removed_temp(50);
@@ -343,15 +346,15 @@ mod tests {
     }
 
     #[test]
-    fn when_the_time_is_over_everything_is_refused() {
+    fn after_the_deadline_everything_is_refused() {
         let guard = Arc::new(RunGuard::default());
         let limits = Limits { timeout: Some(Duration::ZERO), heap_bytes: u64::MAX, temp_bytes: u64::MAX, ..limits() };
         guard.arm(&limits, None, Instant::now());
-        let asks: [fn() -> bool; 3] = [|| may_allocate(1), || fetch_page(|| ()).is_some(), || may_write_temp(1, 1)];
-        for ask in asks {
+        let requests: [fn() -> bool; 3] = [|| may_allocate(1), || fetch_page(|| ()).is_some(), || may_write_temp(1, 1)];
+        for ask in requests {
             arm(&guard, &limits, 0);
             assert!((0..=CREDIT).any(|_| !ask()));
-            assert!(asks.iter().all(|ask| !ask()));
+            assert!(requests.iter().all(|ask| !ask()));
             assert_eq!(disarm(), Some(Refusal::Time));
         }
     }

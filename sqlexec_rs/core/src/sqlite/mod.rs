@@ -1,4 +1,4 @@
-//! What touches SQLite: files and their identity, the sandbox, hooks and bounds, one run on one connection.
+//! The SQLite engine: files and their identity, the sandbox, hooks and bounds, and single runs on a connection.
 
 pub mod busy;
 pub mod classify;
@@ -15,6 +15,6 @@ pub mod inode;
 pub mod local;
 pub mod meter;
 pub mod sandbox;
-pub mod seen;
 pub mod side_files;
+pub mod statement_record;
 pub mod versions;

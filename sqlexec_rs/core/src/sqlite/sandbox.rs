@@ -1,9 +1,9 @@
-//! Opens a database so that nothing but reading is possible.
+//! Opens a database so that it can only be read.
 //!
-//! Five walls, each enough alone against most attacks: the file is opened read-only; an authorizer allows reading,
-//! functions, recursion and a list of schema PRAGMAs and denies the rest (the list is of what is allowed, so what a later
-//! SQLite adds is denied); defensive mode is on and the schema is not trusted; SQLite's own limits are set; what works
-//! without end in one call is replaced or taken away.
+//! Five layers of defence: the file is opened read-only; an authorizer allows reading, functions, recursion and
+//! listed schema PRAGMAs and denies everything else, including future additions; defensive mode is on and the schema
+//! is untrusted; SQLite's own limits are set; functions that could run without end in one call are replaced or
+//! removed.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::{Path, PathBuf};
@@ -26,17 +26,18 @@ use crate::sqlite::hidden::HiddenColumn;
 use crate::sqlite::hooks::{self, Log};
 use crate::sqlite::in_memory_dbs::{Access, InMemoryDb};
 use crate::sqlite::meter;
-use crate::sqlite::seen::StatementRecord;
 use crate::sqlite::side_files::is_alone;
+use crate::sqlite::statement_record::StatementRecord;
 
-/// How long a query without a wall limit waits for a writer's lock before it is a `db_error`, and each between two looks.
+/// How long a query without a wall-clock limit waits for a writer's lock before it is a `db_error`, and the time
+/// between two attempts.
 const BUSY_WAIT: Duration = Duration::from_millis(500);
 const BUSY_PERIOD: Duration = Duration::from_millis(5);
 
-/// How often it is tried to open a file whose writers come and go.
-const MAX_LOOKS: usize = 10;
+/// Maximum number of attempts to open a file whose writers come and go.
+const MAX_ATTEMPTS: usize = 10;
 
-/// SQLite's limits that no user needs to change. The number of arguments bounds how often one call of a JSON function
+/// SQLite limits that are not configurable. The number of arguments bounds how often one call of a JSON function
 /// walks through its text.
 const LIMITS: [(Limit, i32); 4] = [
     (Limit::SQLITE_LIMIT_FUNCTION_ARG, 127),
@@ -45,43 +46,44 @@ const LIMITS: [(Limit, i32); 4] = [
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 
-/// A database that can only be read, with what the authorizer of its connections saw.
+/// A database that can only be read, with the record of its authorizer.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     path: PathBuf,
     origin: Origin,
-    /// LIKE and GLOB match blobs; SQLite's own do, so they are taken for no pattern where they must not.
+    /// Whether LIKE and GLOB match blobs. SQLite's own functions do, so they are not used where blobs must not match.
     like_blobs: bool,
     checks_cells: bool,
     hidden: Arc<[HiddenColumn]>,
     guard: Arc<RunGuard>,
     record: Arc<StatementRecord>,
-    /// LIKE and GLOB are ours, which ask the bounds.
+    /// Connection with our LIKE and GLOB, which check the bounds.
     guarded: LazyConnection,
-    /// LIKE and GLOB are SQLite's own, which use an index and ask nobody: for statements whose patterns are short work.
+    /// Connection with SQLite's LIKE and GLOB, which can use an index but check no bounds; for statements with cheap
+    /// patterns.
     indexed: LazyConnection,
-    /// The database is in WAL mode and had no log, or a log without an index, which SQLite would make only to read it; this is
-    /// what the files were then. They are read alone, each time in a transaction whose lock keeps a writer's log and index
-    /// from being taken away: where there is none at the end, nobody wrote.
+    /// The state of the files if the database is in WAL mode and had no log, or a log without an index, which SQLite
+    /// would create even to read. Such files are read in a transaction whose lock prevents the removal of a writer's
+    /// log and index. If neither exists at the end, nobody wrote.
     unused: Cell<Option<UnusedWal>>,
-    /// Names that hints are made from.
+    /// The names used for hints.
     names: hint::NameCache,
-    /// Counts the files that sandboxes of this thread have open.
+    /// Number of files that the sandboxes of this thread have open.
     n_files: Arc<AtomicUsize>,
-    /// The header of the last result.
+    /// The header of the last result, reused if the next one is equal.
     header: RefCell<Arc<Header>>,
 }
 
-/// Where a database is read.
+/// The source that a database is read from.
 #[derive(Debug)]
 enum Origin {
     File,
-    /// A file that is promised not to change.
+    /// A file that is guaranteed not to change.
     Immutable,
     Copy(Arc<InMemoryDb>),
 }
 
-/// A connection, opened by the first run that needs it and then kept.
+/// A connection that the first run that needs it opens.
 #[derive(Debug, Default)]
 struct LazyConnection {
     connection: OnceCell<Connection>,
@@ -89,7 +91,7 @@ struct LazyConnection {
 }
 
 impl Sandbox {
-    /// Prepares for the database file at `path`, or for a copy of it; the first run opens it.
+    /// Prepares access to the database file at `path`, or to a copy of it; the first run opens it.
     pub(crate) fn new(
         path: &Path,
         copy: Option<Arc<InMemoryDb>>,
@@ -120,7 +122,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns a connection that a run has opened, and the names that were read through it.
+    /// Returns a connection that a run has opened, with the names that were read through it.
     pub(crate) fn opened(&self) -> Option<(&Connection, &hint::NameCache)> {
         let connection = self.guarded.connection.get().or_else(|| self.indexed.connection.get())?;
         Some((connection, &self.names))
@@ -138,24 +140,24 @@ impl Sandbox {
         &self.record
     }
 
-    /// Tells whether this is a copy in memory.
+    /// Returns whether this is a copy in memory.
     pub(crate) fn is_copy(&self) -> bool {
         matches!(self.origin, Origin::Copy(_))
     }
 
-    /// Returns how many files this has open.
+    /// Returns how many files the sandbox has open.
     pub(crate) fn n_files(&self) -> usize {
         let is_open = |lazy: &LazyConnection| usize::from(!self.is_copy() && lazy.connection.get().is_some());
         is_open(&self.guarded) + is_open(&self.indexed)
     }
 
-    /// Returns how many files a run may open beside those.
+    /// Returns how many more files a run may open.
     pub(crate) fn n_files_unopened(&self) -> usize {
         if self.is_copy() { 0 } else { 2 - self.n_files() }
     }
 
-    /// Returns the header of a statement's result, one with the last result's where they are the same; `None` where it
-    /// cannot be read.
+    /// Returns the header of a statement's result, shared with the last result if they are equal; `None` if it cannot
+    /// be read.
     pub(crate) fn header(&self, statement: &Statement<'_>) -> Option<Arc<Header>> {
         let mut last = self.header.borrow_mut();
         if !last.is_of(statement) {
@@ -164,7 +166,7 @@ impl Sandbox {
         Some(Arc::clone(&last))
     }
 
-    /// Tells whether the connections may show an old state of the file.
+    /// Returns whether the connections may show an old state of the file.
     pub(crate) fn is_stale(&self) -> bool {
         if let Origin::Copy(copied) = &self.origin {
             return !copied.is_current(&self.path);
@@ -173,14 +175,14 @@ impl Sandbox {
         self.unused.get().is_some_and(|then| !shows_all(then))
     }
 
-    /// Tells whether what was read since `begin` is one state of the database, with an error (which may have ended the
-    /// transaction) or without. Only who reads a file that nobody else uses has to ask; SQLite's locks keep the others from halves.
+    /// Returns whether everything read since `begin` is one state of the database. `has_failed` means that an error
+    /// may have ended the transaction. Only files that are read without SQLite's locks need the check.
     pub(crate) fn has_read_one_state(&self, has_failed: bool) -> bool {
         let is_locked = has_failed || self.has_transaction();
         self.unused.get().is_none_or(|then| is_locked && then.still_holds(&self.path))
     }
 
-    /// Tells whether the database is read as if nobody else used it, so that every run needs a transaction.
+    /// Returns whether the database is read as if nobody else used it, so that every run needs a transaction.
     pub(crate) fn is_read_alone(&self) -> bool {
         self.unused.get().is_some()
     }
@@ -191,40 +193,40 @@ impl Sandbox {
         is_open(&self.guarded) || is_open(&self.indexed)
     }
 
-    /// Returns the connection for a statement with such patterns, its schema loaded and its limits set.
+    /// Returns the connection for a statement with such patterns, with its schema loaded and its limits set.
     ///
-    /// The schema is loaded before the limits apply, as it may need more than a statement is allowed.
+    /// The schema is loaded before the limits apply because it may need more than a statement may use.
     pub(crate) fn connection(&self, patterns: Patterns, caps: &Caps) -> rusqlite::Result<&Connection> {
         let is_short = patterns == Patterns::Short && self.like_blobs;
-        let kept = if is_short { &self.indexed } else { &self.guarded };
-        let connection = if let Some(connection) = kept.connection.get() {
+        let lazy = if is_short { &self.indexed } else { &self.guarded };
+        let connection = if let Some(connection) = lazy.connection.get() {
             connection
         } else {
             let connection = self.connect(!is_short)?;
             self.n_files.fetch_add(usize::from(!self.is_copy()), Ordering::Relaxed);
-            kept.connection.get_or_init(|| connection)
+            lazy.connection.get_or_init(|| connection)
         };
-        if kept.caps.get() != Some(*caps) {
+        if lazy.caps.get() != Some(*caps) {
             for (limit, value) in caps.as_limits() {
                 connection.set_limit(limit, value)?;
             }
-            kept.caps.set(Some(*caps));
+            lazy.caps.set(Some(*caps));
         }
         Ok(connection)
     }
 
-    /// Begins a transaction, if there is none: the next statement locks the file, and the lock stays until
-    /// `end_transactions`. An error changes nothing: each statement then has a transaction of its own.
+    /// Begins a transaction unless one is open: the next statement locks the file until `end_transactions`. On an
+    /// error, each statement gets its own transaction.
     pub(crate) fn begin(&self, connection: &Connection) {
         if connection.is_autocommit() {
             let _ = self.run_own(connection, "BEGIN");
         }
     }
 
-    /// Ends every transaction that `begin` began and no error has ended.
+    /// Ends every transaction that `begin` started and no error has ended.
     pub(crate) fn end_transactions(&self) -> rusqlite::Result<()> {
-        for kept in [&self.guarded, &self.indexed] {
-            if let Some(connection) = kept.connection.get().filter(|connection| !connection.is_autocommit()) {
+        for lazy in [&self.guarded, &self.indexed] {
+            if let Some(connection) = lazy.connection.get().filter(|connection| !connection.is_autocommit()) {
                 self.run_own(connection, "COMMIT")?;
             }
         }
@@ -245,21 +247,21 @@ impl Sandbox {
         let connect = || -> rusqlite::Result<Connection> {
             let mut connection = self.open()?;
             connection.pragma_update(None, "cell_size_check", self.checks_cells)?;
-            wall_in(&mut connection, &self.guard, &self.record)?;
+            restrict(&mut connection, &self.guard, &self.record)?;
             if guards_patterns {
                 functions::register_patterns(&connection, &self.guard, self.like_blobs)?;
             }
             if self.is_read_alone() {
-                self.begin(&connection); // the schema is read in the transaction of the first run, and of the same state
+                self.begin(&connection); // the schema is read in the transaction of the first run, so in the same state
             }
             connection.prepare("SELECT 1 FROM sqlite_schema LIMIT 0")?.raw_query().next()?;
-            self.record.hiding().cover(&connection, &self.hidden)?;
+            self.record.hiding().detect(&connection, &self.hidden)?;
             Ok(connection)
         };
-        for _ in 1..MAX_LOOKS {
+        for _ in 1..MAX_ATTEMPTS {
             match connect() {
-                // So it is when a log is missing, because nothing may be created. Where there is one by now, a writer has
-                // come since, or has gone and another has come.
+                // This happens if a log is missing, because nothing may be created. If there is a log now, a writer
+                // has opened the database since.
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && !self.is_read_alone() => {
                     self.unused.set(UnusedWal::of(&self.path));
                 }
@@ -269,16 +271,16 @@ impl Sandbox {
         connect()
     }
 
-    /// Opens a connection that can only read. A promise about a file does not hold for a log or a journal beside it.
+    /// Opens a read-only connection. The immutable guarantee for a file does not cover a log or a journal next to it.
     fn open(&self) -> rusqlite::Result<Connection> {
         let vfs = hooks::vfs(match self.unused.get() {
             None => Log::Possible,
             Some(unused) if unused.has_log() => Log::WithoutIndex,
             Some(_) => Log::Missing,
         })?;
-        // Without the URI flag no character of a path has a meaning, and neither has ":memory:".
+        // Without the URI flag, no character of a path is special, and neither is ":memory:".
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        // Nor has a name that begins with "file:", although SQLite is compiled to read such as URIs: it begins with a slash.
+        // An absolute path starts with a slash, so that SQLite does not read a name with "file:" as a URI.
         let path = &std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         match &self.origin {
             Origin::Copy(copied) => {
@@ -301,8 +303,8 @@ impl Drop for Sandbox {
     }
 }
 
-/// Builds the walls around a connection.
-fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<StatementRecord>) -> rusqlite::Result<()> {
+/// Applies every restriction to a connection.
+fn restrict(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<StatementRecord>) -> rusqlite::Result<()> {
     connection.busy_handler(Some(wait_for_lock))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
@@ -318,7 +320,7 @@ fn wall_in(connection: &mut Connection, guard: &Arc<RunGuard>, record: &Arc<Stat
     connection.progress_handler(HANDLER_PERIOD as i32, Some(move || guard.must_stop()))
 }
 
-/// Returns the name by which SQLite opens a file that nobody writes to, so that it neither locks it nor makes a log.
+/// Returns the URI that opens a file as immutable, so that SQLite neither locks it nor creates a log.
 fn immutable_uri(path: &Path) -> String {
     let scheme = if path.is_absolute() { "file://" } else { "file:" };
     let encoded = path.as_os_str().as_encoded_bytes().iter().map(|byte| match byte {
@@ -328,12 +330,12 @@ fn immutable_uri(path: &Path) -> String {
     format!("{scheme}{}?immutable=1", encoded.collect::<String>())
 }
 
-/// Waits a moment for a writer's lock, unless the run's time is over or, where it has no end, the wait was long enough.
+/// Waits briefly for a writer's lock. Returns false after the run's deadline or, without one, after [`BUSY_WAIT`].
 fn wait_for_lock(n_waits: i32) -> bool {
     let waited = BUSY_PERIOD * u32::try_from(n_waits).unwrap_or(0);
-    let goes_on = (waited < BUSY_WAIT || meter::has_deadline()) && meter::may_wait();
-    if goes_on {
+    let may_continue = (waited < BUSY_WAIT || meter::has_deadline()) && meter::may_wait();
+    if may_continue {
         std::thread::sleep(BUSY_PERIOD);
     }
-    goes_on
+    may_continue
 }

@@ -1,26 +1,26 @@
-//! The files that SQLite keeps beside a database.
+//! The files that SQLite keeps next to a database.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The end of the name of SQLite's write-ahead log.
+/// Suffix of SQLite's write-ahead log.
 pub(crate) const WAL: &str = "-wal";
 
-/// The ends of the names of what takes changes beside a database: the log and the journal.
+/// Suffixes of the files that hold changes to a database: the log and the journal.
 const CHANGES: [&str; 2] = [WAL, "-journal"];
 
-/// Tells whether a database has neither a log nor a journal, in which there might be what its file lacks.
+/// Returns whether a database has neither a log nor a journal, so that its file is complete.
 pub(crate) fn is_alone(path: &Path) -> bool {
-    CHANGES.iter().all(|suffix| fs::metadata(beside(path, suffix)).map_or(true, |file| file.len() == 0))
+    CHANGES.iter().all(|suffix| fs::metadata(side_file(path, suffix)).map_or(true, |file| file.len() == 0))
 }
 
-/// Tells whether a database has a log or a journal, and so may be in use.
+/// Returns whether a database has a log or a journal, and so may be in use.
 pub(crate) fn is_in_use(path: &Path) -> bool {
-    CHANGES.iter().any(|suffix| fs::symlink_metadata(beside(path, suffix)).is_ok())
+    CHANGES.iter().any(|suffix| fs::symlink_metadata(side_file(path, suffix)).is_ok())
 }
 
-/// Returns the path of a file that SQLite keeps beside a database: where a link leads to, and not beside the link.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a file that SQLite keeps next to a database. Links are resolved first.
+pub(crate) fn side_file(path: &Path, suffix: &str) -> PathBuf {
     let target = fs::read_link(path).and_then(|_| fs::canonicalize(path));
     let mut name = target.map_or_else(|_| path.as_os_str().to_owned(), PathBuf::into_os_string);
     name.push(suffix);

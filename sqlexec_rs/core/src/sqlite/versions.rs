@@ -1,17 +1,17 @@
-//! Refuses what an earlier SQLite refuses, so that a score agrees with that of a scorer which ran on it.
+//! Refuses what an earlier SQLite refuses, so that scores agree with those of a scorer that ran on it.
 //!
-//! The authorizer finds functions, in views too. Syntax is found in the statement's tokens, and so are formats and modifiers
-//! of dates, of which SQLite itself makes NULL: they are looked for in literals. A double-quoted word is one where no column
-//! has its name, which SQLite alone knows.
+//! The authorizer finds functions, also in views. Syntax is found in the statement's tokens. Date formats and
+//! modifiers, for which SQLite itself returns NULL, are found in literals. A double-quoted word is a text if no
+//! column has its name, which only SQLite can decide.
 
 use std::ops::Range;
 
 use crate::scan::{is_among, is_word, skip_blank, token_end, unquoted, word_end};
 
-/// The minor version of SQLite 3 from which on additions are listed.
+/// The earliest minor version of SQLite 3 whose later additions are listed.
 pub const EARLIEST: u32 = 40;
 
-/// Functions with the minor version of SQLite 3 that added them, from 3.41 on.
+/// Functions added since 3.41, with the minor version of SQLite 3 that added them.
 const FUNCTIONS: [(&str, u32); 27] = [
     ("unhex", 41),
     ("json_error_position", 42),
@@ -42,30 +42,30 @@ const FUNCTIONS: [(&str, u32); 27] = [
     ("jsonb_array_insert", 52),
 ];
 
-/// Tables that are functions.
+/// Table-valued functions.
 const TABLES: [(&str, u32); 2] = [("jsonb_each", 51), ("jsonb_tree", 51)];
 
 const DATE_FUNCTIONS: [&str; 6] = ["date", "time", "datetime", "julianday", "unixepoch", "strftime"];
 
-/// Modifiers of dates, and beginnings of others.
+/// Date modifiers, and prefixes of others.
 const MODIFIERS: [(&str, u32); 4] = [("subsec", 42), ("subsecond", 42), ("ceiling", 46), ("floor", 46)];
 const MODIFIER_STARTS: [(&str, u32); 2] = [("end of ", 54), ("start of week", 54)];
 
-/// Codes of a format of `strftime`.
+/// Format codes of `strftime`.
 const CODES: [(&[u8], u32); 2] = [(b"eFIklpPRTu", 44), (b"GgUV", 46)];
 
-/// Words behind which a literal is compared, and words that compare the literal before them.
+/// Keywords and operators after which a literal is compared, and those that compare the literal before them.
 const COMPARES_WITH: [&str; 11] =
     ["like", "glob", "match", "regexp", "is", "from", "not", "between", "and", "case", "when"];
 const COMPARES: [&str; 11] =
     ["like", "glob", "match", "regexp", "is", "in", "not", "between", "isnull", "notnull", "when"];
 
-/// Returns the minor version that added a function, where that is later than `version`.
+/// Returns the minor version that added a function, if it is later than `version`.
 pub(crate) fn newer_function(name: &[u8], version: u32) -> Option<(&'static str, u32)> {
     newer(&FUNCTIONS, name, version)
 }
 
-/// Double-quoted words that an earlier SQLite refuses where they are texts, each with why.
+/// Double-quoted words that an earlier SQLite refuses if they are texts, each with the refusal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotedWords(Vec<(Range<usize>, String)>);
 
@@ -74,27 +74,28 @@ impl QuotedWords {
         self.0.is_empty()
     }
 
-    /// Returns the statement with the words as names, which SQLite never takes for texts.
+    /// Returns the statement with the words quoted as names, which SQLite never reads as texts.
     pub(crate) fn as_names(&self, sql: &str) -> String {
         let mut text = String::with_capacity(sql.len());
         let mut copied = 0;
-        for (place, _) in &self.0 {
-            text.extend([&sql[copied..place.start], "`", &sql[place.start + 1..place.end - 1], "`"]);
-            copied = place.end;
+        for (word_range, _) in &self.0 {
+            text.extend([&sql[copied..word_range.start], "`", &sql[word_range.start + 1..word_range.end - 1], "`"]);
+            copied = word_range.end;
         }
         text + &sql[copied..]
     }
 
-    /// Returns the refusal of the word of which an error about that statement says that no column has its name.
+    /// Returns the refusal for the word that an error about the rewritten statement reports as a missing column.
     pub(crate) fn refusal(&self, error: &rusqlite::Error) -> Option<&str> {
         let rusqlite::Error::SqlInputError { msg, offset, .. } = error else { return None };
-        let is_meant = |place: &Range<usize>| usize::try_from(*offset) == Ok(place.start);
-        let (_, refusal) = self.0.iter().find(|(place, _)| is_meant(place) && msg.starts_with("no such column: "))?;
+        let is_meant = |word_range: &Range<usize>| usize::try_from(*offset) == Ok(word_range.start);
+        let (_, refusal) = self.0.iter().find(|(range, _)| is_meant(range) && msg.starts_with("no such column: "))?;
         Some(refusal)
     }
 }
 
-/// Returns why an earlier SQLite refuses a statement, if its tokens show it, or else the words that decide it.
+/// Returns why an earlier SQLite refuses a statement, if its tokens show it; otherwise the quoted words that decide
+/// it.
 pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, String> {
     let bytes = sql.as_bytes();
     let mut quoted = QuotedWords::default();
@@ -120,8 +121,8 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, Strin
             }
             (_, group) => newer_token(token, before, &bytes[next..], group, version),
         };
-        if let Some((what, since)) = since {
-            let refusal = newer_message(what, since, version);
+        if let Some((feature, since)) = since {
+            let refusal = newer_message(feature, since, version);
             if token[0] != b'"' || token.contains(&b'`') {
                 return Err(refusal);
             }
@@ -133,18 +134,18 @@ pub(crate) fn newer_syntax(sql: &str, version: u32) -> Result<QuotedWords, Strin
     Ok(quoted)
 }
 
-/// Says that something came with a later version.
-pub(crate) fn newer_message(what: &str, since: u32, version: u32) -> String {
-    format!("{what} needs SQLite 3.{since}, and sqlite_version is 3.{version}")
+/// Formats the message that something was added in a later version.
+pub(crate) fn newer_message(feature: &str, since: u32, version: u32) -> String {
+    format!("{feature} needs SQLite 3.{since}, but sqlite_version is 3.{version}")
 }
 
-/// A pair of parentheses that is open.
+/// An open pair of parentheses.
 struct OpenParenthesis<'a> {
-    /// The word before it: of a call, the function's name.
+    /// The word before it: the function's name in a call.
     name: &'a [u8],
     n_commas: u32,
     is_query: bool,
-    /// It holds arguments of a date function, the first of which has this number.
+    /// If it holds arguments of a date function, the number of the first of them.
     date_argument: Option<u32>,
     is_empty: bool,
 }
@@ -158,14 +159,14 @@ impl<'a> OpenParenthesis<'a> {
         } else if name.is_empty() {
             outer.and_then(|outer| outer.date_argument.map(|first| first + outer.n_commas))
         } else if name.eq_ignore_ascii_case(b"strftime") {
-            Some(0) // the format comes first
+            Some(0) // the format is the first argument
         } else {
             DATE_FUNCTIONS.iter().any(|function| name.eq_ignore_ascii_case(function.as_bytes())).then_some(1)
         };
         Self { name, n_commas: 0, is_query: false, date_argument, is_empty: true }
     }
 
-    /// Returns what needs a later version because of the number of arguments.
+    /// Returns the feature that needs a later version because of the number of arguments.
     fn newer_arguments(&self, version: u32) -> Option<(&'static str, u32)> {
         let is_if = [&b"iif"[..], b"if"].iter().any(|name| self.name.eq_ignore_ascii_case(name));
         let newer = match self.n_commas + 1 {
@@ -178,7 +179,7 @@ impl<'a> OpenParenthesis<'a> {
     }
 }
 
-/// Returns the part of a token that needs a later version.
+/// Returns the feature in a token that needs a later version.
 fn newer_token(
     token: &[u8],
     before: &[u8],
@@ -212,7 +213,7 @@ fn newer_token(
     }
 }
 
-/// Returns whether a literal between these is only compared, and is no value of the expression.
+/// Returns whether a literal between these tokens is only compared, and is not a value of the expression.
 fn is_compared(before: &[u8], after: &[u8]) -> bool {
     let compares = |mark: Option<&u8>| mark.is_some_and(|mark| b"=<>!".contains(mark));
     let word = after.get(..after.iter().take_while(|byte| is_word(**byte)).count()).unwrap_or_default();
@@ -224,7 +225,7 @@ fn newer_code(format: &[u8], version: u32) -> Option<(&'static str, u32)> {
     while let Some(at) = memchr::memchr(b'%', rest) {
         let code = rest.get(at + 1)?;
         if let Some((_, since)) = CODES.iter().find(|(codes, since)| *since > version && codes.contains(code)) {
-            return Some(("a code of strftime()'s format", *since));
+            return Some(("a format code of strftime()", *since));
         }
         rest = &rest[at + 2..];
     }
@@ -234,7 +235,7 @@ fn newer_code(format: &[u8], version: u32) -> Option<(&'static str, u32)> {
 fn newer_modifier(text: &[u8], version: u32) -> Option<(&'static str, u32)> {
     let is_shift = matches!(text, [b'+' | b'-', date @ ..] if date.len() >= 10 && date[4] == b'-' && date[7] == b'-');
     if is_shift && version < 43 {
-        return Some(("a date's modifier of the form ±YYYY-MM-DD", 43));
+        return Some(("a date modifier of the form ±YYYY-MM-DD", 43));
     }
     let begins =
         |start: &str| text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start.as_bytes()));
@@ -251,7 +252,7 @@ fn newer(names: &[(&'static str, u32)], name: &[u8], version: u32) -> Option<(&'
 mod tests {
     use super::*;
 
-    /// The functions of SQLite 3.40 (`pragma_function_list`), with all options that this build has.
+    /// The functions of SQLite 3.40 (`pragma_function_list`), plus all options of this build.
     const OF_3_40: &str = "-> ->> abs acos acosh asin asinh atan atan2 atanh avg bm25 ceil ceiling changes char coalesce cos \
         cosh count cume_dist current_date current_time current_timestamp date datetime degrees dense_rank exp first_value \
         floor format fts3_tokenizer fts5 fts5_source_id glob group_concat hex highlight ifnull iif instr json json_array \
@@ -264,7 +265,7 @@ mod tests {
         tanh time total total_changes trim trunc typeof unicode unixepoch unlikely upper zeroblob";
 
     #[test]
-    fn every_function_of_this_build_is_of_3_40_or_has_its_version() {
+    fn every_function_is_in_3_40_or_has_a_version() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         let mut statement = connection.prepare("SELECT DISTINCT name FROM pragma_function_list").unwrap();
         let built: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
@@ -272,12 +273,12 @@ mod tests {
         let is_newer = |name: &str| newer_function(name.as_bytes(), EARLIEST).is_some();
         let unlisted: Vec<&String> =
             built.iter().filter(|name| !old.contains(&name.as_str()) && !is_newer(name)).collect();
-        assert!(unlisted.is_empty(), "functions without the version that added them: {unlisted:?}");
+        assert!(unlisted.is_empty(), "functions without a version: {unlisted:?}");
         assert!(!old.iter().any(|name| is_newer(name)));
     }
 
     #[test]
-    fn syntax_of_later_versions_is_found() {
+    fn finds_syntax_of_later_versions() {
         for (sql, since) in [
             ("SELECT 1_000", 46),
             ("SELECT a + 1.5_0", 46),
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_quoted_literal_is_refused_where_no_column_has_its_name() {
+    fn double_quoted_literal_is_refused_without_such_a_column() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t(d, floor, \"%F\")").unwrap();
         let refuses = |sql: &str, version: u32| {
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn syntax_of_3_40_passes() {
+    fn accepts_syntax_of_3_40() {
         for sql in [
             "SELECT a_1, t_0.b_2, '1_000', :1_0, \"1_0\" FROM t_0 -- 1_0",
             "SELECT count(*) OVER (PARTITION BY a ORDER BY b), f((SELECT a FROM t ORDER BY b)) FROM t",

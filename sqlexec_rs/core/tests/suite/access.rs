@@ -1,6 +1,6 @@
-//! How files are opened: as they are, under the promise that they do not change, or as copies in memory.
+//! How files are opened: normally, as immutable, or as copies in memory.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,7 +34,7 @@ impl Fixture {
         Self { folder: tempfile::tempdir().unwrap(), pool }
     }
 
-    /// Makes a database of a table with this number in it.
+    /// Creates a database with a table that contains this number.
     fn make(&self, name: &str, number: i64) -> Connection {
         let connection = Connection::open(self.path(name)).unwrap();
         connection.execute_batch(&format!("CREATE TABLE t AS SELECT {number} AS x")).unwrap();
@@ -67,7 +67,7 @@ impl Fixture {
         self.pool.stats().unwrap().into_iter().collect()
     }
 
-    /// Returns how many databases were copied, and the bytes of the copies there are.
+    /// Returns how many databases were copied, and the bytes of the current copies.
     fn copied(&self) -> (u64, u64) {
         let stats = self.stats();
         (stats["databases_copied"], stats["copied_bytes"])
@@ -79,7 +79,7 @@ fn on_both(test: impl Fn(bool)) {
     test(true);
 }
 
-/// Waits until the files are no longer such as have just changed: those are looked into, which opens and closes them.
+/// Waits until the files no longer count as recently changed, because such files are opened and closed to hash them.
 fn settle() {
     std::thread::sleep(Duration::from_millis(2_100));
 }
@@ -89,7 +89,7 @@ fn size(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_copy_answers_as_the_file_does_and_only_reads() {
+fn copy_returns_the_same_as_the_file_and_is_read_only() {
     on_both(|on_processes| {
         let fixture = Fixture::new(COPIES, on_processes);
         drop(fixture.make("a.sqlite", 7));
@@ -100,7 +100,7 @@ fn a_copy_answers_as_the_file_does_and_only_reads() {
         {
             assert_eq!(fixture.run("a.sqlite", sql).status, Status::Forbidden, "{sql}");
         }
-        // Patterns need the other connection, to the same copy; a sort goes through temporary files as ever.
+        // Patterns need the second connection to the same copy; a sort uses temporary files as usual.
         assert_eq!(fixture.run("a.sqlite", "SELECT x FROM t WHERE x || '%a' LIKE x || x").row_count(), 0);
         assert_eq!(fixture.number("a.sqlite"), 7);
         assert_eq!(fixture.copied(), (1, bytes.len() as u64));
@@ -110,7 +110,7 @@ fn a_copy_answers_as_the_file_does_and_only_reads() {
 }
 
 #[test]
-fn a_file_that_changes_is_copied_again() {
+fn changed_file_is_copied_again() {
     on_both(|on_processes| {
         let fixture = Fixture::new(COPIES, on_processes);
         let writer = fixture.make("a.sqlite", 1);
@@ -131,7 +131,7 @@ fn a_file_that_changes_is_copied_again() {
 }
 
 #[test]
-fn copies_keep_to_their_budget_and_only_small_databases_are_copied() {
+fn copies_respect_their_budget_and_only_small_databases_are_copied() {
     on_both(|on_processes| {
         let access = Access { copy_up_to_bytes: 10_000, copies_bytes: 3 * 8_192, ..COPIES };
         let fixture = Fixture::new(access, on_processes);
@@ -148,7 +148,7 @@ fn copies_keep_to_their_budget_and_only_small_databases_are_copied() {
         assert_eq!(fixture.copied(), (9, 3 * 8_192));
         assert_eq!(fixture.number("large.sqlite"), 9);
         assert_eq!(fixture.copied(), (9, 3 * 8_192));
-        assert_eq!(fixture.stats()["connections_open"], 4, "with a copy its connection was closed");
+        assert_eq!(fixture.stats()["connections_open"], 4, "the connection of an evicted copy must be closed");
     });
 }
 
@@ -160,7 +160,7 @@ fn threads_share_a_copy() {
     let pool = Pool::new(&config).unwrap();
     let endless = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT r.x + 1 FROM r, t) SELECT count(*) FROM r";
     let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
-    let one = pool.submit(&[(fixture.path("a.sqlite"), endless.into())], &limits).unwrap();
+    let endless_job = pool.submit(&[(fixture.path("a.sqlite"), endless.into())], &limits).unwrap();
     while pool.stats().unwrap().contains(&("databases_copied", 0)) {
         std::thread::yield_now();
     }
@@ -168,15 +168,15 @@ fn threads_share_a_copy() {
     assert!(other.wait(Duration::from_secs(60)).unwrap());
     let stats: HashMap<_, _> = pool.stats().unwrap().into_iter().collect();
     assert_eq!((stats["connections_open"], stats["databases_copied"], stats["copied_bytes"]), (2, 1, 8_192));
-    one.cancel().unwrap();
+    endless_job.cancel().unwrap();
     pool.begin_close().unwrap();
     assert!(pool.is_closed(Duration::from_secs(60)).unwrap());
     assert!(pool.stats().unwrap().contains(&("copied_bytes", 0)));
 }
 
-/// With less room than databases, going round among them finds some of them open, and those no longer visited leave.
+/// Cycling through more databases than may be open must reuse some connections, and must close unvisited databases.
 #[test]
-fn room_is_for_what_is_visited_again() {
+fn revisited_databases_stay_open() {
     on_both(|on_processes| {
         let folder = tempfile::tempdir().unwrap();
         let worker = on_processes.then(|| WorkerConfig::new(env!("CARGO_BIN_EXE_sqlexec-worker").into()));
@@ -203,15 +203,15 @@ fn room_is_for_what_is_visited_again() {
         };
         assert_eq!(opened_in_round(&paths[..100], 0), 100);
         let again: u64 = (1..6).map(|round| opened_in_round(&paths[..100], round)).sum();
-        assert!(again < 400, "{again} of 500 were opened again");
+        assert!(again < 400, "{again} of 500 databases were reopened");
         let others: Vec<u64> = (6..60).map(|round| opened_in_round(&paths[100..], round)).collect();
         assert_eq!((others[0], others[53]), (30, 0), "{others:?}");
     });
 }
 
-/// A statement with a long pattern has a connection of its own, which opens the file once more.
+/// A statement with a long pattern uses a separate connection, which opens the file once more.
 #[test]
-fn open_files_are_counted_and_not_only_databases() {
+fn open_files_count_towards_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config { threads: Some(1), max_open: 6, cache_bytes: 0, ..Config::default() };
     let pool = Pool::new(&config).unwrap();
@@ -235,9 +235,10 @@ fn open_files_are_counted_and_not_only_databases() {
     assert!(open_files() >= 4 || cfg!(not(target_os = "linux")));
 }
 
-/// In WAL mode the log takes the changes: while there is one, the file is not copied, and no promise about it is believed.
+/// In WAL mode the log holds the changes: while it exists, the file is not copied, and the immutable option is
+/// ignored.
 #[test]
-fn a_log_is_never_overlooked() {
+fn existing_log_is_always_read() {
     on_both(|on_processes| {
         for access in [COPIES, Access { immutable: true, ..Access::default() }, Access { immutable: true, ..COPIES }] {
             let fixture = Fixture::new(access, on_processes);
@@ -249,7 +250,7 @@ fn a_log_is_never_overlooked() {
         let fixture = Fixture::new(COPIES, on_processes);
         let writer = fixture.make("a.sqlite", 1);
         writer.execute_batch("PRAGMA journal_mode = WAL; UPDATE t SET x = 2").unwrap();
-        drop(writer); // and with it the log
+        drop(writer); // which deletes the log
         assert_eq!(fixture.number("a.sqlite"), 2);
         assert_eq!(fixture.copied().0, 1);
         let writer = Connection::open(fixture.path("a.sqlite")).unwrap();
@@ -260,18 +261,18 @@ fn a_log_is_never_overlooked() {
 }
 
 #[test]
-fn an_immutable_file_is_read_without_locks() {
+fn immutable_file_is_read_without_locks() {
     on_both(|on_processes| {
         let locked_out = Fixture::new(Access::default(), on_processes);
         let fixture = Fixture::new(Access { immutable: true, ..Access::default() }, on_processes);
         for each in [&locked_out, &fixture] {
             drop(each.make("a ?#%.sqlite", 5));
         }
-        settle(); // a look into a file would end the lock on it, which is this process's
+        settle(); // hashing the file would release this process's lock on it
         for each in [&locked_out, &fixture] {
             let writer = Connection::open(each.path("a ?#%.sqlite")).unwrap();
             writer.execute_batch("PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE").unwrap();
-            // Locked, it is waited for until the deadline; without one half a second.
+            // A lock is waited for until the deadline, or without one for half a second.
             let outcome =
                 each.run_under("a ?#%.sqlite", "SELECT x FROM t", Limits { timeout: None, ..Limits::default() });
             let expected = if std::ptr::eq(each, &raw const fixture) { Status::Ok } else { Status::DbError };
@@ -282,9 +283,9 @@ fn an_immutable_file_is_read_without_locks() {
     });
 }
 
-/// Bytes that are no database, or only half of one, have the same verdict in memory.
+/// Malformed or truncated databases have the same verdict in memory.
 #[test]
-fn a_damaged_file_is_a_db_error_either_way() {
+fn damaged_file_is_a_db_error_on_disk_and_in_memory() {
     on_both(|on_processes| {
         let (file, copy) = (Fixture::new(Access::default(), on_processes), Fixture::new(COPIES, on_processes));
         for fixture in [&file, &copy] {

@@ -1,6 +1,6 @@
-//! Queries that would hang, fill the machine or write, each with the status it must get; and not a byte of any file moves.
+//! Queries that would hang, exhaust resources or write: each gets its expected status, and no file changes.
 
-#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 
 mod cases;
 
-/// What a run may last beyond its limit of 250 ms before it counts as hung. Generous, for a machine that is busy.
+/// Maximum excess over the limit of 250 ms before a run counts as hung; generous for a busy machine.
 const HANG: Duration = Duration::from_secs(30);
 
-/// The file systems' contents before and after.
+/// Returns the contents of a folder, to compare before and after.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
@@ -51,7 +51,7 @@ fn shown(sql: &str) -> String {
     sql.chars().take(120).collect()
 }
 
-/// Runaways are stopped after 250 ms; what ends by itself has time for a busy machine.
+/// Stops endless runs after 250 ms; finite ones have time for a busy machine.
 fn limits_for(status: Status) -> Limits {
     let timeout = if status == Status::Timeout { Duration::from_millis(250) } else { Duration::from_secs(60) };
     Limits { timeout: Some(timeout), ..Limits::default() }
@@ -69,7 +69,7 @@ fn check(cases: &[(Status, String)]) {
             assert!(begun.elapsed() < HANG, "{:?}: {}", begun.elapsed(), shown(sql));
         }
     }
-    // The connections are as good as new, and nobody wrote.
+    // The connections still work, and nothing was written.
     assert_eq!(fixture.run("shop.sqlite", "SELECT count(*) FROM item", &Limits::default()).status, Status::Ok);
     assert_eq!(contents(fixture.folder.path()), before);
     drop(fixture.pool);
@@ -87,27 +87,27 @@ fn nothing_reaches_outside() {
 }
 
 #[test]
-fn texts_that_are_no_statement_are_told_apart() {
+fn texts_without_a_valid_statement_are_classified() {
     check(&cases::no_statements());
 }
 
 #[test]
-fn what_never_ends_is_stopped() {
+fn endless_queries_are_stopped() {
     check(&cases::endless());
 }
 
 #[test]
-fn what_works_long_in_one_call_is_stopped_or_quick() {
+fn long_single_calls_are_stopped_or_fast() {
     check(&cases::long_calls());
 }
 
 #[test]
-fn what_grows_is_refused() {
+fn growing_results_are_refused() {
     check(&cases::growing());
 }
 
 #[test]
-fn a_statement_that_takes_long_to_prepare_is_stopped_or_refused() {
+fn slow_prepares_are_stopped_or_refused() {
     let fixture = Fixture::new();
     for sql in cases::slow_to_prepare() {
         let begun = Instant::now();
@@ -118,9 +118,9 @@ fn a_statement_that_takes_long_to_prepare_is_stopped_or_refused() {
     }
 }
 
-/// SQLite asks the handler only where it may jump; long work in between is charged, so that a budget of steps ends it, too.
+/// SQLite calls the handler only at jumps. Long work in between is charged, so that a step budget ends it too.
 #[test]
-fn work_that_never_asks_is_charged() {
+fn work_between_handler_calls_is_charged() {
     let fixture = Fixture::new();
     for sql in cases::straight_line() {
         let begun = Instant::now();
@@ -142,7 +142,7 @@ fn work_that_never_asks_is_charged() {
 }
 
 #[test]
-fn a_snippet_of_a_row_with_many_matches_is_refused() {
+fn snippet_of_a_row_with_many_matches_is_refused() {
     let fixture = Fixture::new();
     for (n_matches, status, sql) in cases::snippets() {
         let name = format!("hits{n_matches}.sqlite");
@@ -156,12 +156,12 @@ fn a_snippet_of_a_row_with_many_matches_is_refused() {
 }
 
 #[test]
-fn ordinary_use_of_what_is_bounded_is_fine() {
+fn ordinary_use_of_bounded_functions_succeeds() {
     check(&cases::ordinary());
 }
 
 #[test]
-fn each_limit_holds_and_is_named() {
+fn each_limit_is_enforced_and_named() {
     let fixture = Fixture::new();
     let caps = |caps: Caps| Limits { caps, ..Limits::default() };
     let standard = Caps::default();
@@ -201,10 +201,10 @@ fn each_limit_holds_and_is_named() {
 }
 
 #[test]
-fn memory_is_a_matter_of_the_run_alone() {
+fn memory_is_counted_per_run() {
     let fixture = Fixture::new();
     let limits = Limits { heap_bytes: 40_000_000, ..Limits::default() };
-    // Each run holds some 30 MB: one after another or two at once, none is charged another's.
+    // Each run holds about 30 MB. Sequential and concurrent runs must not be charged for each other.
     let values = cases::repeat("printf('%.*c', 4000000 - id, 'x')", ", ", 7);
     let sqls: Vec<String> = (1..=12).map(|i| format!("SELECT {values} FROM item WHERE id = {i}")).collect();
     let path: Arc<Path> = fixture.folder.path().join("shop.sqlite").into();
@@ -217,7 +217,7 @@ fn memory_is_a_matter_of_the_run_alone() {
 }
 
 #[test]
-fn a_pattern_with_a_fixed_beginning_uses_its_index() {
+fn pattern_with_a_fixed_prefix_uses_its_index() {
     let fixture = Fixture::new();
     let steps = |sql: &str| fixture.run("shop.sqlite", sql, &Limits::default()).vm_steps;
     for (pattern, is_indexed) in [("'name 77%'", true), ("'name_77%'", false), ("'%77%'", false)] {
@@ -227,7 +227,7 @@ fn a_pattern_with_a_fixed_beginning_uses_its_index() {
 }
 
 #[test]
-fn a_database_with_a_log_mode_is_read_without_making_a_log() {
+fn database_in_wal_mode_is_read_without_creating_a_log() {
     let fixture = Fixture::new();
     let before = contents(fixture.folder.path());
     let count = || {
@@ -237,7 +237,7 @@ fn a_database_with_a_log_mode_is_read_without_making_a_log() {
     let first = count();
     assert!(first.contains('1'), "{first}");
     assert_eq!(contents(fixture.folder.path()), before);
-    // A writer comes, changes something and goes: the next run sees it.
+    // After a writer changes the database and closes it, the next run sees the change.
     let writer = Connection::open(fixture.folder.path().join("log.sqlite")).unwrap();
     writer.execute_batch("INSERT INTO t VALUES (2)").unwrap();
     assert!(count().contains('2'));
@@ -247,7 +247,7 @@ fn a_database_with_a_log_mode_is_read_without_making_a_log() {
 }
 
 #[test]
-fn the_budget_of_steps_gives_one_verdict_however_busy_the_machine() {
+fn step_budget_verdict_is_independent_of_the_load() {
     let folder = tempfile::tempdir().unwrap();
     let path: Arc<Path> = folder.path().join("numbers.sqlite").into();
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(x)").unwrap();
@@ -263,7 +263,7 @@ fn the_budget_of_steps_gives_one_verdict_however_busy_the_machine() {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let run = |threads: usize, limits: Limits| {
         let pool = Pool::new(&Config { threads: Some(threads), cache_bytes: 0, ..Config::default() }).unwrap();
-        // A comment makes each job's texts its own, or one would wait for the other's runs.
+        // A comment makes the texts of each job unique; otherwise jobs would share runs.
         let pairs = |job: usize| -> Vec<(Arc<Path>, Arc<str>)> {
             sqls.iter().map(|sql| (Arc::clone(&path), format!("{sql} -- {job}").into())).collect()
         };
@@ -283,7 +283,7 @@ fn the_budget_of_steps_gives_one_verdict_however_busy_the_machine() {
     for crowd in run(8 * cores, steps) {
         assert_eq!(crowd, alone);
     }
-    // Nor does the time that others use count as a run's own.
+    // CPU time of other threads must not count either.
     let cpu = Limits { timeout: None, cpu: Some(Duration::from_secs(5)), ..Limits::default() };
     assert!(run(8 * cores, cpu).iter().flatten().all(|verdict| verdict.0 == Status::Ok));
 }

@@ -1,6 +1,6 @@
-//! Hidden columns: every way to their values is refused, and everything else is read as before.
+//! Hidden columns: every way to read their values is refused, and everything else is read as before.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,11 +37,11 @@ const SCHEMA: &str = "
 ";
 
 fn hidden(pairs: &[(&str, Option<&str>)]) -> Arc<[HiddenColumn]> {
-    let of = |(table, column): &(&str, Option<&str>)| HiddenColumn {
+    let hidden_column = |(table, column): &(&str, Option<&str>)| HiddenColumn {
         table: (*table).to_owned(),
         column: column.map(str::to_owned),
     };
-    pairs.iter().map(of).collect()
+    pairs.iter().map(hidden_column).collect()
 }
 
 struct Fixture {
@@ -89,7 +89,7 @@ fn configs() -> [Config; 3] {
 }
 
 #[test]
-fn a_hidden_column_is_read_by_no_query() {
+fn no_query_reads_a_hidden_column() {
     for config in configs() {
         let fixture = Fixture::new(SCHEMA, &[("USERS", Some("eMAIL"))], config);
         for sql in [
@@ -146,7 +146,7 @@ fn a_hidden_column_is_read_by_no_query() {
 }
 
 #[test]
-fn joins_that_sqlite_asks_nobody_about_are_refused_by_their_text() {
+fn joins_without_authorizer_calls_are_refused_by_their_text() {
     let fixture = Fixture::new(SCHEMA, &[("users", Some("email"))], Config::default());
     for sql in [
         "SELECT email FROM (SELECT 1 AS email) RIGHT JOIN users USING (email)",
@@ -163,7 +163,7 @@ fn joins_that_sqlite_asks_nobody_about_are_refused_by_their_text() {
 }
 
 #[test]
-fn a_parameter_or_an_odd_space_hides_no_join() {
+fn parameters_and_unusual_spaces_conceal_no_join() {
     let fixture = Fixture::new(SCHEMA, &[("users", Some("email"))], Config::default());
     let start = "SELECT count(*) FROM (SELECT 1 AS x) AS a JOIN (SELECT 'ann@secret.org' AS email) AS b";
     for end in [
@@ -181,7 +181,7 @@ fn a_parameter_or_an_odd_space_hides_no_join() {
 }
 
 #[test]
-fn a_name_that_is_no_table_s_is_read_though_a_hidden_table_has_it() {
+fn names_equal_to_a_hidden_table_are_readable_elsewhere() {
     let more = "CREATE TABLE sales(users, ones, id); CREATE VIEW totals AS SELECT sum(users) AS users FROM sales;";
     let fixture = Fixture::new(&format!("{SCHEMA}{more}"), &[("users", None)], Config::default());
     for sql in [
@@ -223,7 +223,7 @@ const SHOWN: &str = "
 ";
 
 #[test]
-fn a_full_text_table_over_a_view_of_a_hidden_column_is_not_read() {
+fn full_text_table_over_a_view_of_a_hidden_column_is_refused() {
     for column in [Some("email"), None] {
         let fixture = Fixture::new(SHOWN, &[("users", column)], Config::default());
         for (sql, name) in [
@@ -242,7 +242,7 @@ fn a_full_text_table_over_a_view_of_a_hidden_column_is_not_read() {
 }
 
 #[test]
-fn a_hidden_key_is_not_reached_as_a_row_s_number() {
+fn hidden_key_is_not_readable_as_rowid() {
     let fixture = Fixture::new(SCHEMA, &[("keys", Some("secret_key"))], Config::default());
     for column in ["rowid", "oid", "_rowid_", "secret_key", "*", "keys.ROWID", "label, \"rowid\""] {
         fixture.refuses(&format!("SELECT {column} FROM keys"), "keys.secret_key");
@@ -252,7 +252,7 @@ fn a_hidden_key_is_not_reached_as_a_row_s_number() {
 }
 
 #[test]
-fn a_hidden_table_is_not_read_at_all() {
+fn hidden_table_is_not_readable() {
     let fixture = Fixture::new(SCHEMA, &[("users", None)], Config::default());
     for sql in ["SELECT count(*) FROM users", "SELECT 1 FROM users", "SELECT id FROM users"] {
         fixture.refuses(sql, "users");
@@ -282,7 +282,7 @@ fn names_with_points_and_quotes_are_hidden_too() {
 }
 
 #[test]
-fn definitions_are_refused_where_they_may_hold_values() {
+fn definitions_with_possible_values_are_refused() {
     let base = "CREATE TABLE t(a DECIMAL(3, 2) NOT NULL, b INTEGER DEFAULT 7, c);";
     for (more, column, is_refused) in [
         ("", "a", false),
@@ -311,14 +311,14 @@ fn definitions_are_refused_where_they_may_hold_values() {
 }
 
 #[test]
-fn sampled_values_of_an_index_are_not_read() {
+fn sampled_index_values_are_refused() {
     let fixture = Fixture::new(SCHEMA, &[("users", Some("email"))], Config::default());
     let outcome = fixture.run("SELECT sample FROM sqlite_stat4");
     assert!(matches!(outcome.status, Status::Forbidden | Status::SchemaError), "{:?}", outcome.error);
 }
 
 #[test]
-fn a_database_without_the_column_is_read_as_usual() {
+fn database_without_the_column_is_unrestricted() {
     let fixture = Fixture::new(SCHEMA, &[("users", Some("iban")), ("people", Some("email"))], Config::default());
     fixture.allows("SELECT * FROM users");
     fixture.allows("SELECT sql FROM sqlite_master");
@@ -327,7 +327,7 @@ fn a_database_without_the_column_is_read_as_usual() {
 }
 
 #[test]
-fn a_column_that_is_computed_from_it_later_is_hidden_too() {
+fn generated_column_added_later_is_hidden_too() {
     let fixture =
         Fixture::new("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 2)", &[("t", Some("a"))], on_processes());
     fixture.allows("SELECT b FROM t");
@@ -338,7 +338,7 @@ fn a_column_that_is_computed_from_it_later_is_hidden_too() {
 }
 
 #[test]
-fn a_gold_that_reads_a_hidden_column_is_refused_as_a_plan_and_other_engines_are() {
+fn golds_plans_and_other_engines_are_refused() {
     let fixture = Fixture::new(SCHEMA, &[("users", Some("email"))], Config::default());
     let query = |database: &str| sqlexec_core::Query {
         database: Path::new(database).into(),
@@ -346,15 +346,15 @@ fn a_gold_that_reads_a_hidden_column_is_refused_as_a_plan_and_other_engines_are(
         parameters: None,
     };
     let limits = Arc::new(Limits::default());
-    let own = fixture.path.to_str().unwrap().to_owned();
-    let job = fixture.pool.submit_while(&[query(&own)], OutputKind::Plan, &limits, &mut || true).unwrap();
+    let database = fixture.path.to_str().unwrap().to_owned();
+    let job = fixture.pool.submit_while(&[query(&database)], OutputKind::Plan, &limits, &mut || true).unwrap();
     assert!(job.wait(Duration::from_secs(60)).unwrap());
     assert_eq!(job.outcomes().unwrap()[0].status, Status::Forbidden);
     for name in ["postgresql://u@127.0.0.1:1/d", "mysql://u@127.0.0.1:1/d", "duckdb:/nowhere/d.duckdb", "duckdb:x"] {
         let result = fixture.pool.submit_while(&[query(name)], OutputKind::Rows, &limits, &mut || true);
         match result.map(|job| job.wait(Duration::from_secs(60)).unwrap()) {
             Err(Fault::CannotHide(_)) => {}
-            Ok(_) if name.starts_with("duckdb") => {} // there is no such file, which is a `db_error`
+            Ok(_) if name.starts_with("duckdb") => {} // the file is missing, which is a `db_error`
             other => panic!("{name}: {other:?}"),
         }
     }

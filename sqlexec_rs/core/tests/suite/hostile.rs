@@ -1,7 +1,7 @@
-//! Files that are no database, damaged ones, schemas that mean harm, and random SQL: each gets a status, and nothing panics,
-//! blocks or is written.
+//! Malformed and damaged files, malicious schemas, and random SQL: each gets a status, and nothing panics, blocks or
+//! is written.
 
-#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use sqlexec_core::{Access, Config, Limits, Outcome, Pool, Status};
 use tempfile::TempDir;
 
-/// Statements that between them read the schema, tables, indexes, views and shadow tables.
+/// Statements that together read the schema, tables, indexes, views and shadow tables.
 const READS: [&str; 14] = [
     "SELECT * FROM t",
     "SELECT count(*) FROM t",
@@ -35,7 +35,7 @@ const READS: [&str; 14] = [
 struct Fixture {
     folder: TempDir,
     pool: Pool,
-    /// Opens the same files as copies in memory, where SQLite reads them in another way.
+    /// Opens the same files as copies in memory, which SQLite reads through another code path.
     copying: Pool,
 }
 
@@ -56,13 +56,13 @@ impl Fixture {
         self.path(name)
     }
 
-    /// Runs on the file and on a copy of it in memory, which must agree; returns what the file gave.
+    /// Runs on the file and on its copy in memory, whose statuses must agree. Returns the outcomes of the file.
     fn run(&self, path: &Path, sqls: &[&str]) -> Vec<Arc<Outcome>> {
         let outcomes = Self::run_in(&self.pool, path, sqls);
         for ((sql, outcome), copied) in sqls.iter().zip(&outcomes).zip(Self::run_in(&self.copying, path, sqls)) {
-            // How far a run comes in its time is the machine's affair.
+            // The progress of a run until its deadline depends on the machine.
             let is_late = [outcome.status, copied.status].contains(&Status::Timeout);
-            assert!(is_late || outcome.status == copied.status, "{outcome:?} and in memory {copied:?}: {sql}");
+            assert!(is_late || outcome.status == copied.status, "{outcome:?}, but in memory {copied:?}: {sql}");
         }
         outcomes
     }
@@ -77,7 +77,7 @@ impl Fixture {
         let pairs: Vec<(Arc<Path>, Arc<str>)> = sqls.iter().map(|sql| (path.into(), (*sql).into())).collect();
         let job = pool.submit(&pairs, &Arc::new(limits)).unwrap();
         assert!(job.wait(Duration::from_secs(60)).unwrap(), "{}: {sqls:?} hangs", path.display());
-        job.outcomes().unwrap() // a fault of ours, as a panic is, would be an error here
+        job.outcomes().unwrap() // an executor error, such as a panic, fails here
     }
 
     fn statuses(&self, path: &Path, sqls: &[&str]) -> Vec<Status> {
@@ -91,7 +91,7 @@ impl Fixture {
     }
 }
 
-/// A small database with some of everything, in small pages, so that there are many to damage.
+/// Returns a small database with many features and small pages, so that there are many to damage.
 fn valid() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("valid.sqlite");
@@ -118,7 +118,7 @@ fn valid() -> Vec<u8> {
     fs::read(path).unwrap()
 }
 
-/// A small generator of the same numbers on every machine.
+/// A small random number generator, reproducible on every machine.
 struct Random(u64);
 
 impl Random {
@@ -129,12 +129,12 @@ impl Random {
 }
 
 #[test]
-fn what_is_no_database_is_a_db_error() {
+fn malformed_file_is_a_db_error() {
     let fixture = Fixture::new();
     let whole = valid();
     fs::create_dir(fixture.path("folder")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(fixture.path("pipe")).status().unwrap();
-    assert!(made.success());
+    let is_made = std::process::Command::new("mkfifo").arg(fixture.path("pipe")).status().unwrap();
+    assert!(is_made.success());
     std::os::unix::fs::symlink(fixture.path("nowhere"), fixture.path("dangling")).unwrap();
     std::os::unix::fs::symlink("loop", fixture.path("loop")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(fixture.path("socket")).unwrap();
@@ -179,7 +179,7 @@ fn what_is_no_database_is_a_db_error() {
 }
 
 #[test]
-fn an_empty_file_is_an_empty_database() {
+fn empty_file_is_an_empty_database() {
     let fixture = Fixture::new();
     let empty = fixture.write("empty", b"");
     assert_eq!(fixture.statuses(&empty, &["SELECT 1", "SELECT * FROM t"]), [Status::Ok, Status::SchemaError]);
@@ -187,14 +187,14 @@ fn an_empty_file_is_an_empty_database() {
 }
 
 #[test]
-fn a_truncated_file_gets_a_status() {
+fn truncated_file_gets_a_status() {
     let fixture = Fixture::new();
     let whole = valid();
     for (number, len) in (0..60).map(|i| (i, whole.len() * i / 60)).chain([(60, 1), (61, 99), (62, 101)]) {
         let path = fixture.write(&format!("cut{number}"), &whole[..len]);
         fixture.run(&path, &READS);
     }
-    let huge = [&whole[..16], &[0, 1], &whole[18..]].concat(); // pages of 65,536 bytes, says the header
+    let huge = [&whole[..16], &[0, 1], &whole[18..]].concat(); // the header claims pages of 65,536 bytes
     fixture.run(&fixture.write("huge pages", &huge), &READS);
 }
 
@@ -220,9 +220,10 @@ fn flipped_bits_get_a_status() {
     }
 }
 
-/// Points every child of every interior page at one page a level down: a table without end in a few pages.
+/// Every child of an interior page points to the same page one level down: an exponentially large table in a few
+/// pages.
 #[test]
-fn a_table_whose_pages_meet_again_and_again_is_stopped() {
+fn table_with_repeatedly_shared_pages_is_stopped() {
     const LEVELS: usize = 12;
     const PAGE: usize = 4_096;
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +235,7 @@ fn a_table_whose_pages_meet_again_and_again_is_stopped() {
     assert_eq!(file.len(), 2 * PAGE);
     let leaf = file.split_off(PAGE);
     for level in 1..=LEVELS {
-        // Page 2 is the root; each page's children are the next page, and the last page is the leaf.
+        // Page 2 is the root. The children of each page are the next page, and the last page is the leaf.
         let child = (level as u32 + 2).to_be_bytes();
         let n_cells = 400_u16;
         let mut page = vec![0; PAGE];
@@ -262,7 +263,7 @@ fn a_table_whose_pages_meet_again_and_again_is_stopped() {
 }
 
 #[test]
-fn a_schema_that_means_harm_does_none() {
+fn malicious_schema_does_no_harm() {
     let fixture = Fixture::new();
     let path = fixture.path("schema.sqlite");
     let connection = Connection::open(&path).unwrap();
@@ -307,7 +308,7 @@ fn a_schema_that_means_harm_does_none() {
 }
 
 #[test]
-fn a_schema_of_several_statements_is_refused() {
+fn schema_with_several_statements_is_refused() {
     let fixture = Fixture::new();
     let path = fixture.write("two.sqlite", &valid());
     let other = fixture.path("other.sqlite");
@@ -321,7 +322,7 @@ fn a_schema_of_several_statements_is_refused() {
 }
 
 #[test]
-fn a_schema_that_lies_gets_a_status() {
+fn inconsistent_schema_gets_a_status() {
     let lies = [
         "UPDATE sqlite_schema SET sql = replace(sql, 'WITHOUT ROWID', '') WHERE name = 'w'",
         "UPDATE sqlite_schema SET sql = 'CREATE TABLE t(a INTEGER PRIMARY KEY, b, c) WITHOUT ROWID' WHERE name = 't'",
@@ -388,7 +389,7 @@ fn mutated_files_get_a_status() {
     });
 }
 
-/// SQL from words that mean something to SQLite, and from bytes that do not.
+/// Generates SQL from meaningful words and from random bytes.
 fn sql() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         20 => prop::sample::select(
@@ -403,14 +404,14 @@ fn sql() -> impl Strategy<Value = String> {
         .prop_map(str::to_owned),
         1 => ".{0,4}",
     ];
-    let words = prop::collection::vec(word, 0..25).prop_map(|words| words.join(" "));
+    let sentence = prop::collection::vec(word, 0..25).prop_map(|sentence| sentence.join(" "));
     let mutated = (prop::sample::select(READS.to_vec()), any::<prop::sample::Index>(), ".{0,6}").prop_map(
         |(sql, at, inserted)| {
             let at = at.index(sql.len() + 1);
             format!("{}{inserted}{}", &sql[..at], &sql[at..])
         },
     );
-    prop_oneof![words.clone().prop_map(|words| format!("SELECT {words}")), words, mutated, any::<String>()]
+    prop_oneof![sentence.clone().prop_map(|sentence| format!("SELECT {sentence}")), sentence, mutated, any::<String>()]
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The tests of the crate from outside, in one program: each further program is linked with SQLite and the core again.
+//! The integration tests of the crate as one program, because each program links SQLite and the core again.
 
 mod access;
 mod adversarial;

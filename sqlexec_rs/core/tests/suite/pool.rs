@@ -1,6 +1,6 @@
-//! The pool from outside: real files, real threads, real worker processes.
+//! The pool with real files, threads and worker processes.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const ENDLESS: &str = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT count(*) FROM r";
 
-/// Makes each test twice: on the pool's threads, and on worker processes.
+/// Generates each test twice: with the pool's threads, and with worker processes.
 macro_rules! on_both {
     ($($test:ident),* $(,)?) => {
         mod thread {
@@ -29,25 +29,25 @@ macro_rules! on_both {
 }
 
 on_both!(
-    rows_come_back_typed_and_in_order,
+    rows_are_typed_and_ordered,
     equal_pairs_run_once_within_and_across_batches,
-    a_batch_joins_the_run_of_another,
-    each_deadline_stops_and_says_which,
+    batch_joins_the_run_of_another,
+    each_deadline_stops_the_run_and_is_reported,
     caps_refuse_and_never_cut,
-    a_runaway_holds_one_thread_only,
-    cancelling_one_job_leaves_another_its_run,
-    scores_compare_and_the_best_gold_counts,
-    golds_may_be_tables_and_databases_several,
-    a_large_job_is_built_of_batches_and_stays_one,
-    what_was_started_is_cancelled_when_the_rest_does_not_come,
-    a_changed_file_is_noticed,
-    a_statement_in_a_burst_has_the_verdict_it_has_alone,
+    endless_query_blocks_one_thread_only,
+    cancelling_a_job_keeps_a_shared_run,
+    best_gold_counts,
+    golds_may_be_tables_and_items_may_have_several_databases,
+    large_job_is_built_in_batches_and_deduplicated_as_a_whole,
+    dropping_a_builder_cancels_its_runs,
+    changed_file_is_detected,
+    verdict_in_a_burst_is_the_same_as_alone,
     many_databases_fit_few_descriptors,
     closing_ends_every_thread_and_refuses_work,
-    the_candidate_cache_keeps_to_its_budget,
-    waiting_ends_with_its_time,
-    what_is_kept_for_old_states_and_limits_is_given_up,
-    a_callback_cannot_close_its_pool
+    candidate_cache_respects_its_budget,
+    wait_ends_at_its_timeout,
+    outcomes_of_outdated_states_and_unused_limits_are_dropped,
+    callback_cannot_close_its_pool
 );
 
 fn on_processes() -> Config {
@@ -73,8 +73,8 @@ impl Fixture {
         Self { folder, pool }
     }
 
-    /// Waits until the file is no longer one that has just changed: then it gets another identity, and what is kept for it
-    /// goes.
+    /// Waits until the file no longer counts as recently changed, because then its identity changes and its cached
+    /// outcomes are lost.
     fn settled(base: &Config, threads: usize) -> Self {
         let fixture = Self::new(base, threads);
         std::thread::sleep(Duration::from_millis(2_100));
@@ -113,7 +113,7 @@ fn finish(job: &Job) -> &Job {
     job
 }
 
-fn rows_come_back_typed_and_in_order(base: &Config) {
+fn rows_are_typed_and_ordered(base: &Config) {
     let fixture = Fixture::new(base, 2);
     let outcomes = fixture.run(&["SELECT * FROM item ORDER BY id", "SELECT x'00ff', \"quoted\", 'a' || x'ff'"]);
     let table = outcomes[0].table.as_ref().unwrap();
@@ -135,10 +135,10 @@ fn equal_pairs_run_once_within_and_across_batches(base: &Config) {
     assert_eq!((stats["requests"], stats["runs"], stats["duplicates"], stats["cache_hits"]), (6, 3, 2, 1));
     fixture.run(&["SELECT random()"]);
     fixture.run(&["SELECT random()"]);
-    assert_eq!(fixture.stats()["runs"], 5, "a random number is not an answer to a later question");
+    assert_eq!(fixture.stats()["runs"], 5, "outcomes with random numbers must not be cached");
 }
 
-fn a_batch_joins_the_run_of_another(base: &Config) {
+fn batch_joins_the_run_of_another(base: &Config) {
     let fixture = Fixture::settled(base, 1);
     let limits = Limits { timeout: Some(Duration::from_secs(1)), ..Limits::default() };
     let first = fixture.submit(&[ENDLESS, "SELECT 5"], &limits);
@@ -148,10 +148,10 @@ fn a_batch_joins_the_run_of_another(base: &Config) {
     assert_eq!(statuses(&second), [Status::Ok, Status::Timeout]);
     assert_eq!((fixture.stats()["runs"], fixture.stats()["joined"]), (2, 2));
     fixture.submit(&[ENDLESS], &limits).wait(Duration::from_secs(60)).unwrap();
-    assert_eq!(fixture.stats()["runs"], 3, "a timeout is never kept");
+    assert_eq!(fixture.stats()["runs"], 3, "timeouts must not be cached");
 }
 
-fn each_deadline_stops_and_says_which(base: &Config) {
+fn each_deadline_stops_the_run_and_is_reported(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let free = Limits { timeout: None, ..Limits::default() };
     let cases = [
@@ -179,7 +179,7 @@ fn caps_refuse_and_never_cut(base: &Config) {
     assert_eq!(status(&bytes(16 + 99), "SELECT hex(zeroblob(50))"), Status::TooLarge);
 }
 
-fn a_runaway_holds_one_thread_only(base: &Config) {
+fn endless_query_blocks_one_thread_only(base: &Config) {
     let fixture = Fixture::new(base, 2);
     let slow = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
     let many: Vec<String> = (0..200).map(|i| format!("SELECT {i}")).collect();
@@ -188,10 +188,10 @@ fn a_runaway_holds_one_thread_only(base: &Config) {
     assert!(!slow.is_done().unwrap());
     slow.cancel().unwrap();
     assert_eq!(slow.outcomes().unwrap()[0].status, Status::Cancelled);
-    fixture.run(&["SELECT 1000", "SELECT 1001"]); // both threads are free again, or this would not end
+    fixture.run(&["SELECT 1000", "SELECT 1001"]); // ends only if both threads are free again
 }
 
-fn cancelling_one_job_leaves_another_its_run(base: &Config) {
+fn cancelling_a_job_keeps_a_shared_run(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let limits = Limits { timeout: None, ..Limits::default() };
     let first = fixture.submit(&[ENDLESS, "SELECT 7"], &limits);
@@ -201,7 +201,7 @@ fn cancelling_one_job_leaves_another_its_run(base: &Config) {
     assert_eq!(finish(&second).outcomes().unwrap()[0].status, Status::Ok);
 }
 
-fn scores_compare_and_the_best_gold_counts(base: &Config) {
+fn best_gold_counts(base: &Config) {
     let fixture = Fixture::settled(base, 2);
     let items = [
         fixture.item("SELECT price FROM item", &["SELECT DISTINCT price FROM item ORDER BY price DESC"]),
@@ -225,7 +225,7 @@ fn scores_compare_and_the_best_gold_counts(base: &Config) {
     assert!(fixture.stats()["gold_hits"] >= 4);
 }
 
-fn golds_may_be_tables_and_databases_several(base: &Config) {
+fn golds_may_be_tables_and_items_may_have_several_databases(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let other: Arc<Path> = fixture.folder.path().join("other.sqlite").into();
     std::fs::copy(fixture.path(), &other).unwrap();
@@ -233,21 +233,22 @@ fn golds_may_be_tables_and_databases_several(base: &Config) {
     let mut table = Table::new(vec!["n".to_owned()]);
     table.push(Value::Real(3.0));
     table.end_row();
-    let mut one = fixture.item("SELECT count(*) FROM item", &[]);
-    one.golds = [GoldSource::Table(Arc::new(table))].into();
+    let mut with_table = fixture.item("SELECT count(*) FROM item", &[]);
+    with_table.golds = [GoldSource::Table(Arc::new(table))].into();
     let mut both = fixture.item("SELECT 12.0", &["SELECT max(price) FROM item"]);
     both.databases = [fixture.path(), Arc::clone(&other)].into();
     let mut differ = fixture.item("SELECT 3", &["SELECT count(*) FROM item"]);
     differ.databases = [fixture.path(), other].into();
-    let job = fixture.pool.submit_score(&[one, both, differ], &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
+    let job =
+        fixture.pool.submit_score(&[with_table, both, differ], &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
     let values: Vec<f64> = finish(&job).scores().unwrap().iter().map(|score| score.values[0]).collect();
     assert_eq!(values, [1.0, 1.0, 0.0]);
 }
 
-fn a_large_job_is_built_of_batches_and_stays_one(base: &Config) {
+fn large_job_is_built_in_batches_and_deduplicated_as_a_whole(base: &Config) {
     let fixture = Fixture::settled(base, 2);
     let text = |n: usize| format!("SELECT {}", n % 2_000);
-    // Each gold is the prediction of another item, in an earlier batch or a later one; every third is its own.
+    // Each gold is the prediction of another item in any batch; every third gold is the item's own prediction.
     let gold = |n: usize| text(if n.is_multiple_of(3) { n } else { n + 1_001 });
     let items: Vec<_> = (0..3_000).map(|n| fixture.item(&text(n), &[&gold(n)])).collect();
     let job = fixture.pool.submit_score(&items, &[Rule::Bird], &Arc::new(Limits::default())).unwrap();
@@ -255,16 +256,16 @@ fn a_large_job_is_built_of_batches_and_stays_one(base: &Config) {
     assert!(scores.iter().enumerate().all(|(n, score)| score.values[0] == f64::from(n % 3 == 0)));
     let stats = fixture.stats();
     assert_eq!((stats["requests"], stats["runs"], stats["duplicates"]), (6_000, 2_000, 4_000));
-    // Of the 1,000 items that have the text of another, those with n % 3 == 2 have its gold, too.
+    // Of the 1,000 items whose text repeats an earlier one, those with n % 3 == 2 repeat its gold too.
     assert_eq!(job.progress().unwrap(), (2_667, 2_667));
     let texts: Vec<_> = (0..3_000).map(text).collect();
     let outcomes = fixture.run(&texts.iter().map(String::as_str).collect::<Vec<_>>());
     let is_right = |(n, outcome): (usize, &Arc<Outcome>)| matches!(outcome.table.as_ref().unwrap().value(0, 0), Value::Integer(i) if i as usize == n % 2_000);
     assert!(outcomes.iter().enumerate().all(is_right));
-    assert_eq!(fixture.stats()["runs"], 2_000, "all are kept");
+    assert_eq!(fixture.stats()["runs"], 2_000, "all outcomes are cached");
 }
 
-fn what_was_started_is_cancelled_when_the_rest_does_not_come(base: &Config) {
+fn dropping_a_builder_cancels_its_runs(base: &Config) {
     let fixture = Fixture::new(&Config { max_queued: 10, ..base.clone() }, 1);
     let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
     let mut builder = fixture.pool.score_builder(5, 10, &[Rule::Bird], &limits).unwrap();
@@ -275,7 +276,7 @@ fn what_was_started_is_cancelled_when_the_rest_does_not_come(base: &Config) {
     assert_eq!(fixture.stats()["queued"], 0);
 }
 
-fn a_statement_in_a_burst_has_the_verdict_it_has_alone(base: &Config) {
+fn verdict_in_a_burst_is_the_same_as_alone(base: &Config) {
     let refused = ["VACUUM", "BEGIN", "COMMIT", "SAVEPOINT a", "PRAGMA journal_mode = WAL"];
     let sqls: Vec<_> =
         (0..50).flat_map(|n| [format!("SELECT {n} FROM item"), format!("{} -- {n}", refused[n % 5])]).collect();
@@ -286,7 +287,7 @@ fn a_statement_in_a_burst_has_the_verdict_it_has_alone(base: &Config) {
     }
 }
 
-fn a_changed_file_is_noticed(base: &Config) {
+fn changed_file_is_detected(base: &Config) {
     let fixture = Fixture::new(base, 2);
     let count = || match fixture.run(&["SELECT count(*) FROM item"])[0].table.as_ref().unwrap().value(0, 0) {
         Value::Integer(n) => n,
@@ -331,7 +332,7 @@ fn closing_ends_every_thread_and_refuses_work(base: &Config) {
     assert!(fixture.pool.submit(&[(fixture.path(), "SELECT 1".into())], &Arc::new(Limits::default())).is_err());
 }
 
-fn the_candidate_cache_keeps_to_its_budget(base: &Config) {
+fn candidate_cache_respects_its_budget(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let pool = Pool::new(&Config { threads: Some(1), cache_bytes: 100_000, ..base.clone() }).unwrap();
     let pairs: Vec<_> =
@@ -341,7 +342,7 @@ fn the_candidate_cache_keeps_to_its_budget(base: &Config) {
     assert!(stats["cache_bytes"] <= 100_000 && stats["cache_bytes"] > 50_000, "{}", stats["cache_bytes"]);
 }
 
-fn waiting_ends_with_its_time(base: &Config) {
+fn wait_ends_at_its_timeout(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let job = fixture.submit(&[ENDLESS], &Limits { timeout: None, ..Limits::default() });
     let begun = Instant::now();
@@ -349,7 +350,7 @@ fn waiting_ends_with_its_time(base: &Config) {
     assert!(begun.elapsed() >= Duration::from_millis(20));
 }
 
-fn what_is_kept_for_old_states_and_limits_is_given_up(base: &Config) {
+fn outcomes_of_outdated_states_and_unused_limits_are_dropped(base: &Config) {
     let fixture = Fixture::new(base, 1);
     let large = "SELECT hex(zeroblob(1000000)) || name FROM item";
     for _ in 0..30 {
@@ -358,8 +359,8 @@ fn what_is_kept_for_old_states_and_limits_is_given_up(base: &Config) {
         Connection::open(fixture.path()).unwrap().execute_batch("UPDATE item SET price = price + 1").unwrap();
         File::open(fixture.path()).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
-    let kept = fixture.stats()["gold_bytes"];
-    assert!((4_000_000..30 << 20).contains(&kept), "{kept} bytes, of 4 MB in each of 30 states");
+    let gold_bytes = fixture.stats()["gold_bytes"];
+    assert!((4_000_000..30 << 20).contains(&gold_bytes), "{gold_bytes} bytes, of 4 MB in each of 30 states");
 
     let fixture = Fixture::settled(base, 1);
     for max_rows in 1_000..2_000 {
@@ -367,20 +368,20 @@ fn what_is_kept_for_old_states_and_limits_is_given_up(base: &Config) {
         let item = fixture.item("SELECT 1", &["SELECT hex(zeroblob(5000))"]);
         finish(&fixture.pool.submit_score(&[item], &[Rule::Bird], &limits).unwrap());
     }
-    let kept = fixture.stats()["gold_bytes"];
-    assert!((1_000_000..4_000_000).contains(&kept), "{kept} bytes, of 10 kB under each of 1,000 limits");
+    let gold_bytes = fixture.stats()["gold_bytes"];
+    assert!((1_000_000..4_000_000).contains(&gold_bytes), "{gold_bytes} bytes, of 10 kB under each of 1,000 limits");
 }
 
-fn a_callback_cannot_close_its_pool(base: &Config) {
+fn callback_cannot_close_its_pool(base: &Config) {
     let fixture = Arc::new(Fixture::new(base, 1));
-    let (told, telling) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let (ours, slow) = (Arc::clone(&fixture), "SELECT sum(a.id * b.id) FROM item a, item b");
     let job = fixture.submit(&[slow], &Limits::default());
-    job.when_done(Box::new(move || told.send(ours.pool.begin_close().map_err(|fault| fault.to_string())).unwrap()))
+    job.when_done(Box::new(move || sender.send(ours.pool.begin_close().map_err(|fault| fault.to_string())).unwrap()))
         .unwrap();
     finish(&job);
-    match telling.recv_timeout(Duration::from_secs(60)).unwrap() {
-        Err(message) => assert!(message.contains("wait for itself"), "{message}"),
-        Ok(()) => assert!(job.is_done().unwrap(), "it was called at once, on this thread"),
+    match receiver.recv_timeout(Duration::from_secs(60)).unwrap() {
+        Err(message) => assert!(message.contains("would deadlock"), "{message}"),
+        Ok(()) => assert!(job.is_done().unwrap(), "only a callback on this thread may close the pool"),
     }
 }

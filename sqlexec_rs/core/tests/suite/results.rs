@@ -1,6 +1,6 @@
-//! What comes back of a run beside its rows: hints, declared types, and items as they end.
+//! Results beyond rows: hints, declared types, and items in completion order.
 
-#![allow(clippy::unwrap_used, reason = "this is a test, helpers included")]
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_missing_name_has_a_hint() {
+fn missing_name_has_a_hint() {
     let fixture = Fixture::new(1);
     let cases = [
         ("SELECT nmae FROM singer", Some("Did you mean singer.name?")),
@@ -104,7 +104,7 @@ fn columns_keep_their_declared_types() {
 }
 
 #[test]
-fn items_come_as_they_end() {
+fn items_are_returned_in_completion_order() {
     let fixture = Fixture::new(2);
     let job = fixture.submit(&[ENDLESS, "SELECT 1", "SELECT 2", "SELECT 1"]);
     let mut items = job.items();
@@ -120,7 +120,7 @@ fn items_come_as_they_end() {
 }
 
 #[test]
-fn scores_come_as_they_end_and_callbacks_once() {
+fn scores_are_returned_in_completion_order_and_callbacks_run_once() {
     let fixture = Fixture::new(2);
     let item = |predicted: &str| ScoreItem {
         databases: [fixture.path()].into(),
@@ -148,7 +148,7 @@ fn scores_come_as_they_end_and_callbacks_once() {
 }
 
 #[test]
-fn a_full_queue_makes_a_batch_wait() {
+fn batch_waits_while_the_queue_is_full() {
     let folder = Fixture::new(1);
     let pool = Pool::new(&Config { threads: Some(1), max_queued: 2, ..Config::default() }).unwrap();
     let limits = Arc::new(Limits { timeout: None, ..Limits::default() });
@@ -158,14 +158,14 @@ fn a_full_queue_makes_a_batch_wait() {
         std::thread::yield_now();
     }
     let large = pool.submit(&pairs(&["SELECT 1", "SELECT 2", "SELECT 3"]), &limits).unwrap();
-    let mut asked = 0;
+    let mut n_calls = 0;
     let query = Query { database: folder.path(), sql: "SELECT 4".into(), parameters: None };
     let refused = pool.submit_while(&[query], OutputKind::Rows, &limits, &mut || {
-        asked += 1;
-        asked < 3
+        n_calls += 1;
+        n_calls < 3
     });
     assert!(matches!(refused.err(), Some(Fault::Interrupted)));
-    assert_eq!(asked, 3);
+    assert_eq!(n_calls, 3);
     assert!(pool.submit(&[], &limits).is_ok());
     blocker.cancel().unwrap();
     let last = pool.submit(&pairs(&["SELECT 4"]), &limits).unwrap();

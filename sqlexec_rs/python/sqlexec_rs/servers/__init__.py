@@ -1,10 +1,9 @@
-"""Start database servers of one's own, for tests and a first look: `python -m sqlexec_rs.servers start postgresql`.
+"""Start local database servers for tests and demos: `python -m sqlexec_rs.servers start postgresql`.
 
-A server is made of the programs that are installed, runs without privileges, listens on 127.0.0.1 alone, and keeps its
-files in the given folder. It has an owner, who may do everything, and a reader, who may do nothing but read: the role
-that an executor asks for. As sessions of one role can end and read each other there are reader_1 to reader_16, too:
-the last for golds, and one of the others for each thread of an executor. Nothing is written safely to disk, so a
-server is not a place to keep data.
+A server uses the installed programs, runs without privileges, listens only on 127.0.0.1, and keeps its files in the
+given folder. It has an owner with all rights and a reader that can only read, as an executor requires. Sessions of one
+role can end and read each other, so there are also reader_1 to reader_16: the last for golds, the others for the
+threads of an executor. Writes are not synced to disk, so a server is not suitable for permanent data.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _RECORD = "server.json"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its folder and port, and the URLs of its database by role."""
+    """A started server: its folder and port, and the URLs of its database by role."""
 
     engine: str
     folder: str
@@ -41,32 +40,32 @@ class Server:
 
     @property
     def readers(self) -> str:
-        """Return the reader's URL by which each thread of an executor is a role of its own."""
+        """Return the reader's URL with a separate role for each thread of an executor."""
         return f"{self.reader}?roles={ROLES}"
 
     def run(self, script: str) -> None:
-        """Run SQL statements as the owner; raises ServerError with what the server said."""
+        """Run SQL statements as the owner; raises ServerError with the server's message."""
         _ENGINES[self.engine].ask(self.owner, script)
 
     def restart(self, *options: str) -> None:
-        """End the server and start it again, with what it holds and more options of its program.
+        """Restart the server with its data and additional program options.
 
-        It may answer a little later.
+        It may not answer immediately.
         """
         _ENGINES[self.engine].end(Path(self.folder))
         _ENGINES[self.engine].resume(Path(self.folder), self.port, *options)
 
     def stop(self) -> None:
-        """End the server, and wait for its end; one that has ended is none to stop."""
+        """Stop the server and wait for its end; does nothing if it has ended already."""
         root = Path(self.folder)
         _ENGINES[self.engine].end(root)
         (root / _RECORD).unlink(missing_ok=True)
 
 
 def start(engine: str, folder: str | os.PathLike[str]) -> Server:
-    """Start a server whose files are in a folder that is empty or not there yet; raises ServerError."""
+    """Start a server with its files in an empty or new folder; raises ServerError."""
     if engine not in _ENGINES:
-        raise ServerError(f"{engine} is not among the servers that can be started: {', '.join(ENGINES)}")
+        raise ServerError(f"{engine} is not a supported server: {', '.join(ENGINES)}")
     module = _ENGINES[engine]
     root = _programs.make_folder(folder, _programs.find_user(module.USERS))
     passwords = {role: secrets.token_hex(16) for role in ("owner", "reader")}
@@ -89,7 +88,7 @@ def start(engine: str, folder: str | os.PathLike[str]) -> Server:
 
 
 def find(folder: str | os.PathLike[str]) -> Server:
-    """Return the server that was started in a folder; raises ServerError where there is none."""
+    """Return the server that was started in a folder; raises ServerError without one."""
     record = Path(folder).absolute() / _RECORD
     try:
         return Server(**json.loads(record.read_text(encoding="utf-8")))
@@ -98,14 +97,14 @@ def find(folder: str | os.PathLike[str]) -> Server:
 
 
 def check(url: str) -> list[str]:
-    """Return lines with the limits that an executor can enforce on another server, and those it cannot.
+    """Return lines with the limits that an executor can and cannot enforce on a server.
 
-    Raises ServerError if no query can be run there, for example because the role can do more than read.
+    Raises ServerError if no query can run, for example because the role can do more than read.
     """
     try:
         engine = {"postgresql": _postgresql, "mysql": _mariadb}[split_url(url)[0]]
     except ValueError as error:
-        raise ServerError(f"{error}: a server's URL begins with postgresql:// or mysql://") from None
+        raise ServerError(f"{error}: a server's URL must start with postgresql:// or mysql://") from None
     with Executor(threads=1) as executor:
 
         def ask(sql: str) -> list[tuple[Any, ...]]:
@@ -119,7 +118,7 @@ def check(url: str) -> list[str]:
 
 
 def make_readers(engine: str, database: str, name: str = "reader", n_roles: int = ROLES) -> str:
-    """Return the statements by which an owner of a server makes roles that only read, and the URL of them all."""
+    """Return the statements with which an owner creates read-only roles, and the URL for all of them."""
     module, password = _ENGINES[engine], secrets.token_hex(16)
     roles = [("roles", str(n_roles))] if n_roles else []
     url = join_url(module.SCHEME, "HOST", None, name, password, database, roles)

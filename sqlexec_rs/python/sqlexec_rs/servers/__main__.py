@@ -18,20 +18,18 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     starter = commands.add_parser("start", help="start servers and print their URLs")
     starter.add_argument("engines", nargs="+", choices=servers.ENGINES)
-    starter.add_argument(
-        "--dir", required=True, help="an empty folder for the files; of several servers each has one in it"
-    )
-    stopper = commands.add_parser("stop", help="stop what was started in a folder")
+    starter.add_argument("--dir", required=True, help="an empty folder for the files; several servers have subfolders")
+    stopper = commands.add_parser("stop", help="stop the servers started in a folder")
     stopper.add_argument("--dir", required=True)
-    checker = commands.add_parser(
-        "check", help="list the limits that can be enforced on a server, and those that cannot"
-    )
+    checker = commands.add_parser("check", help="list the limits that can and cannot be enforced on a server")
     checker.add_argument("url")
-    maker = commands.add_parser("readers", help="print the SQL by which an owner makes roles that only read")
+    maker = commands.add_parser("readers", help="print the SQL with which an owner creates read-only roles")
     maker.add_argument("engine", choices=servers.ENGINES)
     maker.add_argument("--database", required=True)
     maker.add_argument("--name", default="reader")
-    maker.add_argument("--roles", type=int, default=servers.ROLES, help="one more than an executor has threads")
+    maker.add_argument(
+        "--roles", type=int, default=servers.ROLES, help="number of roles: an executor's threads plus one"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.command == "start":

@@ -1,8 +1,8 @@
-"""Functions of PostgreSQL that everybody may execute and no reader needs: setting up a server revokes them.
+"""Functions of PostgreSQL that PUBLIC may execute and no reader needs. Setting up a server revokes them.
 
-PostgreSQL lets every role execute them in each database, and a read-only transaction does not stop them. The list holds
-names, so that one of several signatures, or of another version, is not missed. A name that a version does not have is
-skipped. `servers check` reports those that a role may still execute.
+PostgreSQL lets every role execute them in each database, even in a read-only transaction. They are listed by name, to
+cover all signatures and versions; names that a version lacks are skipped. `servers check` reports those that a role may
+still execute.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Group(NamedTuple):
-    """Functions with one effect."""
+class HarmfulFunctions(NamedTuple):
+    """Functions with the same harmful effect."""
 
     effect: str
-    """The harm that a reader can do with them, after the words `a reader can`."""
+    """The effect, as a continuation of `a reader can`."""
     names: tuple[str, ...]
     signatures: tuple[str, ...] = ()
-    """Functions that share their names with functions that a reader needs."""
+    """Signatures, where other functions of the same name are needed."""
 
 
 REVOKED = (
-    Group(
-        "fill the disk: a rollback takes back neither the log nor the pages",
+    HarmfulFunctions(
+        "fill the disk: a rollback frees neither the log nor the pages",
         (
             "pg_logical_emit_message",
-            # Large objects; from PostgreSQL 16 on a read-only transaction refuses them.
+            # Large objects; refused in read-only transactions since PostgreSQL 16.
             "lo_creat", "lo_create", "lo_from_bytea", "lo_put", "lo_truncate", "lo_truncate64", "lo_unlink", "lowrite",
             "pg_export_snapshot",
             "pg_notify",
         ),
     ),
-    Group(
+    HarmfulFunctions(
         "use up the lock table that all sessions share",
         (
             "pg_advisory_lock", "pg_advisory_lock_shared", "pg_advisory_xact_lock", "pg_advisory_xact_lock_shared",
@@ -39,33 +39,33 @@ REVOKED = (
             "pg_try_advisory_xact_lock_shared",
         ),
     ),
-    Group(
+    HarmfulFunctions(
         "end other sessions of its role",
         ("pg_cancel_backend", "pg_terminate_backend"),
     ),
-    Group(
+    HarmfulFunctions(
         "read the queries of other sessions",
         ("pg_stat_get_activity", "pg_stat_get_backend_activity", "pg_lock_status", "pg_prepared_xact"),
     ),
-    Group(
-        "keep a session at work after its time: they look neither at the clock nor at a request to cancel",
+    HarmfulFunctions(
+        "keep a session busy after its deadline: they check neither the clock nor cancellation",
         (
             "xpath", "xpath_exists", "xmlexists",
             "normalize", "is_normalized",
             "path_distance", "path_inter", "poly_distance", "poly_overlap",
-            # `.datetime()` takes the square of its format's length.
+            # `.datetime()` takes quadratic time in the length of its format.
             "jsonb_path_exists", "jsonb_path_exists_opr", "jsonb_path_exists_tz", "jsonb_path_match",
             "jsonb_path_match_opr", "jsonb_path_match_tz", "jsonb_path_query", "jsonb_path_query_array",
             "jsonb_path_query_array_tz", "jsonb_path_query_first", "jsonb_path_query_first_tz", "jsonb_path_query_tz",
         ),
-        # Bytes and bits are searched and trimmed without a look at the clock; searching texts looks at it.
+        # Searching and trimming bytes and bits does not check the clock; searching texts does.
         (
             "position(bytea, bytea)", "position(bit, bit)", "btrim(bytea, bytea)", "ltrim(bytea, bytea)",
             "rtrim(bytea, bytea)",
         ),
     ),
-    Group(
-        "run statements inside of texts, where no check sees them",
+    HarmfulFunctions(
+        "run statements contained in texts, which no check sees",
         (
             "query_to_xml", "query_to_xml_and_xmlschema", "query_to_xmlschema", "cursor_to_xml", "cursor_to_xmlschema",
             "ts_stat",
@@ -78,7 +78,7 @@ REVOKED = (
 IS_EXECUTABLE = """EXISTS (
     SELECT FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, pg_roles.oid, 'member')
         AND pg_catalog.has_function_privilege(pg_roles.oid, pg_proc.oid, 'EXECUTE'))"""
-"""A condition of a query for functions: a role that the session may become can execute one."""
+"""SQL condition: a role that the session may assume can execute the function."""
 
 _IS_NAMED = "pronamespace = 'pg_catalog'::regnamespace AND proname IN ({})".format(
     ", ".join(f"'{name}'" for group in REVOKED for name in group.names)
@@ -89,7 +89,7 @@ _HAS_SIGNATURE = "pg_proc.oid IN ({})".format(
 
 
 def executable_query() -> str:
-    """Return a query for the names, and the signatures as in `REVOKED`, that the session's role may execute."""
+    """Return a query for the names and signatures in `REVOKED` that the session's role may execute."""
     return (
         f"SELECT proname::text FROM pg_catalog.pg_proc WHERE {_IS_NAMED} AND {IS_EXECUTABLE} "
         "UNION SELECT proname || '(' || pg_catalog.oidvectortypes(proargtypes) || ')' FROM pg_catalog.pg_proc "

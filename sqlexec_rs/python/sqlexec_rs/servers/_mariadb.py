@@ -1,4 +1,4 @@
-"""A MariaDB server of one's own."""
+"""A local MariaDB server."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ LONG_QUERIES = """
 SELECT COUNT(*) FROM information_schema.processlist
 WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))
 """
-"""Counts the user's queries that were killed and continue, or run for more than a minute.
+"""Counts the user's queries that continue after a kill, or run for more than a minute.
 
-The executor runs no other text on the process list (`core/src/server/mysql/sessions.rs`).
+The executor runs no other query on the process list (`core/src/server/mysql/sessions.rs`).
 """
 
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
-    """Make a server's files, and start it."""
+    """Create a server's files and start it."""
     user = _programs.find_user(USERS)
     install = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
     program = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={root / 'data'}"]
     _programs.run([*program, *install], root, user)
-    # The first user is nobody but the owner, from the first moment that others can connect.
+    # The owner is the only user from the moment that clients can connect.
     first = root / "first.sql"
     first.touch(0o600)
-    first.write_text(  # a statement a line
+    first.write_text(  # one statement per line
         f"""DELETE FROM mysql.global_priv WHERE User NOT IN ('mariadb.sys');
 FLUSH PRIVILEGES;
 CREATE DATABASE {DATABASE};
@@ -56,32 +56,32 @@ GRANT ALL ON *.* TO owner WITH GRANT OPTION;
         _programs.wait(lambda: _answers(owner), f"the server in {root} did not answer")
     except ServerError as error:
         log = root / _LOG
-        said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         end(root)
-        raise ServerError(f"{error}: {' '.join(said.split())[-400:]}") from None
-    first.write_text("", encoding="ascii")  # it is read again when the server starts again
+        raise ServerError(f"{error}: {' '.join(output.split())[-400:]}") from None
+    first.write_text("", encoding="ascii")  # read again at each start of the server
 
 
 def resume(root: Path, port: int, *options: str) -> None:
-    """Start the server of a folder, which answers a little later."""
+    """Start the server of a folder; it may not answer immediately."""
     server = [
         _program("mariadbd"), "--no-defaults", f"--datadir={root / 'data'}", f"--socket={root / 'mysqld.sock'}",
         f"--port={port}", "--bind-address=127.0.0.1", "--skip-name-resolve", f"--pid-file={root / 'pid'}",
         f"--log-error={root / _LOG}", "--character-set-server=utf8mb4", "--innodb-buffer-pool-size=128M",
         "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", "--skip-log-bin",
-        # REPLACE() of a long text takes the square of its length, and asks nobody meanwhile.
+        # REPLACE() of a long text takes quadratic time without checking the clock.
         "--max-allowed-packet=1M",
     ]  # fmt: skip
     _programs.keep_running([*server, *options], root, _programs.find_user(USERS))
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that make users who only read a database."""
+    """Return the statements that create read-only users of a database."""
     users = [_quoted(user) for user in (name, *(f"{name}_{i}" for i in range(1, n_roles + 1)))]
-    made = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
-    # In a GRANT the name of a database is a pattern.
+    definitions = ", ".join(f"{user} IDENTIFIED BY '{password}'" for user in users)
+    # In a GRANT, the name of a database is a pattern.
     pattern = _quoted(re.sub(r"([_%\\])", r"\\\1", database))
-    return f"CREATE USER {made};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
+    return f"CREATE USER {definitions};\nGRANT SELECT ON {pattern}.* TO {', '.join(users)};\n"
 
 
 def prepare(password: str, n_roles: int) -> str:
@@ -98,10 +98,10 @@ def ask(url: str, script: str) -> None:
 
 
 def end(root: Path) -> None:
-    """End the server of a folder, and wait for its end; one that has ended is none to stop."""
+    """Stop the server of a folder and wait for its end; does nothing if it has ended already."""
     file = root / "pid"
     _programs.end(root, file, signal.SIGTERM, signal.SIGKILL)
-    file.unlink(missing_ok=True)  # of a server that has crashed
+    file.unlink(missing_ok=True)  # left by a crashed server
 
 
 def describe(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
@@ -109,14 +109,14 @@ def describe(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     version, user, connections, limit, memory, disk, packet = ask(_FACTS)[0]
     most = limit if int(limit) > 0 else connections
     return [
-        f"MariaDB {version}: the user {user} can read, and do nothing else",
-        "time: each run is answered in time, and some functions continue",
-        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
-        f"memory: {int(memory) >> 20} MiB a run",
-        f"temporary tables on disk: {int(disk) >> 20} MiB each, and there may be several",
-        f"a function of long texts may outlive its run; max_allowed_packet bounds them, {int(packet) >> 20} MiB",
-        f"sessions of {user} can end each other; with ?roles=N each thread has a user of its own",
-        "routines: none; a user who may execute a routine is refused",
+        f"MariaDB {version}: the user {user} can only read",
+        "time: each run returns in time, but some functions continue on the server",
+        f"connections: one per thread of an executor, two with ?roles=N; at most {most}",
+        f"memory: {int(memory) >> 20} MiB per run",
+        f"temporary tables on disk: {int(disk) >> 20} MiB per table",
+        f"functions of long texts may outlive their run; max_allowed_packet limits texts to {int(packet) >> 20} MiB",
+        f"sessions of {user} can end each other; ?roles=N gives each thread a separate user",
+        "routines: none; a user that may execute a routine is refused",
     ]
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own."""
+"""A local PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SCHEME = "postgresql"
 DATABASE = "postgres"
 USERS = ("postgres",)
 
-# Limits on a role's use of the disk, which only a superuser can set or lift. The log gets no text of a reader, and no
-# message with a part of one: `debug_print_plan` and similar settings log below `fatal`.
+# Limits on a role's disk usage, which only a superuser can change. The log records no query of a reader, nor messages
+# that quote one: `debug_print_plan` and similar settings log below `fatal`.
 _LOG_LEVELS = ("log_min_messages = 'fatal'", "log_min_error_statement = 'panic'")
 _BOUNDS = (
     "temp_file_limit = '1GB'",
@@ -44,11 +44,11 @@ WHERE pg_catalog.pg_stat_get_backend_pid(id) <> pg_catalog.pg_backend_pid()
   AND pg_catalog.pg_stat_get_backend_activity_start(id) < pg_catalog.now() - interval '60 s'
   AND pg_catalog.pg_stat_get_backend_wait_event_type(id) IS DISTINCT FROM 'Client'
 """
-"""Counts the role's queries that run for more than a minute; a session without a query waits for its client."""
+"""Counts the role's queries that run for more than a minute; idle sessions wait for their client."""
 
 
 def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
-    """Make a server's files, and start it."""
+    """Create a server's files and start it."""
     user = _programs.find_user(USERS)
     secret = root / "password"
     secret.touch(0o600)
@@ -64,7 +64,7 @@ def launch(root: Path, port: int, passwords: Mapping[str, str]) -> None:
 
 def resume(root: Path, port: int, *options: str) -> None:
     """Start the server of a folder."""
-    # Unix sockets are put where they disturb nobody, and nothing is written safely to disk.
+    # Unix sockets are in the server's folder, and -F disables syncing to disk.
     server = [_program("postgres"), "-D", str(root / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", str(root), "-F"]
     arguments = [argument for option in options for argument in shlex.split(option)]
     command = ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(root / "log"), *server, *arguments]
@@ -75,11 +75,11 @@ def resume(root: Path, port: int, *options: str) -> None:
     except ServerError as error:
         end(root)
         log = (root / "log").read_text(encoding="utf-8", errors="replace")
-        raise ServerError(f"{error}: {_programs.telling(log)}") from None
+        raise ServerError(f"{error}: {_programs.summarize_output(log)}") from None
 
 
 def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
-    """Return the statements that make roles which only read a database; a superuser can run all of them."""
+    """Return the statements that create read-only roles of a database; only a superuser can run all of them."""
     quoted = _quoted(name)
     roles = [quoted, *(_quoted(f"{name}_{i}") for i in range(1, n_roles + 1))]
     members = [f"CREATE ROLE {role} LOGIN PASSWORD '{password}' IN ROLE {quoted};" for role in roles[1:]]
@@ -94,7 +94,7 @@ def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted};",
         f"ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {quoted};",
         f"ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {quoted};",
-        "-- Bounds and functions, by a superuser alone.",
+        "-- Limits and functions; requires a superuser.",
         *bounds,
         _functions.revoke_script(),
     ]
@@ -102,7 +102,7 @@ def make_readers(database: str, name: str, password: str, n_roles: int) -> str:
 
 
 def prepare(password: str, n_roles: int) -> str:
-    """Return the statements that set up a new server; every database that is created there has what template1 has."""
+    """Return the statements that set up a new server; new databases inherit the revocations from template1."""
     readers = make_readers(DATABASE, "reader", password, n_roles)
     return f"{readers}\\connect template1\n{_functions.revoke_script()}\n"
 
@@ -116,8 +116,8 @@ def ask(url: str, script: str) -> None:
 
 
 def end(root: Path) -> None:
-    """End the server of a folder, and wait for its end; one that has ended is none to stop."""
-    # A fast shutdown, and an immediate one.
+    """Stop the server of a folder and wait for its end; does nothing if it has ended already."""
+    # A fast shutdown, then an immediate one.
     _programs.end(root, root / "data" / "postmaster.pid", signal.SIGINT, signal.SIGQUIT)
 
 
@@ -125,28 +125,28 @@ def describe(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
     """Return lines with the limits that an executor can enforce on the server; `ask` runs a query as the reader."""
     version, role, temp, memory, connections, *logged, limit = ask(_FACTS)[0]
     most = connections if int(limit) < 0 else limit
-    files = f"bounded by temp_file_limit, {temp}"
+    files = f"limited by temp_file_limit, {temp}"
     if temp == "-1":
-        files = f"not bounded, but by a superuser: ALTER ROLE {role} SET temp_file_limit = '1GB'"
+        files = f"not limited; a superuser can run ALTER ROLE {role} SET temp_file_limit = '1GB'"
     return [
-        f"PostgreSQL {version}: the role {role} can read, and do nothing else",
-        "time: each run is answered in time, and some functions continue",
-        f"connections: one a thread of an executor, two with ?roles=N, of {most} that there may be",
+        f"PostgreSQL {version}: the role {role} can only read",
+        "time: each run returns in time, but some functions continue on the server",
+        f"connections: one per thread of an executor, two with ?roles=N; at most {most}",
         f"temporary files: {files}",
         *_log(role, logged),
-        f"memory: not bounded; work_mem is {memory} for each sort and hash table of a query",
-        f"sessions of {role} can end each other; with ?roles=N each thread has a role of its own",
+        f"memory: not limited; work_mem is {memory} for each sort and hash table of a query",
+        f"sessions of {role} can end each other; ?roles=N gives each thread a separate role",
         *_executable(ask),
         *_definers(ask),
     ]
 
 
 def _log(role: str, levels: Sequence[str]) -> list[str]:
-    """Return a line where the server logs a reader's texts or errors; `levels` are those of messages and statements."""
+    """Return a line if the server logs a reader's queries or errors; `levels` are those of messages and statements."""
     if {"fatal", "panic"}.issuperset(levels):
         return []
     settings = "; ".join(f"ALTER ROLE {role} SET {bound}" for bound in _LOG_LEVELS)
-    return [f"the log holds texts and errors of a reader, without a bound; by a superuser: {settings}"]
+    return [f"the log records queries and errors of a reader, without a limit; a superuser can run {settings}"]
 
 
 def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
@@ -157,12 +157,12 @@ def _executable(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
         names = [name for name in (*group.names, *group.signatures) if name in executable]
         lines += [f"a reader can {group.effect}: {', '.join(names)}"] if names else []
     if not lines:
-        return ["functions that write, lock, work on or show other sessions: revoked"]
-    return [*lines, "a superuser revokes them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
+        return ["functions that write, lock, overrun or show other sessions: revoked"]
+    return [*lines, "a superuser can revoke them: python -m sqlexec_rs.servers readers postgresql --database NAME"]
 
 
 def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
-    """Return a line for each function that runs as its owner and that the role may execute."""
+    """Return a line for each executable function that runs with its owner's rights."""
     return [
         f"{signature} runs as {owner}{', a superuser' if is_superuser else ''}, and the role may execute it: "
         f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC"
@@ -171,7 +171,7 @@ def _definers(ask: Callable[[str], list[tuple[str, ...]]]) -> list[str]:
 
 
 def _program(name: str) -> str:
-    """Return the path of a program; Debian's are not on the search path, but wrappers of theirs are."""
+    """Return the path of a program. Debian's programs are not on the search path; only wrappers are."""
     return _programs.find_program(name, "postgresql", "usr/lib/postgresql/*/bin/{name}")
 
 

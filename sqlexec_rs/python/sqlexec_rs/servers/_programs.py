@@ -1,4 +1,4 @@
-"""Programs of database servers: where they are, as whom they run, and what they say."""
+"""Find, run and supervise the programs of database servers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 60
-"""How long a server may take to start or to stop."""
+"""Maximum time for a server to start or to stop."""
 
 
 class ServerError(Exception):
-    """A server cannot be started or stopped: what is wrong, and what to do."""
+    """A server cannot be started or stopped; the message includes advice."""
 
 
-def find_program(name: str, package: str, places: str) -> str:
-    """Return the path of a program, the newest among such places or on the search path; raises ServerError."""
-    numbers = [(_version(path), str(path)) for path in Path("/").glob(places.format(name=name))]
-    found = max(numbers)[1] if numbers else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None:
+def find_program(name: str, package: str, pattern: str) -> str:
+    """Return the path of a program: the newest that matches the pattern, or on the search path; raises ServerError."""
+    numbers = [(_version(path), str(path)) for path in Path("/").glob(pattern.format(name=name))]
+    path = max(numbers)[1] if numbers else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if path is None:
         raise ServerError(f"{name} is not installed: on Debian it is in the package {package}")
-    return os.path.realpath(found)
+    return os.path.realpath(path)
 
 
 def _version(path: Path) -> float:
@@ -37,7 +37,7 @@ def _version(path: Path) -> float:
 
 
 def find_user(names: Sequence[str]) -> pwd.struct_passwd | None:
-    """Return who is to run a server, which root must not; None is oneself."""
+    """Return the user to run a server as, because root must not; None for the current user."""
     if os.geteuid() != 0:
         return None
     for name in (*names, "nobody"):
@@ -45,29 +45,29 @@ def find_user(names: Sequence[str]) -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
         except KeyError:
             pass
-    raise ServerError(f"the server does not run as root, and there is no user {' or '.join(names)} or nobody")
+    raise ServerError(f"a server cannot run as root, and there is no user {' or '.join(names)} or nobody")
 
 
 def make_folder(folder: str | os.PathLike[str], user: pwd.struct_passwd | None) -> Path:
-    """Return a folder of the server's own, which must be empty or not there yet."""
+    """Create the folder of a server, which must be empty or new."""
     root = Path(folder).absolute()
     if root.exists() and any(root.iterdir()):
-        raise ServerError(f"{root} is not empty: give a folder of the server's own, or stop the server there")
+        raise ServerError(f"{root} is not empty: choose a new folder, or stop the server there")
     root.mkdir(parents=True, exist_ok=True)
     give(root, user)
     return root
 
 
 def give(path: Path, user: pwd.struct_passwd | None) -> None:
-    """Give a file to who runs the server."""
+    """Change the owner of a file to the server's user."""
     if user is not None:
         os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
-    """Run a program as who runs the server; raises ServerError with what it said."""
+    """Run a program as the server's user; raises ServerError with its output."""
     ids = (None, None, None) if user is None else (user.pw_uid, user.pw_gid, ())
-    # A server keeps what it is started with, so a pipe would have no end.
+    # A file, because a server inherits the descriptor and would keep a pipe open.
     with (folder / "output").open("w+", encoding="utf-8", errors="replace") as output:
         try:
             done = subprocess.run(  # noqa: S603 - the servers' own programs
@@ -76,12 +76,14 @@ def run(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) ->
             )  # fmt: skip
         except PermissionError:
             name = user.pw_name if user is not None else "you"
-            raise ServerError(f"{folder} is not to be entered by {name}, who runs the server: choose another") from None
+            raise ServerError(
+                f"{folder} is not accessible to {name}, who runs the server: choose another folder"
+            ) from None
         output.seek(0)
-        said = output.read()
+        text = output.read()
     (folder / "output").unlink()
     if done.returncode:
-        raise ServerError(f"{Path(command[0]).name} failed in {folder}: {telling(said)}")
+        raise ServerError(f"{Path(command[0]).name} failed in {folder}: {summarize_output(text)}")
 
 
 _KEEP = """
@@ -97,9 +99,9 @@ done
 
 
 def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd | None) -> None:
-    """Start a server that is nobody's child, and start it again whenever it ends, until `end`.
+    """Start a server in the background, and restart it whenever it ends, until `end`.
 
-    It is given up once it ends 30 times in a row within five seconds of its start.
+    Gives up after 30 consecutive ends within five seconds of a start.
     """
     mark = folder / f"running-{secrets.token_hex(8)}"
     mark.touch()
@@ -110,10 +112,10 @@ def keep_running(command: Sequence[str], folder: Path, user: pwd.struct_passwd |
 
 
 def end(folder: Path, pid_file: Path, ordinary: signal.Signals, forced: signal.Signals) -> None:
-    """End the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError.
+    """Stop the server of a folder by a signal, and wait until it and its supervisor have ended; raises ServerError.
 
-    A server that starts meanwhile, or does not end for long, gets the forced signal: a MariaDB that gets SIGTERM before
-    it is ready may hang.
+    A server that starts meanwhile, or takes long to end, gets the forced signal: MariaDB may hang after SIGTERM before
+    it is ready.
     """
     supervisors = set()
     for mark in folder.glob("running-*"):
@@ -124,7 +126,7 @@ def end(folder: Path, pid_file: Path, ordinary: signal.Signals, forced: signal.S
     late = time.monotonic() + SECONDS / 2
 
     def has_ended() -> bool:
-        # Before it has seen that the mark is gone, the supervisor may start a server that writes its id later.
+        # The supervisor may start another server before it notices that the mark is gone.
         pid = _read_pid(pid_file)
         is_forced = pid != first or time.monotonic() > late
         if _runs_in(folder, pid) and (is_forced or pid not in signalled):
@@ -137,7 +139,7 @@ def end(folder: Path, pid_file: Path, ordinary: signal.Signals, forced: signal.S
 
 
 def _read_pid(file: Path) -> int:
-    """Return the process id that a file begins with; 0 where it has none."""
+    """Return the process id at the start of a file; 0 without one."""
     try:
         return int(file.read_text(encoding="ascii").split()[0])
     except (FileNotFoundError, ValueError, IndexError):
@@ -145,10 +147,10 @@ def _read_pid(file: Path) -> int:
 
 
 def _runs_in(folder: Path, pid: int) -> bool:
-    """Return whether a process runs and is of a folder's server: another may have the id of an ended one."""
+    """Return whether a process runs and belongs to a folder's server, because process ids are reused."""
     if not Path("/proc/self/cmdline").exists():
         return pid > 0 and _is_alive(pid)
-    try:  # empty after its end, until its parent asks
+    try:  # empty for a zombie
         return os.fsencode(f"{folder}/") in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
@@ -170,16 +172,16 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def telling(said: str) -> str:
-    """Return what a program said of its failure: its lines of errors where it has some, else its last words."""
-    errors = [line for line in said.splitlines() if "ERROR" in line]
-    return " ".join(" ".join(errors).split())[:400] or " ".join(said.split())[-400:]
+def summarize_output(output: str) -> str:
+    """Return the error lines of a program's output, or else its end."""
+    errors = [line for line in output.splitlines() if "ERROR" in line]
+    return " ".join(" ".join(errors).split())[:400] or " ".join(output.split())[-400:]
 
 
 def ask(command: Sequence[str], script: str, env: Mapping[str, str]) -> None:
-    """Give a client SQL statements; raises ServerError with what the server said.
+    """Run SQL statements with a client program; raises ServerError with the server's message.
 
-    A password belongs into the environment, as a command line is for everybody to see.
+    Pass passwords in the environment, because command lines are visible to all users.
     """
     done = subprocess.run(  # noqa: S603 - the servers' own programs
         command, input=script, capture_output=True, text=True, env={**os.environ, **env}, check=False
@@ -189,7 +191,7 @@ def ask(command: Sequence[str], script: str, env: Mapping[str, str]) -> None:
 
 
 def wait(is_done: Callable[[], bool], what: str) -> None:
-    """Wait until something is done; raises ServerError after a minute."""
+    """Wait until `is_done`; raises ServerError after `SECONDS`."""
     end = time.monotonic() + SECONDS
     while not is_done():
         if time.monotonic() > end:
@@ -198,7 +200,7 @@ def wait(is_done: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens."""
+    """Return an unused port of 127.0.0.1."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

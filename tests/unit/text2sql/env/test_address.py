@@ -11,10 +11,10 @@ from jaxrl_sql.types import InputError
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("oracle://a:s3cret@h/x", "no address of a database"),
-        ("sqlite.db", "no address of a database"),
+        ("oracle://a:s3cret@h/x", "not the URL of a database"),
+        ("sqlite.db", "not the URL of a database"),
         ("postgresql://u:s3cret", "give postgresql://"),
-        ("postgresql://u:s3cret@h:99999/x", "its port is no number"),
+        ("postgresql://u:s3cret@h:99999/x", "its port must be a number"),
         ("postgresql://u:s3:cr/et@h/x", "give postgresql://"),
         ("postgresql://:s3cret@h/x", "no user"),
         ("mysql://u:s3cret@h/x?speed=1", 'unknown option "speed"'),

@@ -40,7 +40,7 @@ QUERIES = [f"SELECT {i} FROM t" for i in range(20)]
 
 def read_texts(path: Path, lines: list[str], field: str = "") -> list[str | None]:
     path.write_text("".join(f"{line}\n" for line in lines))
-    return [prediction.sql for prediction in read_predictions(path, field).found]
+    return [prediction.sql for prediction in read_predictions(path, field).entries]
 
 
 NO_ANSWERS = ["None", "error", "unknown", "EXPLAIN", "Sorry;", "PRAGMA foreign_keys;", "show tables;", ";", "N/A"]
@@ -61,7 +61,7 @@ def test_a_first_answer_that_is_no_query_is_no_header(answer: str, field: str, t
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 def test_a_table_without_known_names_is_not_read_as_lines(mark: str, tmp_path: Path) -> None:
     path = tmp_path / "p"
-    assert "--field NAME says where SQL stands" in refusal(
+    assert "--field NAME selects the field of the SQL" in refusal(
         path, f"my_sql{mark}name\nSELECT 1{mark}a\nSELECT 2{mark}b\n"
     )
 
@@ -78,10 +78,14 @@ def test_a_line_that_begins_as_a_part_of_a_query_is_one_answer(answer: str, plac
     lines = [*QUERIES[:place], answer, *QUERIES[place + 1 :]]
     assert read_texts(tmp_path / "p", lines) == lines
     (tmp_path / "p").write_text(json.dumps(["SELECT 1", answer, "SELECT 2"]))
-    assert [prediction.sql for prediction in read_predictions(tmp_path / "p").found] == ["SELECT 1", answer, "SELECT 2"]
+    assert [prediction.sql for prediction in read_predictions(tmp_path / "p").entries] == [
+        "SELECT 1",
+        answer,
+        "SELECT 2",
+    ]
     numbered = {str(i): sql for i, sql in enumerate(lines)}
     written = write_submission("spider", tmp_path, [(uid, "shop") for uid in numbered], numbered)
-    assert [prediction.sql for prediction in read_predictions(written[-1]).found] == lines
+    assert [prediction.sql for prediction in read_predictions(written[-1]).entries] == lines
     named = "".join(f"{sql}\t{db_id}\n" for sql, db_id in (("SELECT 1", "shop"), (answer, "shop"), ("SELECT 2", "zoo")))
     assert list(paired(tmp_path / "p", named).sqls.values()) == ["SELECT 1", answer, "SELECT 2"]
 
@@ -106,7 +110,7 @@ def test_queries_over_several_lines_are_refused(part: str, tmp_path: Path) -> No
 def test_a_word_in_line_1_may_be_a_header_where_it_is_one_line_too_many(tmp_path: Path) -> None:
     path = tmp_path / "p"
     whole = "Model\nSELECT 0\nSELECT 1\nSELECT 2\n"
-    assert "line 1 may be a header, 'Model': --field 'Model' says so" in refusal(path, whole)
+    assert "line 1 may be a header, 'Model': --field 'Model' selects it" in refusal(path, whole)
     assert list(paired(path, whole, "Model").sqls.values()) == ["SELECT 0", "SELECT 1", "SELECT 2"]
     blank = "Model\nSELECT 0\n\nSELECT 2\n"
     assert "line 1 may be a header, 'Model'" in refusal(path, blank)
@@ -132,7 +136,7 @@ def test_statements_of_any_kind_are_sql(sql: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prose", ["Show me the table.", "Update your schema.", "Set it up first.", "Create a view?"])
 def test_prose_that_begins_as_a_statement_is_no_sql(prose: str, tmp_path: Path) -> None:
-    assert "3 of 3 texts do not begin as SQL" in refusal(tmp_path / "p", json_lines(*((uid, prose) for uid in IDS)))
+    assert "3 of 3 texts do not start like SQL" in refusal(tmp_path / "p", json_lines(*((uid, prose) for uid in IDS)))
 
 
 @pytest.mark.parametrize("name", ["index", "idx", "", "row_id"])
@@ -175,7 +179,7 @@ def test_ids_of_a_table_that_pandas_wrote_with_a_point_are_whole_numbers(head: s
     for ids, expected in (("2.0 0.0 1.0", "2 0 1"), ("2.0 0.1 1.1", "2.0 0.1 1.1"), ("2.0 1 0.0", "2.0 1 0.0")):
         table = f"{head}\n" + "".join(f"{uid}{mark}SELECT 1\n" for uid in ids.split())
         (tmp_path / "p").write_text(table)
-        assert [prediction.uid for prediction in read_predictions(tmp_path / "p").found] == expected.split()
+        assert [prediction.uid for prediction in read_predictions(tmp_path / "p").entries] == expected.split()
 
 
 ORDER_FIELDS = [

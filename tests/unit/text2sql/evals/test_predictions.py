@@ -88,7 +88,7 @@ def test_what_bird_writes_for_nothing_is_no_sql(tmp_path: Path) -> None:
 def test_code_fences_are_told(tmp_path: Path) -> None:
     found = paired(tmp_path / "p.json", json.dumps({"q0": "```sql\nSELECT 1\n```", "q1": "SELECT 1", "q2": "SELECT 2"}))
     assert found.sqls["q0"] == "```sql\nSELECT 1\n```"
-    assert "1 predictions stand in a code fence" in found.notes[1]
+    assert "1 predictions are in a code fence" in found.notes[1]
     assert "(q0)" in found.notes[1]
 
 
@@ -122,7 +122,7 @@ def test_lines_keep_their_place_behind_a_question_that_cannot_be_judged(tmp_path
     path.write_text("SELECT 0\nSELECT 1\nSELECT 2\n")
     found = pair(read_predictions(path), [QUESTIONS[0], QUESTIONS[2]], IDS)
     assert found.sqls == {"q0": "SELECT 0", "q2": "SELECT 2"}
-    assert "1 predictions are for questions that cannot be judged and left out (q1)" in found.notes[1]
+    assert "1 predictions are for questions that cannot be judged and are skipped (q1)" in found.notes[1]
 
 
 def test_lines_for_another_set_are_not_read_as_names_of_columns(tmp_path: Path) -> None:
@@ -143,9 +143,9 @@ def test_a_gold_beside_the_prediction_is_not_taken_for_it(gold: str, tmp_path: P
     table = f"id,{gold},pred_sql\n" + "".join(f"{uid},gold,SELECT {uid}\n" for uid in IDS)
     assert list(paired(path, table).sqls.values()) == [f"SELECT {uid}" for uid in IDS]
     vague = [{"id": uid, gold: "SELECT gold", "prediction": "SELECT 1"} for uid in IDS]
-    assert f"3 of 3 hold one thing in {gold} and another in prediction" in refusal(path, json.dumps(vague))
+    assert f"3 of 3 hold different SQL in {gold} and prediction" in refusal(path, json.dumps(vague))
     answer = refusal(path, table.replace("pred_sql", "prediction"))
-    assert f"3 of 3 hold one thing in {gold.lower()} and another in prediction (line 2, line 3, line 4)" in answer
+    assert f"3 of 3 hold different SQL in {gold.lower()} and prediction (line 2, line 3, line 4)" in answer
     same = [{"id": uid, gold: "SELECT 1", "prediction": "SELECT 1"} for uid in IDS]
     assert list(paired(path, json.dumps(same)).sqls.values()) == ["SELECT 1"] * 3
 
@@ -160,7 +160,7 @@ def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Pa
         {"id": uid, "question": "With?", "sql": "SELECT x", name: sql} for uid, sql in zip(IDS, SQLS, strict=True)
     ]
     whole = json.dumps(entries)
-    told = f"hold one thing in sql and another in {name} (entry 0, entry 1, entry 2): --field NAME says which"
+    told = f"hold different SQL in sql and {name} (entry 0, entry 1, entry 2): --field NAME selects"
     assert told in refusal(path, whole)
     assert f"of the fields id, question, sql, {name}" in refusal(path, whole)
     assert list(paired(path, whole, name).sqls.values()) == SQLS
@@ -170,7 +170,7 @@ def test_sql_in_two_fields_is_refused_and_chosen_by_name(name: str, tmp_path: Pa
     assert list(paired(path, json.dumps(fenced)).sqls.values()) == ["SELECT x"] * 3, "the same SQL, and a gold by name"
     if name.lower() != "sql":
         table = f"id,sql,{name}\n" + "".join(f"{uid},SELECT x,SELECT y\n" for uid in IDS)
-        assert f"3 of 3 hold one thing in sql and another in {name.lower()}" in refusal(path, table)
+        assert f"3 of 3 hold different SQL in sql and {name.lower()}" in refusal(path, table)
         assert list(paired(path, table, name).sqls.values()) == ["SELECT y"] * 3
 
 
@@ -178,7 +178,7 @@ def test_answers_that_some_entries_lack_are_not_filled_with_golds(tmp_path: Path
     entries = [{"id": uid, "sql": "SELECT gold", "pred_sql": sql} for uid, sql in zip(IDS, SQLS, strict=True)]
     del entries[1]["pred_sql"]
     said = refusal(tmp_path / "p", json.dumps(entries))
-    assert "1 of 3 have no pred_sql (entry 1); --field NAME says where SQL stands, of the fields id, sql" in said
+    assert "1 of 3 have no pred_sql (entry 1); --field NAME selects the field of the SQL, of the fields id, sql" in said
 
 
 def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -> None:
@@ -193,20 +193,20 @@ def test_golds_are_no_predictions_unless_their_field_is_chosen(tmp_path: Path) -
         assert "--field sql scores these" in refusal(path, whole)
         assert len(paired(path, whole, "sql").sqls) == 3
     assert len(paired(path, json_lines((IDS[0], gold), (IDS[1], gold), (IDS[2], "SELECT 1"))).sqls) == 3
-    assert "names no fields: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
+    assert "has no field names: --field can only be sql" in refusal(path, f"{gold}\n" * 3, "query")
 
 
 def test_a_table_is_not_read_as_lines(tmp_path: Path) -> None:
     """A header and a row for all questions but one have as many lines as there are questions."""
     path = tmp_path / "p.csv"
     for header in ("id,model_sql", "key,answer", "question,my_sql"):
-        assert "--field NAME says where SQL stands" in refusal(path, f"{header}\nq0,SELECT 1\nq1,SELECT 2\n")
+        assert "--field NAME selects the field of the SQL" in refusal(path, f"{header}\nq0,SELECT 1\nq1,SELECT 2\n")
     assert "2 entries without ids for 3 questions" in refusal(path, "sql\nSELECT 1\nSELECT 2\n")
     assert list(paired(path, "sql,db_id\nSELECT 1,shop\n,shop\nSELECT 3,zoo\n").sqls.values()) == [
         "SELECT 1", None, "SELECT 3",
     ]  # fmt: skip
     assert "1 predictions are for another database" in refusal(path, "sql,db_id\nSELECT 1,shop\n,zoo\nSELECT 3,zoo\n")
-    assert "header names sql more than once" in refusal(path, "id,sql,SQL\nq0,a,b\n")
+    assert "header repeats sql" in refusal(path, "id,sql,SQL\nq0,a,b\n")
     assert len(paired(path, "SELECT a, id\nselect name,id\nWITH x,id\n").sqls) == 3
 
 
@@ -217,29 +217,32 @@ def test_lines_of_an_id_a_tab_and_sql_need_no_header(tmp_path: Path) -> None:
     assert tabbed.sqls == dict(zip(IDS, sqls, strict=True))
     assert "lines of an id, a tab and SQL, paired by id" in tabbed.notes[0]
     assert "1 of 3 questions have no prediction (q2)" in refusal(path, "q0\tSELECT 1\nq1\tSELECT 2\n")
-    assert "3 of 3 texts do not begin as SQL" in refusal(
+    assert "3 of 3 texts do not start like SQL" in refusal(
         path, "q0\tSELECT 1\tshop\nq1\tSELECT 1\tshop\nq2\tSELECT 1\tzoo\n"
     )
     assert "for another database (line 1 is for a/0" in refusal(path, "SELECT 1\ta/0\n\ta/1\nSELECT 3\ta/2\n")
 
 
 OTHER_FORMATS = [
-    ("q0: SELECT 1\nq1: SELECT 2\nq2: SELECT 3\n", "3 of 3 texts do not begin as SQL (line 1: 'q0: SELECT 1')"),
-    ("id|sql\nq0|SELECT 1\nq1|SELECT 2\n", "3 of 3 texts do not begin as SQL (line 1: 'id|sql')"),
-    ("q0,SELECT 1\nq1,SELECT 2\nq2,SELECT 3\n", "3 of 3 texts do not begin as SQL"),
-    ("q0;SELECT 1\nq1;SELECT 2\nq2;SELECT 3\n", "3 of 3 texts do not begin as SQL"),
-    ("   id  sql\n0  q0  SELECT 1\n1  q1  SELECT 2\n", "3 of 3 texts do not begin as SQL"),
-    ("sep=;\nq0;SELECT 1\nq1;SELECT 2\n", "3 of 3 texts do not begin as SQL"),
-    ("1. SELECT 1\n2. SELECT 2\n3. SELECT 3\n", "3 of 3 texts do not begin as SQL"),
+    ("q0: SELECT 1\nq1: SELECT 2\nq2: SELECT 3\n", "3 of 3 texts do not start like SQL (line 1: 'q0: SELECT 1')"),
+    ("id|sql\nq0|SELECT 1\nq1|SELECT 2\n", "3 of 3 texts do not start like SQL (line 1: 'id|sql')"),
+    ("q0,SELECT 1\nq1,SELECT 2\nq2,SELECT 3\n", "3 of 3 texts do not start like SQL"),
+    ("q0;SELECT 1\nq1;SELECT 2\nq2;SELECT 3\n", "3 of 3 texts do not start like SQL"),
+    ("   id  sql\n0  q0  SELECT 1\n1  q1  SELECT 2\n", "3 of 3 texts do not start like SQL"),
+    ("sep=;\nq0;SELECT 1\nq1;SELECT 2\n", "3 of 3 texts do not start like SQL"),
+    ("1. SELECT 1\n2. SELECT 2\n3. SELECT 3\n", "3 of 3 texts do not start like SQL"),
     ("SELECT 1\nFROM t;\nSELECT 2\n", "1 of 3 lines continue a query (line 2)"),
     ("SELECT (\n  SELECT 1\n) AS a\n", "1 of 3 lines continue a query (line 3)"),
     ("SELECT a FROM t\nleft outer join u USING (a)\nSELECT 3\n", "1 of 3 lines continue a query (line 2)"),
     ("```sql\nSELECT 1\n```\n", "2 of 3 lines continue a query (line 1, line 3)"),
-    ("Predicted SQL\nSELECT 1\nSELECT 2\n", "line 1 may be a header, 'Predicted SQL': --field 'Predicted SQL' says so"),
-    (json.dumps(["no", "idea", "SELECT 3"]), "2 of 3 texts do not begin as SQL (entry 0: 'no')"),
+    (
+        "Predicted SQL\nSELECT 1\nSELECT 2\n",
+        "line 1 may be a header, 'Predicted SQL': --field 'Predicted SQL' selects it",
+    ),
+    (json.dumps(["no", "idea", "SELECT 3"]), "2 of 3 texts do not start like SQL (entry 0: 'no')"),
     (
         json.dumps(dict.fromkeys(IDS, "I do not know.")),
-        "a JSON object of ids and SQL, 3 of 3 texts do not begin as SQL",
+        "a JSON object of ids and SQL, 3 of 3 texts do not start like SQL",
     ),
     (json_lines(*((uid, f"The answer is {uid}.") for uid in IDS)), "JSON lines with ids, 3 of 3 texts do not"),
     (b"PAR1\0\0\0", "a Parquet file: write it as JSON lines"),
@@ -279,7 +282,7 @@ def test_an_index_without_ids_must_count_the_entries(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("number", ["2.0", "2e0", "2", '" 2 "'])
 def test_whole_numbers_are_ids_in_any_spelling(number: str, tmp_path: Path) -> None:
     (tmp_path / "p").write_text(f'{{"id": {number}, "sql": "SELECT 2"}}\n{{"id": 1, "sql": "SELECT 1"}}\n')
-    assert [prediction.uid for prediction in read_predictions(tmp_path / "p").found] == ["2", "1"]
+    assert [prediction.uid for prediction in read_predictions(tmp_path / "p").entries] == ["2", "1"]
 
 
 @pytest.mark.parametrize("value", ["null", "NaN", '""', "[0]", '{"a": 0}', "true", "2.5", "1e16", "Infinity"])
@@ -299,7 +302,7 @@ def test_the_first_question_of_a_repeated_id_has_its_own_prediction(tmp_path: Pa
         path.write_text(content)
         result = pair(read_predictions(path), QUESTIONS, order)
         assert result.sqls == {"q0": "SELECT 0", "q1": "SELECT 1", "q2": "SELECT 3"}
-        assert result.notes[-1].endswith("1 ids are of several questions, of which the first is judged (q1)")
+        assert result.notes[-1].endswith("1 ids are shared by several questions, of which the first is judged (q1)")
     path.write_text(json_lines(*zip(IDS, sqls, strict=False)))
     by_id = pair(read_predictions(path), QUESTIONS, order)
     assert by_id.notes[-1].endswith("the first is judged: a prediction may be for another of them (q1)")
@@ -312,9 +315,9 @@ def test_a_submission_has_nothing_for_the_second_question_of_an_id(tmp_path: Pat
     )
     for form in ("spider", "bird", "spider2"):
         written = write_submission(form, tmp_path, questions, sqls)
-        assert [prediction.uid for prediction in read_predictions(written[0]).found] == IDS
+        assert [prediction.uid for prediction in read_predictions(written[0]).entries] == IDS
         if form != "spider2":
-            assert [prediction.sql for prediction in read_predictions(written[1]).found] == [
+            assert [prediction.sql for prediction in read_predictions(written[1]).entries] == [
                 "SELECT 0", "SELECT 1", NOTHING, NOTHING,
             ]  # fmt: skip
     assert (tmp_path / "submission/q1.sql").read_text() == "SELECT 1\n"
@@ -328,7 +331,7 @@ def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
     found = paired(path, fewer, allow_missing=True)
     assert (found.sqls, found.missing) == ({"q0": "SELECT 1"}, ("q1", "q2"))
     more = json_lines(*((f"q{i}", "SELECT 1") for i in range(9)))
-    assert "6 of 9 predictions are for no question here (q3, q4, q5, …)" in refusal(path, more, allow_missing=True)
+    assert "6 of 9 predictions match no question (q3, q4, q5, …)" in refusal(path, more, allow_missing=True)
     assert paired(path, more, allow_extra=True).extra == 6
     both = refusal(path, json_lines(("q0", "SELECT 1"), ("x", "SELECT 1")))
     assert "2 of 3 questions" in both
@@ -338,10 +341,10 @@ def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (json_lines(("q0", "a"), ("q1", "b"), ("q0", "c")), "1 ids stand more than once (q0 at line 1 and line 3)"),
-        ('{"q0": "a", "q1": "b", "q0": "c"}', "1 ids stand more than once (q0)"),
+        (json_lines(("q0", "a"), ("q1", "b"), ("q0", "c")), "1 ids are repeated (q0 at line 1 and line 3)"),
+        ('{"q0": "a", "q1": "b", "q0": "c"}', "1 ids are repeated (q0)"),
         (json_lines(("q0", "a")) + "oops\n" + json_lines(("q1", "b")) + "{\n", "2 of 4 lines are not JSON (line 2, "),
-        ('[{"id": "q0", "sql": "a"}, 3]', "1 of 2 are no JSON object (entry 1)"),
+        ('[{"id": "q0", "sql": "a"}, 3]', "1 of 2 are not JSON objects (entry 1)"),
         (
             '{"id": "q0", "answer": "a"}\n{"sql": "b"}\n',
             "1 of 2 have no sql or SQL or query (line 1); 1 of 2 have no id",
@@ -349,13 +352,13 @@ def test_too_few_or_too_many_are_refused_or_told(tmp_path: Path) -> None:
         (json_lines(("q0", 7)), "1 of 1 hold SQL that is neither text nor null (line 1)"),
         ('[{"id": "q0"', "not JSON"),
         ('{\n "q0": "a",\n', "not JSON"),
-        ('{"q0": {"a": 1}, "q1": "b"}', "1 of 2 ids hold no SQL, but more JSON (q0)"),
+        ('{"q0": {"a": 1}, "q1": "b"}', "1 of 2 ids hold nested JSON instead of SQL (q0)"),
         (b"SELECT 'caf\xe9'\nSELECT 2\nSELECT 3\n", "not UTF-8 in 1 lines (line 1)"),
         ("SELECT 1\nSELECT 2\n".encode("utf-16"), "UTF-16"),
         ("", "no predictions in it"),
         ("\n\n\n", "no predictions in it"),
         ("[]", "no predictions in it"),
-        ("id,sql\nq0,SELECT 1, 2\nq1,SELECT 2\n", "1 of 2 rows have not the 2 columns of the header (line 2)"),
+        ("id,sql\nq0,SELECT 1, 2\nq1,SELECT 2\n", "1 of 2 rows do not have the 2 columns of the header (line 2)"),
         ("id,sql\nq0,SELECT 1\n,SELECT 2\n", "1 of 2 have no id or question_id or instance_id (line 3)"),
         ('id,sql\nq0,"SELECT 1\n', "not CSV"),
     ],

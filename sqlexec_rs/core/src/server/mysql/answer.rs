@@ -1,4 +1,4 @@
-//! The answers to the commands of a run, which may be read in turns.
+//! Reads the responses to the commands of a run, possibly in several steps.
 
 use std::sync::Arc;
 
@@ -18,27 +18,27 @@ use crate::server::rows::{Read, push_row};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
-/// The most columns of a result, which the server bounds by itself.
+/// Maximum number of columns of a result; the server enforces it as well.
 const MAX_COLUMNS: u64 = 65_535;
 
-/// How far the answers to a run's commands are read.
+/// How far the responses have been read.
 enum Stage {
-    /// So many that only say that a setting is taken.
+    /// Number of outstanding responses that only confirm a setting.
     Settings(u8),
-    /// The number of columns, or an error.
+    /// Next is the number of columns, or an error.
     Head,
-    /// So many descriptions of columns.
+    /// Number of outstanding column descriptions.
     Columns(u64),
     Rows,
     Done,
 }
 
-/// The columns of a result: those of the next are often the same, and then not read again.
+/// The columns of a result, cached because the next result often has the same ones.
 #[derive(Default)]
 pub(super) struct Shape {
-    /// The descriptions as they came, each behind its length.
+    /// The received descriptions, each prefixed with its length.
     packets: Vec<u8>,
-    /// How much of that is the last result's.
+    /// Number of these bytes that equal the last result's.
     n_known: usize,
     header: Arc<Header>,
     kinds: Vec<Kind>,
@@ -50,7 +50,7 @@ impl Shape {
         self.packets.extend_from_slice(packet);
     }
 
-    /// Reads the descriptions that were added.
+    /// Parses the descriptions that were added.
     fn read(&mut self) -> Result<(), StreamError> {
         let (known, mut new) = self.packets.split_at(self.n_known);
         if known != new {
@@ -77,7 +77,7 @@ impl Shape {
     }
 }
 
-/// What came of a run.
+/// The response to a run.
 pub(super) struct RunResponse {
     stage: Stage,
     pub(super) shape: Shape,
@@ -87,13 +87,13 @@ pub(super) struct RunResponse {
 }
 
 impl RunResponse {
-    /// Begins before the answers to so many settings; `shape` is the last result's.
+    /// Starts before the responses to `n_settings` settings. `shape` belongs to the last result.
     pub(super) fn new(n_settings: u8, shape: Shape) -> Self {
         let stage = if n_settings == 0 { Stage::Head } else { Stage::Settings(n_settings) };
         Self { stage, shape, table: None, error: None, warnings: 0 }
     }
 
-    /// Reads to the end, or to the row that is one too many.
+    /// Reads to the end, or to the first row that exceeds a limit.
     pub(super) fn read(
         &mut self,
         wire: &mut Wire,
@@ -125,14 +125,14 @@ impl RunResponse {
         Ok(None)
     }
 
-    /// Takes a packet that tells no error.
+    /// Handles a packet that is not an error.
     fn take(&mut self, packet: &[u8], limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, StreamError> {
         match &mut self.stage {
             Stage::Settings(1) => self.stage = Stage::Head,
             Stage::Settings(n) => *n -= 1,
             Stage::Head => match packet {
                 [0, ..] => self.stage = Stage::Done,
-                [0xfb, ..] => return Err(StreamError::unexpected()), // it asks for a file of ours
+                [0xfb, ..] => return Err(StreamError::unexpected()), // a request for a local file
                 _ => {
                     let n = ParseBuf(packet).checked_eat_lenenc_int().filter(|n| (1..=MAX_COLUMNS).contains(n));
                     self.stage = Stage::Columns(n.ok_or_else(StreamError::unexpected)?);
@@ -154,7 +154,7 @@ impl RunResponse {
                 self.warnings = OkPacket::from(end).warnings();
                 self.stage = Stage::Done;
             }
-            // The rest of a result that nobody wants has no table.
+            // The discarded rest of a result has no table.
             Stage::Rows => {
                 if let Some(table) = self.table.as_mut() {
                     return push_row(table, limits, max_bytes, cells(packet, &self.shape.kinds));
@@ -165,7 +165,7 @@ impl RunResponse {
         Ok(None)
     }
 
-    /// Reads what nobody wants; false when that takes too long.
+    /// Discards the rest; returns false if that takes too long.
     pub(super) fn drain(&mut self, wire: &mut Wire, limits: &Limits, watch: &Watch<'_>) -> bool {
         loop {
             self.table = None;
@@ -178,7 +178,7 @@ impl RunResponse {
     }
 }
 
-/// Reads the cells of a row.
+/// Decodes the cells of a row.
 fn cells<'a>(packet: &'a [u8], kinds: &'a [Kind]) -> impl Iterator<Item = Result<Option<Read<'a>>, StreamError>> {
     let mut packet = ParseBuf(packet);
     kinds.iter().map(move |kind| {

@@ -1,4 +1,4 @@
-//! What MariaDB's and MySQL's errors mean for the one who wrote the SQL.
+//! Maps errors of MariaDB and MySQL to statuses.
 
 use mysql_common::io::ParseBuf;
 use mysql_common::packets::ErrPacket;
@@ -7,7 +7,7 @@ use mysql_common::proto::MyDeserialize;
 use super::wire::CAPABILITIES;
 use crate::outcome::{Outcome, Status};
 
-/// An error as the server told it.
+/// An error message of the server.
 #[derive(Debug)]
 pub(super) struct ServerError {
     pub(super) code: u16,
@@ -16,22 +16,18 @@ pub(super) struct ServerError {
 }
 
 impl ServerError {
-    /// Reads a packet that tells an error; `None` where it is not one.
+    /// Parses an error packet; `None` for any other packet.
     pub(super) fn of(packet: &[u8]) -> Option<Self> {
         if packet.first() != Some(&0xff) {
             return None;
         }
-        // What is told before the client has said who it is has no SQLSTATE.
+        // Errors before the login carry no SQLSTATE.
         let flags =
             if packet.get(3) == Some(&b'#') { CAPABILITIES } else { mysql_common::constants::CapabilityFlags::empty() };
         let error = ErrPacket::deserialize(flags, &mut ParseBuf(packet)).ok();
         let error = error.as_ref().filter(|error| error.is_error()).map(ErrPacket::server_error);
         Some(error.map_or_else(
-            || Self {
-                code: 0,
-                state: String::new(),
-                message: "the server told an error that cannot be read".to_owned(),
-            },
+            || Self { code: 0, state: String::new(), message: "the server sent a malformed error message".to_owned() },
             |error| Self {
                 code: error.error_code(),
                 state: error.sql_state_ref().map(|state| state.as_str().into_owned()).unwrap_or_default(),
@@ -40,53 +36,53 @@ impl ServerError {
         ))
     }
 
-    /// Tells whether the server closes the connection.
+    /// Returns whether the server closes the connection.
     pub(super) fn is_fatal(&self) -> bool {
-        // Shut down, killed, cannot be read or written, forced to close, time out of a session.
+        // Shutdown, kill, read or write errors, forced close, session timeout.
         matches!(self.code, 1053 | 1077..=1080 | 1152 | 1158..=1161 | 1184 | 1927 | 4031)
     }
 
-    /// Tells whether the server ended the statement because of its time, or of somebody's wish.
+    /// Returns whether the server ended the statement because of its time limit or a request.
     pub(super) fn is_cancellation(&self) -> bool {
         matches!(self.code, 1317 | 1969 | 3024)
     }
 
-    /// Returns the message in one line.
+    /// Returns the message on one line.
     pub(super) fn text(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the outcome for a SQL text.
     pub(super) fn outcome(&self, sql: &str) -> Outcome {
-        let error_offset = if self.code == 1064 { self.place(sql) } else { None };
+        let error_offset = if self.code == 1064 { self.cited_offset(sql) } else { None };
         Outcome { error_offset, ..Outcome::failed(self.status(), self.text()) }
     }
 
-    /// Returns where the text begins that a message about the grammar cites, where there is one such place.
-    fn place(&self, sql: &str) -> Option<u32> {
+    /// Returns the offset of the text that a syntax error cites, if it occurs exactly once.
+    fn cited_offset(&self, sql: &str) -> Option<u32> {
         let (_, rest) = self.message.split_once(" near '")?;
         let (near, _) = rest.rsplit_once("' at line ")?;
         if near.is_empty() {
             return Some(sql.len() as u32);
         }
-        let mut places = sql.match_indices(near).map(|(at, _)| at as u32);
-        let place = places.next();
-        if places.next().is_some() { None } else { place }
+        let mut offsets = sql.match_indices(near).map(|(at, _)| at as u32);
+        let cited_offset = offsets.next();
+        if offsets.next().is_some() { None } else { cited_offset }
     }
 
     fn status(&self) -> Status {
         match self.code {
             1290 if self.message.contains("max-session-mem-used") => Status::TooLarge,
-            // The grammar; no query; `*` without tables; clauses that do not combine; another number of columns in a union,
-            // a row, a WITH list or a subquery; no alias.
+            // Syntax; no query; `*` without tables; conflicting clauses; different numbers of columns in a union, a
+            // row, a WITH list or a subquery; missing alias.
             1064 | 1065 | 1096 | 1149 | 1221 | 1222 | 1241 | 1248 | 4002 | 4099 | 4107 => Status::SyntaxError,
-            // Privileges of databases, users, tables, columns, routines and files; sessions of others; a transaction that
-            // only reads; locks; features that the server lacks or has disabled.
+            // Privileges on databases, users, tables, columns, routines and files; other sessions; read-only
+            // transactions; locks; features that the server lacks or has disabled.
             1044 | 1045 | 1095 | 1099 | 1100 | 1142 | 1143 | 1223 | 1227 | 1235 | 1289 | 1290 | 1295 | 1698 | 1792 => {
                 Status::Forbidden
             }
-            // Memory, the stack, files, packets, a table on disk, rows of a join, columns and their lengths, tables of a
-            // join, parameters, expressions, depth of nesting.
+            // Memory, stack, files, packets, tables on disk, rows of a join, columns and their lengths, tables of a
+            // join, parameters, expressions, nesting depth.
             1037
             | 1038
             | 1041
@@ -103,7 +99,7 @@ impl ServerError {
             | 1473
             | 4003
             | 4026 => Status::TooLarge,
-            // Files, connections, locks and changes of others, damaged tables, another server, faults of the server.
+            // Files, connections, locks and changes by others, damaged tables, another server, server faults.
             1004
             | 1005
             | 1009..=1021
@@ -135,8 +131,9 @@ impl ServerError {
             | 1878
             | 1927
             | 1932 => Status::DbError,
-            // An unknown function, or one that the user may not execute: the server has one error for both. Then aggregates,
-            // full-text indexes, variables, collations, broken views, lists of WITH and WINDOW, types and operators.
+            // A function that is unknown or that the user may not execute: the server has one error for both. Then
+            // aggregates, full-text indexes, variables, collations, broken views, lists of WITH and WINDOW, types and
+            // operators.
             1051
             | 1052
             | 1054
@@ -182,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_says_the_status() {
+    fn codes_map_to_statuses() {
         let cases = [
             (1064, "42000", Status::SyntaxError),
             (1146, "42S02", Status::SchemaError),
@@ -218,16 +215,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_the_one_that_the_server_cites() {
-        let place =
+    fn error_offset_is_at_the_cited_text() {
+        let cited_offset =
             |near: &str, sql| error(1064, "42000", &format!("so near '{near}' at line 1")).outcome(sql).error_offset;
-        assert_eq!(place("FROM", "SELECT é, FROM"), Some(11));
-        assert_eq!(place("a", "a a"), None);
-        assert_eq!(place("", "SELECT"), Some(6));
+        assert_eq!(cited_offset("FROM", "SELECT é, FROM"), Some(11));
+        assert_eq!(cited_offset("a", "a a"), None);
+        assert_eq!(cited_offset("", "SELECT"), Some(6));
     }
 
     #[test]
-    fn a_packet_is_read_before_and_after_the_login() {
+    fn packets_are_parsed_before_and_after_the_login() {
         let read = |packet: &[u8]| ServerError::of(packet).map(|error| (error.code, error.state, error.message));
         let expected = (1040, String::new(), "Too many".to_owned());
         assert_eq!(read(b"\xff\x10\x04Too many"), Some(expected));

@@ -1,6 +1,6 @@
-//! Functions that a text may not call: one call can end the server, or its value depends on another run.
+//! Functions that a query may not call: one call can crash the server, or its value depends on another run.
 //!
-//! The check reads names as the server does: in any case, in quotes, behind a schema, and with blanks or comments before the
+//! The check matches names as the server does: in any case, quoted, qualified, and with blanks or comments before the
 //! parenthesis. `?allow=extractvalue,updatexml` in a URL allows functions by name on that database.
 
 use super::blank::skip_blank;
@@ -8,12 +8,12 @@ use super::text::{Escapes, quote_end};
 use crate::outcome::{Outcome, Status};
 use crate::scan::{is_word, word_end};
 
-/// Functions that are refused for one reason.
+/// Functions that are refused for the same reason.
 struct RefusedGroup {
-    /// By which a URL allows all of them.
+    /// The name by which a URL allows the whole group.
     name: &'static str,
-    why: &'static str,
-    /// Names in lower case.
+    reason: &'static str,
+    /// Function names in lower case.
     functions: &'static [&'static str],
     begins: &'static [&'static str],
     ends: &'static [&'static str],
@@ -22,22 +22,22 @@ struct RefusedGroup {
 const REFUSED: &[RefusedGroup] = &[
     RefusedGroup {
         name: "xml",
-        why: "a nested argument can end the server",
+        reason: "a nested argument can end the server",
         functions: &["extractvalue", "updatexml"],
         begins: &[],
         ends: &[],
     },
     RefusedGroup {
         name: "diagnostics",
-        why: "its value comes from an earlier statement",
+        reason: "its value comes from an earlier statement",
         functions: &["found_rows", "row_count"],
         begins: &[],
         ends: &[],
     },
-    // Each reads every kind of geometry, whatever kind its name says, and takes any text of bytes for a geometry.
+    // Each function accepts every kind of geometry, whatever its name, and reads any byte text as a geometry.
     RefusedGroup {
         name: "spatial",
-        why: "a nested geometry can end the server",
+        reason: "a nested geometry can end the server",
         functions: &[
             "area",
             "astext",
@@ -78,18 +78,18 @@ const REFUSED: &[RefusedGroup] = &[
         begins: &["st_", "mbr"],
         ends: &["fromtext", "fromwkb"],
     },
-    // They look neither at the clock nor at KILL, whatever the length of their arguments, or take memory that
-    // `max_session_mem_used` does not count.
+    // They check neither the clock nor KILL for arguments of any length, or take memory that `max_session_mem_used`
+    // does not count.
     RefusedGroup {
         name: "endless",
-        why: "a call does not end with its run's time",
+        reason: "a call can run past its deadline",
         functions: &["encrypt", "json_overlaps", "sformat"],
         begins: &[],
         ends: &[],
     },
 ]; // fmt: skip
 
-/// Refuses a list of allowed functions that holds an unknown name.
+/// Refuses a list of allowed functions that contains an unknown name.
 pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
     let is_known = |name: &&str| {
         let name = name.to_ascii_lowercase();
@@ -98,18 +98,18 @@ pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
     match allowed.split(',').map(str::trim).find(|name| !is_known(name)) {
         Some(name) => {
             let groups: Vec<&str> = REFUSED.iter().map(|group| group.name).collect();
-            Err(format!("allow={name}: no such function is refused; the groups are {}", groups.join(", ")))
+            Err(format!("allow={name}: not a refused function; the groups are {}", groups.join(", ")))
         }
         None => Ok(()),
     }
 }
 
-/// Returns the outcome of a text that calls a refused function; `allowed` lists functions and groups by commas, and
-/// `escapes` is how the session reads texts.
+/// Returns the outcome of a text that calls a refused function. `allowed` is a comma-separated list of functions and
+/// groups; `escapes` describes how the session reads texts.
 pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Option<Outcome> {
     let is_allowed =
         |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim().eq_ignore_ascii_case(name)));
-    let (name, RefusedGroup { name: group, why, .. }) =
+    let (name, RefusedGroup { name: group, reason, .. }) =
         Calls { sql, at: 0, escapes }.find_map(|(name, parenthesis)| {
             let name = name.trim_end_matches(' ');
             let group = REFUSED.iter().find(|group| group.has(name))?;
@@ -119,8 +119,8 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>, escapes: Escapes) -> Opt
         })?;
     let name = name.to_lowercase();
     let error = format!(
-        "the function {name} is refused: {why}. Where all texts are trusted, ?allow={name} or ?allow={group} in the URL \
-         allows it"
+        "the function {name} is refused: {reason}. If all queries are trusted, ?allow={name} or ?allow={group} in the \
+         URL allows it"
     );
     Some(Outcome::failed(Status::Forbidden, error))
 }
@@ -138,7 +138,8 @@ impl RefusedGroup {
     }
 }
 
-/// Returns whether the server may read characters as others of ASCII: it disregards case, and the accents of Latin letters.
+/// Returns whether the server may treat characters as equal to ASCII ones: it ignores case, and accents of Latin
+/// letters.
 fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
     let mut others = refused.chars();
     let mut is_same = |char: char| {
@@ -149,8 +150,8 @@ fn is_alike(chars: impl Iterator<Item = char>, refused: &str) -> bool {
     chars.all(&mut is_same) && others.next().is_none()
 }
 
-/// Returns whether a parenthesis lists columns of a query that `WITH` names: `name (a, b) AS (…)`. The grammar has no call
-/// with `AS (` after it.
+/// Returns whether a parenthesis lists columns of a common table expression: `name (a, b) AS (…)`. No call has `AS (`
+/// after it in the grammar.
 fn lists_columns(bytes: &[u8], parenthesis: usize, escapes: Escapes) -> bool {
     let mut at = skip_blank(bytes, parenthesis + 1);
     while bytes.get(at) != Some(&b')') {
@@ -167,7 +168,7 @@ fn lists_columns(bytes: &[u8], parenthesis: usize, escapes: Escapes) -> bool {
     bytes[begin..end].eq_ignore_ascii_case(b"as") && bytes.get(skip_blank(bytes, end)) == Some(&b'(')
 }
 
-/// The names before a parenthesis, and where it is.
+/// The names before each parenthesis, with its position.
 struct Calls<'a> {
     sql: &'a str,
     at: usize,
@@ -212,13 +213,13 @@ mod tests {
     const MODES: [&str; 5] =
         ["", "ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES,NO_BACKSLASH_ESCAPES", "STRICT_ALL_TABLES,ONLY_FULL"];
 
-    /// Returns the modes whose sessions refuse a text.
+    /// Returns the modes under which a session refuses a text.
     fn modes_that_refuse(sql: &str) -> Vec<&'static str> {
         MODES.into_iter().filter(|mode| refusal(sql, None, Escapes::of_mode(mode)).is_some()).collect()
     }
 
     #[test]
-    fn calls_of_refused_functions_are_found() {
+    fn finds_calls_of_refused_functions() {
         let calls = [
             "SELECT EXTRACTVALUE('<a/>', '/a')",
             "select updatexml /* a */ -- b\n # c\n ('<a/>', '/a', '')",
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_decides_where_a_quote_with_a_backslash_ends() {
+    fn sql_mode_decides_where_a_quote_with_a_backslash_ends() {
         let cases: [(&str, &[&str]); 7] = [
             ("SELECT 'a\\'', extractvalue('<a/>', '/a')", &[MODES[0], MODES[1], MODES[4]]),
             ("SELECT 'a\\', extractvalue('<a/>', '/a'), ''", &MODES[2..4]),
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not_refused() {
+    fn other_queries_are_accepted() {
         let texts = [
             "SELECT 'extractvalue(', \"it's updatexml (\"",
             "SELECT extractvalue, `updatexml` FROM t WHERE (1)",
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_function_is_not_refused() {
+    fn allowed_functions_are_accepted() {
         let sql = "SELECT EXTRACTVALUE('<a/>', '/a'), ST_GEOMFROMTEXT('POINT(1 1)')";
         let error = |allowed| refusal(sql, allowed, Escapes::DEFAULT).and_then(|outcome| outcome.error);
         assert!(error(None).is_some_and(|error| error.contains("?allow=extractvalue")));

@@ -1,12 +1,12 @@
-//! The views of a server: they may call functions that a text does not show, such as those that take locks.
+//! The views of a server: they may call functions that a query's text does not show, such as lock functions.
 
 use std::time::Instant;
 
-use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
-/// The limit is more than `sql_select_limit`, which holds without it.
+/// The limit exceeds `sql_select_limit`, which applies otherwise.
 const QUERY: &str = "\
 SELECT LOWER(TABLE_NAME) FROM information_schema.TABLES
 WHERE TABLE_TYPE = 'VIEW' AND TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
@@ -16,12 +16,12 @@ LIMIT 1000000";
 #[derive(Default)]
 pub(super) struct Views {
     names: Vec<String>,
-    /// When the server is asked again, as an owner may make a view at any time.
+    /// Time of the next refresh; owners may create views at any time.
     asked_again: Option<Instant>,
 }
 
 impl Views {
-    /// Returns whether the server must be asked again.
+    /// Returns whether the list must be refreshed.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
     }
@@ -32,16 +32,16 @@ impl Views {
             return false;
         }
         let lower = statement.to_lowercase();
-        // In quotes a name may hold doubled ones.
+        // A quoted name may contain doubled quotes.
         lower.contains("``") || self.names.iter().any(|name| lower.contains(name))
     }
 }
 
-/// Asks the server.
-pub(super) fn find(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
+/// Queries the server for its views.
+pub(super) fn find(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Views, StreamError> {
     let begun = Instant::now();
-    let names = session.ask(QUERY, watch)?.into_iter().flatten().collect();
+    let names = session.query_rows(QUERY, watch)?.into_iter().flatten().collect();
     let now = Instant::now();
-    // The question takes at most a hundredth of the time.
+    // Refreshing takes at most a hundredth of the time.
     Ok(Views { names, asked_again: now.checked_add(RECHECK.max((now - begun) * 100)) })
 }

@@ -1,4 +1,4 @@
-//! How a client proves who it is.
+//! Authentication of the client.
 
 use mysql_common::auth::plugins::{AuthProc, ChallengeResponsePlugin, Context};
 use mysql_common::constants::CapabilityFlags;
@@ -12,7 +12,7 @@ use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// Proves who asks, in the way that the server wants.
+/// Authenticates with the method that the server requests.
 pub(super) fn prove(
     wire: &mut Wire,
     url: &Url,
@@ -23,7 +23,7 @@ pub(super) fn prove(
     let is_unix = wire.is_unix();
     let password = url.password.as_deref().unwrap_or_default().as_bytes();
     let mut login = Login { password, nonce, is_unix, is_tls: wire.is_tls() };
-    // The server may ask for another way than the one it names first.
+    // The server may request another method than the one it names first.
     let mut proof = procedure(&plugin).or_else(|_| procedure(&AuthPlugin::MysqlNativePassword))?;
     let first = proof.run(&login, &login.nonce).map_err(|_| refused(&plugin))?;
     let flags = if wire.is_tls() { CAPABILITIES | CapabilityFlags::CLIENT_SSL } else { CAPABILITIES };
@@ -63,7 +63,7 @@ pub(super) fn prove(
     }
 }
 
-/// Begins a way to authenticate; none that sends the password as it is over a network.
+/// Starts an authentication method; refuses those that send the password in clear text.
 fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, StreamError> {
     match plugin {
         AuthPlugin::MysqlNativePassword | AuthPlugin::CachingSha2Password => plugin.init().map_err(|_| refused(plugin)),
@@ -71,7 +71,7 @@ fn procedure(plugin: &AuthPlugin<'_>) -> Result<AuthProc, StreamError> {
     }
 }
 
-/// What proves who asks.
+/// An authentication in progress.
 struct Login<'a> {
     password: &'a [u8],
     nonce: Vec<u8>,
@@ -104,6 +104,6 @@ impl Context for &Login<'_> {
 fn refused(plugin: &AuthPlugin<'_>) -> StreamError {
     let name = String::from_utf8_lossy(plugin.as_bytes()).into_owned();
     StreamError::Lost(format!(
-        "the server asks for {name}; passwords are proved by mysql_native_password or caching_sha2_password"
+        "the server requires {name}; supported are mysql_native_password and caching_sha2_password"
     ))
 }

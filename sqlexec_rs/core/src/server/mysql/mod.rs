@@ -1,14 +1,14 @@
-//! A session with a MariaDB or MySQL server.
+//! A session on a MariaDB or MySQL server.
 //!
-//! A run is one round trip: `SET` of what bounds it and of a transaction that only reads, where that is not set yet, and the
-//! text, which begins with a word that reads and is one statement by our rules and by the server's. Around a text that may
-//! leave something, or find what another left, the connection is reset, which ends variables, settings and locks; the next
-//! run reads the answer to that.
+//! A run is one round trip: `SET` of its bounds and of a read-only transaction, if not set yet, and the query. The
+//! query starts with a reading keyword and is a single statement by our rules and by the server's. Around a query
+//! that may leave state behind, or see another's, the connection is reset, which clears variables, settings and
+//! locks. The next run reads the response to the reset.
 //!
-//! Three clocks bound the answer to a run: the server's `max_statement_time`, a `KILL` by a second connection when the server has not
-//! answered in time, and the end of the connection. A server that stops a function such as `benchmark()` sends what it has
-//! as an answer, so an answer after its time is a timeout, and a warning that a run was interrupted is one, too. A function
-//! that looks at none of them continues in the server (`given_up`).
+//! Three clocks bound a run: the server's `max_statement_time`, a `KILL` over a second connection if the server does
+//! not answer in time, and closing the connection. A server that stops a function such as `benchmark()` sends a
+//! partial result, so a late response is a timeout, and so is a warning about an interrupted run. A function that
+//! checks none of these continues in the server (`given_up`).
 
 mod answer;
 mod blank;
@@ -36,7 +36,7 @@ use crate::outcome::{Outcome, Status, Stop};
 use crate::request::{ExecRequest, Limits, OutputKind};
 use crate::result::value::Value;
 
-use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::{NO_TLS, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -45,39 +45,40 @@ use errors::ServerError;
 use hidden::Views;
 use wire::{CAPABILITIES, MAX_PACKET, Wire};
 
-/// The number of a collation of the texts that are sent.
+/// The number of the collation for sent texts.
 const UTF8MB4: u8 = 45;
 
-/// How long the server has to end a run by its own clock, before it is made to.
+/// How long the server may take to end a run by its own clock before it is killed.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
 
-/// How long it has to take the order, before the connection is closed.
+/// How long the server may take to accept the kill before the connection is closed.
 const KILL_GRACE: Duration = Duration::from_millis(100);
 
-/// How long a look at a session may take that was given up.
-const LOOK: Duration = Duration::from_millis(500);
+/// Maximum time for one check of an abandoned session.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long the rest of a result is read that nobody wants, before the run is ended.
+/// How long the discarded rest of a result is read before the run is killed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
-/// Bytes of memory that a run may have of the server's, and of a table that it makes on disk; MariaDB bounds both.
+/// Bytes of server memory, and of an internal table on disk, that a run may use; MariaDB enforces both.
 const SERVER_BYTES: [u64; 2] = [256 << 20, 1 << 30];
 
-/// What bounds a run at the server: the time, and one row more than may come.
+/// Bounds of a run at the server: its time, and one row more than the limit.
 type ServerBounds = (Option<Duration>, u64);
 
-/// A connection whose user can only read.
+/// A connection with a user that can only read.
 pub(super) struct Mysql {
     wire: Wire,
     url: Url,
-    /// The number by which the server knows it.
+    /// The connection id on the server.
     id: u32,
     is_mariadb: bool,
-    /// How it reads texts. Each run is bound to the mode of the session's begin, as a reset brings the server's present one.
+    /// How the session reads texts. Each run uses the mode of the first login, because a reset restores the server's
+    /// current one.
     sql_mode: String,
-    /// It was reset, and the server's answer is not read yet.
+    /// Whether the session was reset and the response not read yet.
     is_reset: bool,
-    /// What bounds its runs now; `None` where that is to be set.
+    /// The bounds of its runs; `None` if they must be set.
     bounds: Option<ServerBounds>,
     /// The columns of the last result.
     shape: Shape,
@@ -86,7 +87,7 @@ pub(super) struct Mysql {
 }
 
 impl Mysql {
-    /// Connects, and refuses a user that can do more than read.
+    /// Connects; refuses a user that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let mut session = Self::open(url, watch)?;
@@ -94,19 +95,23 @@ impl Mysql {
     }
 
     fn prepare(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
-        self.sql_mode =
-            self.ask("SELECT @@sql_mode", watch)?.into_iter().flatten().next().ok_or_else(StreamError::unexpected)?;
+        self.sql_mode = self
+            .query_rows("SELECT @@sql_mode", watch)?
+            .into_iter()
+            .flatten()
+            .next()
+            .ok_or_else(StreamError::unexpected)?;
         self.bound(watch)?;
         role::check(self, &self.url.clone(), watch)?;
         self.views = hidden::find(self, watch)?;
         Ok(())
     }
 
-    /// Bounds questions of our own, whatever bounded the last run.
+    /// Sets the bounds for internal queries, replacing those of the last run.
     fn bound(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let bounds = bounds(&Limits::default(), watch);
         let settings = self.settings(bounds);
-        self.ask(&settings, watch)?;
+        self.query_rows(&settings, watch)?;
         self.bounds = Some(bounds);
         Ok(())
     }
@@ -128,7 +133,7 @@ impl Mysql {
         session.start(watch).map(|()| session).map_err(StreamError::into_text)
     }
 
-    /// Says who asks, and waits until the server is ready.
+    /// Logs in and waits until the server is ready.
     fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let packet = self.wire.next(watch, MAX_PACKET)?;
         if let Some(error) = ServerError::of(packet) {
@@ -142,13 +147,13 @@ impl Mysql {
         if version.is_none_or(|version| version < oldest) || !hello.capabilities().contains(CAPABILITIES) {
             let version = hello.server_version_str();
             return Err(StreamError::Lost(format!(
-                "the server is too old ({version}): MariaDB from 10.5, MySQL from 8.0"
+                "the server is too old ({version}): MariaDB 10.5 or MySQL 8.0 is required"
             )));
         }
         let nonce = hello.nonce();
         let plugin = hello.auth_plugin().map_or(AuthPlugin::MysqlNativePassword, AuthPlugin::into_owned);
         let has_tls = hello.capabilities().contains(CapabilityFlags::CLIENT_SSL);
-        if self.wire.wants_tls(&self.url).map_err(StreamError::Lost)? {
+        if self.wire.requires_tls(&self.url).map_err(StreamError::Lost)? {
             if !has_tls {
                 return Err(StreamError::Lost(NO_TLS.to_owned()));
             }
@@ -161,7 +166,7 @@ impl Mysql {
         login::prove(&mut self.wire, &self.url, plugin, nonce, watch)
     }
 
-    /// Returns the statement that bounds a run.
+    /// Returns the statement that sets the bounds of a run.
     fn settings(&self, (time, n_rows): ServerBounds) -> String {
         let [memory, disk] = SERVER_BYTES;
         let mode = &self.sql_mode; // names and commas
@@ -181,8 +186,8 @@ impl Mysql {
         }
     }
 
-    /// Has the server end what it does for this session, and reads to the end of it; where its own clock does not, the
-    /// session is over.
+    /// Ends the running statement on the server and reads the rest of its response. If the server's own clock does
+    /// not end it, the session is over.
     fn stop(&mut self, answer: &mut RunResponse, limits: &Limits, asks_at_once: bool, is_plain: bool) {
         let never = AtomicBool::new(false);
         let is_done = !asks_at_once && answer.drain(&mut self.wire, limits, &Watch::grace(SERVER_GRACE, &never));
@@ -193,15 +198,15 @@ impl Mysql {
         }
     }
 
-    /// Ends the connection on the server's side, by another one: nothing else ends what runs there.
+    /// Ends the connection on the server through another connection; nothing else stops its statement.
     fn kill(&mut self, watch: &Watch<'_>) {
         self.is_usable = false;
         if let Ok(mut other) = Self::open(&self.url, watch) {
-            let _ = other.ask(&format!("KILL {}", self.id), watch); // it may have ended by itself
+            let _ = other.query_rows(&format!("KILL {}", self.id), watch); // it may have ended already
         }
     }
 
-    /// Makes ready for another run: ends what the text may have left, without waiting for it.
+    /// Prepares for the next run: clears the state that the query may have left, without waiting for it.
     fn clear(&mut self, is_plain: bool) {
         if is_plain {
             self.is_usable = true;
@@ -216,9 +221,10 @@ impl Mysql {
         self.is_usable = self.is_reset;
     }
 
-    /// Tells whether a warning says that the run was ended before its end, or that a value is missing as it was too large.
+    /// Returns the status from warnings about an interrupted run or about a value that was dropped because it was too
+    /// large.
     fn is_incomplete(&mut self, watch: &Watch<'_>) -> Result<Option<Status>, StreamError> {
-        let codes = self.ask("SHOW WARNINGS", watch)?;
+        let codes = self.query_rows("SHOW WARNINGS", watch)?;
         let has = |codes_of: &[&str]| {
             codes.iter().any(|row| row.get(1).is_some_and(|code| codes_of.contains(&code.as_str())))
         };
@@ -242,26 +248,26 @@ impl Mysql {
         let timeout = |stop: Option<Stop>| stop_outcome(stop.unwrap_or(Stop::Wall), limits);
         match (answer.error, answer.table) {
             (Some(error), _) if error.is_fatal() => Err(StreamError::Lost(error.text())),
-            // Somebody else may end a run, too.
+            // Another user may end a run too.
             (Some(error), _) if error.is_cancellation() => Ok(match watch.stop() {
                 None if error.code != 1969 && error.code != 3024 => Outcome::failed(Status::DbError, error.text()),
                 stop => timeout(stop),
             }),
             (Some(error), _) => Ok(error.outcome(sql)),
             _ if watch.stop().is_some() => Ok(timeout(watch.stop())),
-            (None, None) => Ok(Outcome::failed(Status::Forbidden, "the statement gives no rows")),
+            (None, None) => Ok(Outcome::failed(Status::Forbidden, "the statement returns no rows")),
             (None, Some(table)) if answer.warnings == 0 => Ok(Outcome::ok(table)),
             (None, Some(table)) => Ok(match self.is_incomplete(watch)? {
                 None => Outcome::ok(table),
-                Some(Status::Timeout) => Outcome::failed(Status::DbError, "the run was interrupted by somebody else"),
+                Some(Status::Timeout) => Outcome::failed(Status::DbError, "another user interrupted the run"),
                 Some(status) => Outcome::failed(status, "a value has more bytes than max_allowed_packet"),
             }),
         }
     }
 }
 
-impl OwnQueries for Mysql {
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+impl InternalQueries for Mysql {
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         self.wire.send(&[(Command::COM_QUERY, sql.as_bytes())])?;
         let mut answer = RunResponse::new(u8::from(std::mem::take(&mut self.is_reset)), Shape::default());
         self.wire.begin_answer();
@@ -294,7 +300,7 @@ impl Session for Mysql {
     }
 
     fn run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<Outcome, String> {
-        let statement = match text::statement(request.sql, request.wanted) {
+        let statement = match text::statement(request.sql, request.output) {
             Ok(statement) => statement,
             Err(outcome) => return Ok(*outcome),
         };
@@ -302,7 +308,7 @@ impl Session for Mysql {
         if let Some(outcome) = functions::refusal(statement, self.url.option("allow"), escapes) {
             return Ok(outcome);
         }
-        let statement = match request.wanted {
+        let statement = match request.output {
             OutputKind::Rows => Cow::from(statement),
             OutputKind::Plan => format!("EXPLAIN {statement}").into(),
         };
@@ -316,7 +322,7 @@ impl Session for Mysql {
             }
             Some(all) => values::with_parameters(&statement, &all.values).into(),
         };
-        // The functions of a view do not show in a text.
+        // A view may call functions that the text does not show.
         let is_plain = text::is_plain(&statement) && !self.views.are_in(&statement);
         let mut commands: Vec<(Command, &[u8])> = Vec::with_capacity(3);
         if !is_plain && self.bounds.take().is_some() {
@@ -369,7 +375,7 @@ impl Session for Mysql {
                 self.stop(&mut answer, request.limits, stop == Stop::Cancelled, is_plain);
                 Ok(stop_outcome(stop, request.limits))
             }
-            Err(StreamError::Lost(why)) => Err(why),
+            Err(StreamError::Lost(reason)) => Err(reason),
         }
     }
 
@@ -382,7 +388,7 @@ impl Session for Mysql {
     }
 }
 
-/// A session that was killed: the server closes its connection at once, and continues where a function does not stop.
+/// A session that was killed. The server closes its connection at once, but continues if a function does not stop.
 struct KilledSession {
     url: Url,
     id: u32,
@@ -391,20 +397,20 @@ struct KilledSession {
 impl AbandonedSession for KilledSession {
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(LOOK, &never);
+        let watch = Watch::grace(CHECK_TIMEOUT, &never);
         let Ok(mut session) = Mysql::open(&self.url, &watch) else { return false };
-        // After a restart another session may have its number, which sleeps between its runs.
+        // After a restart another session may have its id; our sessions sleep between runs.
         let list = "information_schema.processlist";
         let sql = format!("SELECT 1 FROM {list} WHERE id = {} AND command <> 'Sleep'", self.id);
-        session.ask(&sql, &watch).is_ok_and(|rows| rows.is_empty())
+        session.query_rows(&sql, &watch).is_ok_and(|rows| rows.is_empty())
     }
 }
 
 fn bounds(limits: &Limits, watch: &Watch<'_>) -> ServerBounds {
-    // Zero is no bound, and a run that is out of time is ended here.
+    // Zero means no bound; a run that is out of time ends here.
     let left = watch.left().filter(|_| limits.timeout.is_some()).map(|left| left.max(Duration::from_millis(1)));
-    // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
+    // Uses the full time limit if almost all of it is left, so that it need not be set for each run.
     let time = left.map(|left| limits.timeout.filter(|time| *time < left + Duration::from_millis(2)).unwrap_or(left));
-    // One row more says that there are too many.
+    // One extra row shows that there are too many.
     (time, limits.max_rows.saturating_add(1))
 }

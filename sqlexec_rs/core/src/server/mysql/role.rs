@@ -1,17 +1,18 @@
-//! What a user may do beside reading. One that may do more is refused, with what makes one that may not.
+//! Checks the rights of a user. A user that can do more than read is refused, with the statements that create a
+//! read-only one.
 
-use crate::server::session::OwnQueries;
+use crate::server::session::InternalQueries;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// What a reader has a need of.
+/// Privileges that a reader needs.
 const READING: [&str; 4] = ["USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"];
 
 /// The right to grant a role.
 const ADMIN: &str = "ADMIN OPTION on";
 
-/// Tables in which other sessions' texts are; where the server writes them is found by `LOGS`.
+/// Tables that contain other sessions' queries. [`LOGS`] finds where the server writes them.
 const TEXTS: [(&str, &str); 5] = [
     ("performance_schema", "performance_schema.threads"),
     ("performance_schema", "performance_schema.events_statements_current"),
@@ -20,18 +21,18 @@ const TEXTS: [(&str, &str); 5] = [
     ("slow_query_log", "mysql.slow_log"),
 ];
 
-/// A row for each place where the server writes the texts of all sessions now.
+/// Returns a row for each place where the server currently logs the queries of all sessions.
 const LOGS: &str = "\
 SELECT 'performance_schema' FROM (SELECT 1) a WHERE @@performance_schema
 UNION ALL SELECT 'general_log' FROM (SELECT 1) a WHERE @@general_log AND @@log_output LIKE '%TABLE%'
 UNION ALL SELECT 'slow_query_log' FROM (SELECT 1) a WHERE @@slow_query_log AND @@log_output LIKE '%TABLE%'";
 
-/// Refuses the session's user if it, or a role that it can become, can do more than read, or can read others' texts.
-pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
-    let grants: Vec<String> = session.ask("SHOW GRANTS", watch)?.into_iter().flatten().collect();
+/// Refuses the session's user if it, or a role that it can assume, can do more than read or can read others' queries.
+pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
+    let grants: Vec<String> = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten().collect();
     let roles: Vec<&str> = grants.iter().filter_map(|grant| role_of(grant)).collect();
     let mut rights: Vec<String> = grants.iter().flat_map(|grant| rights(grant)).collect();
-    rights.sort_by_key(|right| right.starts_with(ADMIN)); // whoever makes a role can grant it
+    rights.sort_by_key(|right| right.starts_with(ADMIN)); // the creator of a role can grant it
     if rights.is_empty() {
         rights.extend(rights_of_roles(session, &roles, watch)?);
     }
@@ -47,23 +48,23 @@ pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>)
     let (user, database) = (&url.user, &url.database);
     let database = format!("`{}`", database.replace('`', "``"));
     Err(StreamError::Lost(format!(
-        "the user {user} can do more than read: it has {}. A user that only reads, made by an owner: \
+        "the user {user} can do more than read: it has {}. An owner can create a read-only user: \
          CREATE USER reader IDENTIFIED BY '…'; GRANT SELECT ON {database}.* TO reader",
         rights.join(", "),
     )))
 }
 
-/// Returns the rights of each role of the user, active or not, and sets the initial role again.
+/// Returns the rights of each role of the user, active or not, and restores the initial role.
 fn rights_of_roles(
-    session: &mut impl OwnQueries,
+    session: &mut impl InternalQueries,
     roles: &[&str],
     watch: &Watch<'_>,
 ) -> Result<Vec<String>, StreamError> {
-    let active = session.ask("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
+    let active = session.query_rows("SELECT CURRENT_ROLE()", watch)?.into_iter().flatten().next().unwrap_or_default();
     let mut all = Vec::new();
     for role in roles {
-        session.ask(&format!("SET ROLE {role}"), watch)?;
-        let grants = session.ask("SHOW GRANTS", watch)?.into_iter().flatten();
+        session.query_rows(&format!("SET ROLE {role}"), watch)?;
+        let grants = session.query_rows("SHOW GRANTS", watch)?.into_iter().flatten();
         all.extend(grants.flat_map(|grant| rights(&grant)).map(|right| format!("{right} as the role {role}")));
     }
     let first = match active.as_str() {
@@ -71,20 +72,20 @@ fn rights_of_roles(
         name if name.starts_with('`') => name.to_owned(),
         name => format!("`{}`", name.replace('`', "``")),
     };
-    session.ask(&format!("SET ROLE {first}"), watch)?;
+    session.query_rows(&format!("SET ROLE {first}"), watch)?;
     Ok(all)
 }
 
-/// Returns the tables that the user can read and in which the server writes other sessions' texts.
-fn texts_of_others(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
-    let logs: Vec<String> = session.ask(LOGS, watch)?.into_iter().flatten().collect();
+/// Returns the readable tables in which the server stores other sessions' queries.
+fn texts_of_others(session: &mut impl InternalQueries, watch: &Watch<'_>) -> Result<Vec<String>, StreamError> {
+    let logs: Vec<String> = session.query_rows(LOGS, watch)?.into_iter().flatten().collect();
     let mut readable = Vec::new();
     for (log, table) in TEXTS {
         if !logs.iter().any(|name| name == log) {
             continue;
         }
-        match session.ask(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
-            Ok(_) => readable.push(format!("SELECT on {table}, where the texts of other sessions are")),
+        match session.query_rows(&format!("SELECT 1 FROM {table} LIMIT 0"), watch) {
+            Ok(_) => readable.push(format!("SELECT on {table}, which contains the queries of other sessions")),
             Err(StreamError::Lost(_)) => {}
             Err(failure) => return Err(failure),
         }
@@ -92,34 +93,34 @@ fn texts_of_others(session: &mut impl OwnQueries, watch: &Watch<'_>) -> Result<V
     Ok(readable)
 }
 
-/// Returns the role that a line of SHOW GRANTS grants to the user, quoted as it is there.
+/// Returns the role that a line of SHOW GRANTS grants, quoted as in that line.
 fn role_of(grant: &str) -> Option<&str> {
     let grant = grant.strip_prefix("GRANT ").filter(|grant| !grant.contains(" ON "))?;
     grant.split_once(" TO ").map(|(role, _)| role)
 }
 
-/// Returns what a line of SHOW GRANTS gives that a reader has no need of.
+/// Returns the privileges in a line of SHOW GRANTS that a reader does not need.
 fn rights(grant: &str) -> Vec<String> {
     let Some(grant) = grant.strip_prefix("GRANT ") else { return Vec::new() };
-    // A grant of a role has no ON: its rights have lines of their own while the role is active.
-    let Some((names, place)) = grant.split_once(" ON ") else {
+    // A grant of a role has no ON. Its rights have separate lines while the role is active.
+    let Some((names, object)) = grant.split_once(" ON ") else {
         let role = grant.split_once(" TO ").map_or(grant, |(role, _)| role);
         let can_grant = grant.ends_with("WITH ADMIN OPTION");
         return if can_grant { vec![format!("{ADMIN} the role {role}")] } else { Vec::new() };
     };
-    let place = place.split_once(" TO ").map_or(place, |(place, _)| place);
+    let object = object.split_once(" TO ").map_or(object, |(object, _)| object);
     let mut rights: Vec<String> = names_of(names)
         .into_iter()
         .filter(|name| !READING.contains(&name.as_str()))
-        .map(|name| format!("{name} on {place}"))
+        .map(|name| format!("{name} on {object}"))
         .collect();
     if grant.ends_with("WITH GRANT OPTION") {
-        rights.push(format!("GRANT OPTION on {place}"));
+        rights.push(format!("GRANT OPTION on {object}"));
     }
     rights
 }
 
-/// Takes a list of privileges apart, whose columns stand in parentheses.
+/// Splits a list of privileges, dropping their columns in parentheses.
 fn names_of(list: &str) -> Vec<String> {
     let mut depth = 0_usize;
     let mut without_columns = list.to_owned();
@@ -137,7 +138,7 @@ mod tests {
     use super::{rights, role_of};
 
     #[test]
-    fn what_is_more_than_reading_is_found() {
+    fn finds_rights_beyond_reading() {
         let reads = [
             "GRANT USAGE ON *.* TO `r`@`%` IDENTIFIED BY PASSWORD '*0'",
             "GRANT SELECT, SHOW VIEW ON `a`.* TO `r`@`%`",
@@ -161,7 +162,7 @@ mod tests {
         }
     }
     #[test]
-    fn a_role_is_named_as_the_server_quotes_it() {
+    fn role_names_keep_the_server_quotes() {
         assert_eq!(role_of("GRANT `wri``ters` TO `r`@`%`"), Some("`wri``ters`"));
         assert_eq!(role_of("GRANT `a`@`%`,`b`@`%` TO `r`@`%`"), Some("`a`@`%`,`b`@`%`"));
         assert_eq!(role_of("GRANT SELECT ON `a`.* TO `r`@`%`"), None);

@@ -1,15 +1,15 @@
-//! Finds texts that read the queries of other sessions: a gold, or another answer to the same question.
+//! Finds queries that read the SQL of other sessions, such as a gold query or another answer to the same question.
 //!
-//! MariaDB lets every user see the texts of its own user's sessions, and no setting changes that. Where the server traces its
-//! optimizer, a session sees its last text, which was another run. A query has no way to put the name of a table together, so
-//! the name itself is in each text that reads it.
+//! MariaDB shows each user the queries of its other sessions, and no setting changes that. If the server traces its
+//! optimizer, a session sees its last query, which was another run. A query cannot compute the name of a table, so
+//! every query that reads one contains its name.
 
 use super::blank::skip_blank;
 
-/// Names of the tables that hold texts, or parts of them.
+/// Names of the tables that contain queries, or parts of them.
 const TABLES: [&[u8]; 2] = [b"processlist", b"optimizer_trace"];
 
-/// The query of `servers check`, which counts sessions and shows none of their texts.
+/// The query of `servers check`, which counts sessions without reading their queries.
 const COUNT: &str = "\
 SELECT COUNT(*) FROM information_schema.processlist
 WHERE id <> CONNECTION_ID() AND (command = 'Killed' OR (command IN ('Query', 'Execute') AND time > 60))";
@@ -19,7 +19,7 @@ pub(super) fn shows_sessions(sql: &str) -> bool {
     (names_table(sql) && sql.trim() != COUNT) || explains_session(sql)
 }
 
-/// Returns whether the name of such a table is anywhere, as the server compares names: `İ` is an `i` to it.
+/// Returns whether the text contains the name of such a table, compared as the server does, which treats `İ` as `i`.
 fn names_table(sql: &str) -> bool {
     if sql.is_ascii() {
         let bytes = sql.as_bytes();
@@ -59,7 +59,7 @@ mod tests {
     use super::shows_sessions;
 
     #[test]
-    fn texts_that_read_other_sessions_are_known() {
+    fn finds_queries_that_read_other_sessions() {
         let cases = [
             "SELECT info FROM information_schema.processlist",
             "SELECT info FROM information_schema.`PROCESSLIST`",
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not_refused() {
+    fn other_queries_are_accepted() {
         let cases = [
             "SELECT process, list FROM item",
             "SELECT 'é' FROM process_list",

@@ -1,43 +1,44 @@
-//! Finds the one statement in a SQL text, with MariaDB's rules for comments and quotes, and the word with which it begins.
+//! Finds the single statement in a SQL text, with MariaDB's rules for comments and quotes, and its first keyword.
 
 use super::blank::{comment_end, skip_blank};
 use super::sessions::shows_sessions;
 use crate::outcome::{Outcome, Status};
 use crate::request::OutputKind;
 
-/// Words with which a query begins.
+/// Keywords that start a query.
 const QUERIES: [&str; 4] = ["select", "with", "values", "table"];
 
-/// Words with which another statement begins that only reads, and that has no plan.
+/// Keywords that start other read-only statements, which have no plan.
 const OTHERS: [&str; 4] = ["explain", "show", "describe", "desc"];
 
-/// Words that begin another statement. Any other is a mistake, and no attempt to write.
+/// Keywords that start any other statement. Another first word is a syntax error rather than an attempt to write.
 const COMMANDS: &str = "\
     alter analyze backup begin binlog cache call change check checksum commit create deallocate delete do drop \
     execute flush get grant handler help import insert install kill load lock optimize prepare purge release \
     rename repair replace reset resignal restart revoke rollback savepoint set shutdown signal slave start stop \
     truncate uninstall unlock update use xa declare if loop while return fetch";
 
-/// What stands in a text that may leave something in its session, or that tells what another left there (but for the
-/// count of `FOUND_ROWS()`, which a reset leaves, too).
+/// Fragments of statements that may leave state in their session, or read state that another left (except
+/// `FOUND_ROWS()`, whose count survives a reset).
 const TRACES: [&str; 7] = ["@", "lock", "insert_id", "into", "show", "session", "lastval"];
 
-/// Tells whether a statement leaves nothing in its session, and finds nothing there. Names of functions are the same with
-/// and without accents, so only a text of ASCII is known.
+/// Returns whether a statement neither leaves nor reads session state. Function names match with and without accents,
+/// so only ASCII texts qualify.
 pub(super) fn is_plain(statement: &str) -> bool {
     let lower = statement.to_ascii_lowercase();
     statement.is_ascii() && !TRACES.iter().any(|trace| lower.contains(trace))
 }
 
-/// Returns the statement of a text, which begins where the text does; or why it is not run, or not planned.
+/// Returns the statement of a text, which starts at the start of the text; or the reason why it is not run or
+/// planned.
 ///
-/// The server's own grammar takes one statement as well; but `SET STATEMENT max_statement_time=0 FOR …` is one, and so is
-/// what a comment makes that only some versions read.
-pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outcome>> {
-    let refused = |why: &str| Err(Box::new(Outcome::failed(Status::Forbidden, why)));
+/// The server's grammar accepts only one statement too. But `SET STATEMENT max_statement_time=0 FOR …` is a single
+/// statement, and so is one with a comment that only some versions execute.
+pub(super) fn statement(sql: &str, output: OutputKind) -> Result<&str, Box<Outcome>> {
+    let refused = |reason: &str| Err(Box::new(Outcome::failed(Status::Forbidden, reason)));
     let bytes = sql.as_bytes();
     if has_run_comment(sql) {
-        return refused("comments that a server runs, /*! … */, are not");
+        return refused("executable comments, /*! … */, are refused");
     }
     if shows_sessions(sql) {
         return refused("the text reads the queries of other sessions");
@@ -52,7 +53,7 @@ pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outco
     let length = bytes[start..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
     let word = sql[start..start + length].to_ascii_lowercase();
     let is_other = OTHERS.contains(&word.as_str());
-    if is_other && wanted == OutputKind::Plan {
+    if is_other && output == OutputKind::Plan {
         return refused("only SELECT, WITH, VALUES and TABLE have a plan");
     }
     if !is_other && !QUERIES.contains(&word.as_str()) {
@@ -73,7 +74,7 @@ pub(super) fn statement(sql: &str, wanted: OutputKind) -> Result<&str, Box<Outco
     if rest < bytes.len() { refused("the text holds more than one SQL statement") } else { Ok(&sql[..end]) }
 }
 
-/// Returns where the statement's semicolon is, or the end.
+/// Returns the position of the statement's semicolon, or the end.
 fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         match bytes[at] {
@@ -88,7 +89,7 @@ fn statement_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// In which quotes a backslash escapes the next character. The session's `sql_mode` decides.
+/// The quotes in which a backslash escapes the next character, as set by the session's `sql_mode`.
 #[derive(Clone, Copy)]
 pub(super) struct Escapes {
     single: bool,
@@ -96,18 +97,18 @@ pub(super) struct Escapes {
 }
 
 impl Escapes {
-    /// By default both quotes hold texts.
+    /// By default both quotes enclose texts.
     pub(super) const DEFAULT: Self = Self { single: true, double: true };
 
-    /// The default; `ANSI_QUOTES`, where double quotes hold names; and `NO_BACKSLASH_ESCAPES`.
+    /// The default; `ANSI_QUOTES`, under which double quotes enclose names; and `NO_BACKSLASH_ESCAPES`.
     const ALL: [Self; 3] = [Self::DEFAULT, Self { single: true, double: false }, Self { single: false, double: false }];
 
-    /// Returns the ways in which some server reads a text.
+    /// Returns all ways in which servers may read a text.
     fn of(sql: &str) -> &'static [Self] {
         if sql.contains('\\') { &Self::ALL } else { &Self::ALL[..1] }
     }
 
-    /// Returns how a session with a `sql_mode` reads texts; the server expands combined modes such as `ANSI`.
+    /// Returns how a session with this `sql_mode` reads texts. The server expands combined modes such as `ANSI`.
     pub(super) fn of_mode(sql_mode: &str) -> Self {
         let has = |name: &str| sql_mode.split(',').any(|mode| mode == name);
         let single = !has("NO_BACKSLASH_ESCAPES");
@@ -115,7 +116,7 @@ impl Escapes {
     }
 }
 
-/// Returns whether some server would run a part of a text that others take for a comment.
+/// Returns whether some server would execute a comment of the text.
 fn has_run_comment(sql: &str) -> bool {
     let bytes = sql.as_bytes();
     let begins_run_comment = |at: usize| bytes[at..].starts_with(b"/*!") || bytes[at..].starts_with(b"/*M!");
@@ -131,11 +132,11 @@ fn has_run_comment(sql: &str) -> bool {
         }
         false
     };
-    // Most texts have none, wherever it may be.
+    // most texts contain none
     memchr::memmem::find_iter(bytes, b"/*").any(begins_run_comment) && Escapes::of(sql).iter().any(has_run_comment)
 }
 
-/// Returns where a quote ends that begins here. A doubled one is two that touch.
+/// Returns the end of a quote that starts here. A doubled quote counts as two adjacent quoted tokens.
 pub(super) fn quote_end(bytes: &[u8], begin: usize, escapes: Escapes) -> usize {
     let quote = bytes[begin];
     let has_escapes = (quote == b'\'' && escapes.single) || (quote == b'"' && escapes.double);
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_statement_that_reads_is_found() {
+    fn finds_the_single_reading_statement() {
         let cases = [
             ("select 1", "select 1"),
             (
@@ -181,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn what_may_leave_something_is_not_plain() {
+    fn statements_with_session_state_are_not_plain() {
         assert!(is_plain("SELECT name, COUNT(*) FROM item GROUP BY 1"));
         let traces = ["SELECT @a := 1", "SELECT Get_Lock('a', 1)", "SELECT gét_lØck('a', 1)", "SHOW WARNINGS"];
         assert!(!traces.iter().any(|sql| is_plain(sql)));
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn other_statements_are_refused() {
         let cases = [
             ("", Status::NoSql),
             (" ;; ", Status::NoSql),
@@ -202,10 +203,10 @@ mod tests {
             ("SELECT 'a' /*!50000 , 1 */", Status::Forbidden),
             ("SELECT 1--/*! 1 */", Status::Forbidden),
             ("SELECT '/*' /*! , 1 */", Status::Forbidden),
-            // Under NO_BACKSLASH_ESCAPES the first quote ends behind the backslash.
+            // Under NO_BACKSLASH_ESCAPES the first quote ends after the backslash.
             ("SELECT '\\' /*! , 1 */ -- '", Status::Forbidden),
             ("SELECT `\\` /*! , 1 */ FROM t -- `", Status::Forbidden),
-            // Under ANSI_QUOTES a backslash escapes in texts, and not in names.
+            // Under ANSI_QUOTES a backslash escapes in texts but not in names.
             ("SELECT '\\'', 1 AS \"a\\\" /*! , 2 */ -- \"", Status::Forbidden),
             ("SET STATEMENT max_statement_time=0 FOR SELECT 1", Status::Forbidden),
             ("(DELETE FROM t)", Status::Forbidden),
@@ -215,8 +216,8 @@ mod tests {
             ("é", Status::SyntaxError),
         ];
         for (sql, expected) in cases {
-            for wanted in [OutputKind::Rows, OutputKind::Plan] {
-                assert_eq!(statement(sql, wanted).map_err(|outcome| outcome.status), Err(expected), "{sql}");
+            for output in [OutputKind::Rows, OutputKind::Plan] {
+                assert_eq!(statement(sql, output).map_err(|outcome| outcome.status), Err(expected), "{sql}");
             }
         }
         for sql in ["EXPLAIN SELECT 1", "(show tables", "DESC t", "FOR CONNECTION 5", "FORMAT=JSON SELECT 1"] {

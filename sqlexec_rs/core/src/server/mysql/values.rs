@@ -1,4 +1,4 @@
-//! What MariaDB's and MySQL's values become here, from the texts in which the server sends them, and what is bound.
+//! Converts values of MariaDB and MySQL from the server's texts, and parameters to literals.
 
 use mysql_common::constants::{ColumnFlags, ColumnType};
 use mysql_common::packets::Column;
@@ -7,10 +7,10 @@ use crate::request::Bound;
 use crate::result::value::Value;
 use crate::server::rows::{Read, decimal, read_number};
 
-/// The number of the character set that says: bytes.
+/// The number of the binary character set.
 const BINARY: u16 = 63;
 
-/// How a column's texts are read.
+/// How the texts of a column are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Integer,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Text,
 }
 
-/// Returns how values of a column are read, and the name of its type.
+/// Returns how the values of a column are decoded, and the name of its type.
 pub(super) fn kind_of(column: &Column) -> (Kind, Option<&'static str>) {
     let is_binary = column.character_set() == BINARY;
     let is_listed = column.flags().intersects(ColumnFlags::ENUM_FLAG | ColumnFlags::SET_FLAG);
@@ -52,11 +52,11 @@ pub(super) fn kind_of(column: &Column) -> (Kind, Option<&'static str>) {
     }
 }
 
-/// Reads a value of such a kind. A text that is none of its type stays a text.
+/// Decodes a value. A text that does not fit its type stays a text.
 pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
     let value = match kind {
         Kind::Text => None,
-        // An unsigned one may be larger than ours.
+        // An unsigned value may exceed 64-bit signed integers.
         Kind::Integer | Kind::Decimal => decimal(text),
         Kind::Real => read_number(text).map(Value::Real),
         Kind::Bytes => Some(Value::Blob(text)),
@@ -64,7 +64,8 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
     Read::Value(value.unwrap_or(Value::Text(text)))
 }
 
-/// Returns the statement that runs a text with values for its question marks; digits alone are quoted, in no setting's way.
+/// Returns the statement that runs a text with values for its parameters. Only hex digits are quoted, so that no
+/// setting affects them.
 pub(super) fn with_parameters(sql: &str, values: &[Bound]) -> String {
     let literals: Vec<String> = values.iter().map(literal).collect();
     format!("EXECUTE IMMEDIATE {} USING {}", text(sql.as_bytes()), literals.join(", "))
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_becomes_the_value_that_it_says() {
+    fn texts_are_decoded_by_type() {
         let is = |kind, text: &str, value: Value<'_>| {
             let read = read(kind, text.as_bytes());
             assert!(read.value().is_identical(value), "{kind:?} {text}: {read:?}");
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_bound_as_literals_that_no_setting_changes() {
+    fn values_are_bound_as_setting_independent_literals() {
         let values = [
             Bound::Null,
             Bound::Integer(-7),

@@ -1,4 +1,4 @@
-//! Packets to and from a MariaDB or MySQL server.
+//! Packets of the MariaDB and MySQL protocol.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::server::stream::{Stream, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// What is used of the protocol: neither several statements in a text, nor files of this machine.
+/// The capabilities of this client: no multiple statements per text and no local files.
 pub(super) const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCOL_41
     .union(CapabilityFlags::CLIENT_LONG_FLAG)
     .union(CapabilityFlags::CLIENT_TRANSACTIONS)
@@ -21,17 +21,17 @@ pub(super) const CAPABILITIES: CapabilityFlags = CapabilityFlags::CLIENT_PROTOCO
     .union(CapabilityFlags::CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA)
     .union(CapabilityFlags::CLIENT_DEPRECATE_EOF);
 
-/// Bytes that a packet may have that is no row.
+/// Maximum bytes of a packet other than a row.
 pub(super) const MAX_PACKET: usize = 16 << 20;
 
 /// A connection.
 pub(super) struct Wire {
     stream: Stream,
     received: BytesMut,
-    /// What is being sent.
+    /// The packet being assembled for sending.
     chunks: BytesMut,
     decoder: ChunkDecoder,
-    /// The number of the packet that comes next; each command begins anew.
+    /// The sequence number of the next packet; each command restarts it.
     number: u8,
     packet: Vec<u8>,
 }
@@ -49,34 +49,34 @@ impl Wire {
         })
     }
 
-    /// Tells whether nobody else can read what is sent.
+    /// Returns whether the server is reached by a local socket.
     pub(super) fn is_unix(&self) -> bool {
         self.stream.is_unix()
     }
 
-    /// Tells whether what is sent is encrypted.
+    /// Returns whether the connection is encrypted.
     pub(super) fn is_tls(&self) -> bool {
         self.stream.is_tls()
     }
 
-    /// Tells whether it must be.
-    pub(super) fn wants_tls(&self, url: &Url) -> Result<bool, String> {
-        self.stream.wants_tls(url)
+    /// Returns whether the connection must be encrypted.
+    pub(super) fn requires_tls(&self, url: &Url) -> Result<bool, String> {
+        self.stream.requires_tls(url)
     }
 
-    /// Encrypts what follows; the server was asked to.
+    /// Encrypts the connection; the server has already been asked to.
     pub(super) fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         self.stream.secure(url, watch)
     }
 
-    /// Sends a packet that answers the last one of the server.
+    /// Sends a packet in response to the server's last one.
     pub(super) fn answer(&mut self, body: &[u8]) -> Result<(), StreamError> {
         let mut chunks = BytesMut::new();
         self.number = packet_to_chunks(self.number, &mut &body[..], &mut chunks);
         self.stream.send(&chunks)
     }
 
-    /// Sends commands, whose answers come one after the other.
+    /// Sends commands; their responses arrive in the same order.
     pub(super) fn send(&mut self, commands: &[(Command, &[u8])]) -> Result<(), StreamError> {
         self.chunks.clear();
         for (command, body) in commands {
@@ -85,12 +85,12 @@ impl Wire {
         self.stream.send(&self.chunks)
     }
 
-    /// Says that what comes next is the answer to the next command.
+    /// Starts reading the response to the next command.
     pub(super) fn begin_answer(&mut self) {
         self.number = 1;
     }
 
-    /// Returns the next packet, which may have so many bytes.
+    /// Returns the next packet of at most `max_bytes` bytes.
     pub(super) fn next(&mut self, watch: &Watch<'_>, max_bytes: usize) -> Result<&[u8], StreamError> {
         self.packet.clear();
         loop {
@@ -115,7 +115,7 @@ impl Wire {
 }
 
 impl Drop for Wire {
-    /// Tells the server that nobody reads any more, which it would find out later.
+    /// Closes the session explicitly; the server would notice only later.
     fn drop(&mut self) {
         let _ = self.send(&[(Command::COM_QUIT, &[])]);
     }

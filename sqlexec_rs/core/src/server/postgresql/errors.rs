@@ -1,20 +1,20 @@
-//! What PostgreSQL's errors mean for the one who wrote the SQL.
+//! Maps errors of PostgreSQL to statuses.
 
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
 use crate::outcome::{Outcome, Status};
 
-/// An error as the server told it.
+/// An error message of the server.
 #[derive(Debug, Default)]
 pub(super) struct ServerError {
-    /// Five characters that say what it is (SQLSTATE).
+    /// The SQLSTATE: five characters that classify the error.
     pub(super) code: String,
     message: String,
     hint: Option<String>,
-    /// Where in the query, in characters from 1 on.
+    /// Position in the query, in characters, starting at 1.
     position: Option<usize>,
-    /// The function of the server that told it.
+    /// The server function that reported the error.
     routine: String,
     is_fatal: bool,
 }
@@ -38,63 +38,65 @@ impl ServerError {
         error
     }
 
-    /// Tells whether the server closes the connection.
+    /// Returns whether the server closes the connection.
     pub(super) fn is_fatal(&self) -> bool {
         self.is_fatal
     }
 
-    /// Tells whether the server ended the statement because of its time, or of our wish.
+    /// Returns whether the server ended the statement because of its time limit or our request.
     pub(super) fn is_cancellation(&self) -> bool {
         self.code == "57014"
     }
 
-    /// Returns the message in one line.
+    /// Returns the message on one line.
     pub(super) fn text(&self) -> String {
         self.message.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the outcome for a SQL text that the server saw behind so many characters of ours.
+    /// Returns the outcome for a SQL text that was sent after a prefix of `n_before` characters.
     pub(super) fn outcome(&self, sql: &str, n_before: usize) -> Outcome {
         let status = self.status(sql);
         let error = match status {
-            Status::Forbidden if self.code == "42601" && self.is_of_several() => {
+            Status::Forbidden if self.code == "42601" && self.is_multiple_statements() => {
                 "the text holds more than one SQL statement".to_owned()
             }
-            Status::Forbidden if self.code == "42601" && !self.is_into() => {
+            Status::Forbidden if self.code == "42601" && !self.is_select_into() => {
                 "only SELECT, VALUES, TABLE and WITH are run".to_owned()
             }
             _ => self.text(),
         };
-        let place = self.position.and_then(|position| position.checked_sub(n_before + 1));
-        let error_offset = place.and_then(|place| sql.char_indices().map(|(at, _)| at as u32).nth(place));
+        let index = self.position.and_then(|position| position.checked_sub(n_before + 1));
+        let error_offset = index.and_then(|index| sql.char_indices().map(|(at, _)| at as u32).nth(index));
         Outcome { error_offset, hint: self.hint.clone(), ..Outcome::failed(status, error) }
     }
 
-    fn is_of_several(&self) -> bool {
+    fn is_multiple_statements(&self) -> bool {
         self.routine == "exec_parse_message"
     }
 
-    /// Tells whether a query would have made a table.
-    fn is_into(&self) -> bool {
+    /// Returns whether the query would have created a table.
+    fn is_select_into(&self) -> bool {
         self.routine == "transformSelectStmt"
     }
 
     fn status(&self, sql: &str) -> Status {
         match self.code.as_str() {
-            // The grammar of a cursor takes what reads, and nothing else.
-            "42601" if self.is_of_several() || self.is_into() || !begins_like_a_query(sql) => Status::Forbidden,
+            // The grammar of a cursor accepts only queries.
+            "42601" if self.is_multiple_statements() || self.is_select_into() || !begins_like_a_query(sql) => {
+                Status::Forbidden
+            }
             "42601" | "42P02" => Status::SyntaxError,
-            // Not built in, such as another database's tables; privileges; a cursor for what writes or locks; settings of the
-            // server's start; changes inside of a function that only reads.
+            // Unsupported features, such as tables of another database; privileges; a cursor for a query that writes
+            // or locks; server-start settings; writes inside a read-only function.
             "0A000" | "42501" | "42P11" | "55P02" | "2F002" | "2F003" | "2F004" | "38002" | "38003" | "38004" => {
                 Status::Forbidden
             }
-            // The caller passed a wrong number of values for the parameters.
+            // Wrong number of parameter values.
             "08P01" => Status::RuntimeError,
-            // No setting or disk has room for it; more memory than a process may take at once has no code of its own.
+            // Exceeds a setting or the disk. An allocation above the per-process maximum has no separate code.
             "53000" | "53100" | "53200" | "53400" => Status::TooLarge,
             "XX000" if self.message.starts_with("invalid memory alloc request size") => Status::TooLarge,
-            // A lock, or old versions of rows, that other sessions took; an idle session that the server ends.
+            // A lock or old row versions held by other sessions; an idle session that the server ended.
             "55P03" | "72000" | "25P03" => Status::DbError,
             code => status_of_class(code),
         }
@@ -104,17 +106,18 @@ impl ServerError {
 /// Returns the status of a SQLSTATE class, the first two characters.
 fn status_of_class(code: &str) -> Status {
     match code.get(..2).unwrap_or_default() {
-        // Roles and grants, transactions and who one is.
+        // Roles and grants, transactions, authentication.
         "0L" | "0P" | "25" | "28" | "2D" => Status::Forbidden,
         "54" => Status::TooLarge,
         "42" | "3F" | "3D" => Status::SchemaError,
-        // Connections, other sessions, resources, operators, the system, settings, foreign servers and faults.
+        // Connections, other sessions, resources, operators, the system, settings, foreign servers, server faults.
         "08" | "40" | "53" | "57" | "58" | "F0" | "HV" | "XX" => Status::DbError,
         _ => Status::RuntimeError,
     }
 }
 
-/// Words that begin a statement which is no query. Any other is a mistake, and no attempt to write.
+/// Keywords that start a statement other than a query. Another first word is a syntax error rather than an attempt to
+/// write.
 const COMMANDS: [&str; 48] = [
     "abort",
     "alter",
@@ -166,7 +169,7 @@ const COMMANDS: [&str; 48] = [
     "vacuum",
 ];
 
-/// Tells whether the first word is one with which a query begins, comments and brackets left out.
+/// Returns whether the first word starts a query, ignoring comments and parentheses.
 fn begins_like_a_query(sql: &str) -> bool {
     let mut rest = sql.trim_start();
     loop {
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_says_the_status() {
+    fn codes_map_to_statuses() {
         let status = |code, sql| error(code, None).outcome(sql, 0).status;
         let cases = [
             ("42601", "SELEC 1", Status::SyntaxError),
@@ -231,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_counted_in_bytes_of_the_text() {
-        let place = |position| error("42703", Some(position)).outcome("é x", 10).error_offset;
-        assert_eq!((place(13), place(11), place(5), place(99)), (Some(3), Some(0), None, None));
+    fn error_offset_is_in_bytes() {
+        let offset = |position| error("42703", Some(position)).outcome("é x", 10).error_offset;
+        assert_eq!((offset(13), offset(11), offset(5), offset(99)), (Some(3), Some(0), None, None));
         assert_eq!(error("42703", None).outcome("", 0).error.as_deref(), Some("so it is"));
     }
 }

@@ -1,37 +1,37 @@
-//! Functions that a text may not call, because a call can outlive its run: they do not look at the server's clock.
+//! Functions that a query may not call because a call can outlive its run: they do not check the server's clock.
 //!
-//! Setting up readers revokes most of these functions (`servers/_functions.py`). The functions here cannot be revoked:
-//! XMLTABLE is part of the grammar, and `to_date` and `to_timestamp` are ordinary, but take the square of their lengths where
-//! the format is long. `?allow=xmltable,to_date` in a URL allows them by name on that database.
+//! Setting up readers revokes most such functions (`servers/_functions.py`). The ones here cannot be revoked.
+//! XMLTABLE is part of the grammar. `to_date` and `to_timestamp` are common, but take quadratic time for long
+//! formats. `?allow=xmltable,to_date` in a URL allows them by name on that database.
 
 use crate::outcome::{Outcome, Status};
 
-/// Bytes of a literal format, quotes included.
+/// Maximum bytes of a literal format, including quotes.
 const MAX_FORMAT: usize = 100;
 
-/// Names of the functions that take a format.
+/// Functions that take a format.
 const OF_FORMATS: [&str; 2] = ["to_date", "to_timestamp"];
 
-/// The names that a URL may allow.
+/// Names that a URL may allow.
 const NAMES: [&str; 3] = ["to_date", "to_timestamp", "xmltable"];
 
-/// Refuses a list of allowed functions that holds an unknown name.
+/// Refuses a list of allowed functions that contains an unknown name.
 pub(super) fn check_allowed(allowed: &str) -> Result<(), String> {
     match allowed.split(',').map(str::trim).find(|name| !NAMES.contains(name)) {
-        Some(name) => Err(format!("allow={name}: no such function is refused; refused are {}", NAMES.join(", "))),
+        Some(name) => Err(format!("allow={name}: not a refused function; refused functions are {}", NAMES.join(", "))),
         None => Ok(()),
     }
 }
 
-/// Returns the outcome of a text that calls a refused function; `allowed` lists functions by commas.
+/// Returns the outcome of a text that calls a refused function. `allowed` is a comma-separated list of functions.
 pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
     if !may_call(sql.as_bytes()) {
-        return None; // as nearly always
+        return None; // the usual case
     }
     let is_allowed = |name: &str| allowed.is_some_and(|list| list.split(',').any(|other| other.trim() == name));
     let tokens: Vec<PostgresToken<'_>> = PostgresTokens { sql, at: 0 }.collect();
-    let refused = |why: String| Some(Outcome::failed(Status::Forbidden, why));
-    for (place, pair) in tokens.windows(2).enumerate() {
+    let refused = |reason: String| Some(Outcome::failed(Status::Forbidden, reason));
+    for (index, pair) in tokens.windows(2).enumerate() {
         let [PostgresToken::Name(name) | PostgresToken::QuotedName(name), PostgresToken::Symbol(b'(')] = pair else {
             continue;
         };
@@ -41,17 +41,17 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
             continue;
         }
         if name == "xmltable" && !is_quoted {
-            return refused(format!("{name} is refused: it does not end with its run's time. {}", allow_hint(&name)));
+            return refused(format!("{name} is refused: it can run past its deadline. {}", allow_hint(&name)));
         }
-        if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[place + 2..]) {
-            let why = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
+        if OF_FORMATS.contains(&name.as_str()) && !has_short_format(&tokens[index + 2..]) {
+            let reason = format!("the format of {name} must be a literal of at most {} bytes", MAX_FORMAT - 2);
             return refused(format!(
-                "{why}: with a long one it does not end with its run's time. {}",
+                "{reason}: with a long format it can run past its deadline. {}",
                 allow_hint(&name)
             ));
         }
         // Unicode escapes can spell any name.
-        if is_quoted && matches!(tokens[..place], [.., PostgresToken::Name("u" | "U"), PostgresToken::Symbol(b'&')]) {
+        if is_quoted && matches!(tokens[..index], [.., PostgresToken::Name("u" | "U"), PostgresToken::Symbol(b'&')]) {
             return refused("a function whose name has Unicode escapes is refused".to_owned());
         }
     }
@@ -59,10 +59,10 @@ pub(super) fn refusal(sql: &str, allowed: Option<&str>) -> Option<Outcome> {
 }
 
 fn allow_hint(name: &str) -> String {
-    format!("Where all texts are trusted, ?allow={name} in the URL allows it")
+    format!("If all queries are trusted, ?allow={name} in the URL allows it")
 }
 
-/// Looks for the rarer letters of the names first.
+/// Searches for the rarer letters of the names first.
 fn may_call(bytes: &[u8]) -> bool {
     let has =
         |at: usize, word: &[u8]| bytes.get(at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word));
@@ -72,7 +72,7 @@ fn may_call(bytes: &[u8]) -> bool {
         || memchr::memchr_iter(b'&', bytes).any(|at| at >= 1 && has(at - 1, b"u&\""))
 }
 
-/// Returns whether the arguments behind a parenthesis have no format, or a short literal.
+/// Returns whether the arguments after a parenthesis have no format, or a short literal format.
 fn has_short_format(tokens: &[PostgresToken<'_>]) -> bool {
     let mut depth = 1_usize;
     let comma = tokens.iter().position(|token| {
@@ -83,10 +83,10 @@ fn has_short_format(tokens: &[PostgresToken<'_>]) -> bool {
         }
         depth == 0 || (depth == 1 && matches!(token, PostgresToken::Symbol(b',')))
     });
-    let Some(comma) = comma.filter(|place| matches!(tokens[*place], PostgresToken::Symbol(b','))) else { return true };
+    let Some(comma) = comma.filter(|index| matches!(tokens[*index], PostgresToken::Symbol(b','))) else { return true };
     let [PostgresToken::Text(length), rest @ ..] = &tokens[comma + 1..] else { return false };
     let rest = match rest {
-        // The server writes a literal so in a view's text; the cast makes it no longer.
+        // The server writes literals this way in view definitions; the cast does not extend the text.
         [PostgresToken::Symbol(b':'), PostgresToken::Symbol(b':'), PostgresToken::Name(name), rest @ ..]
             if is_text(name) =>
         {
@@ -101,13 +101,13 @@ fn is_text(name: &str) -> bool {
     ["text", "varchar"].iter().any(|kind| name.eq_ignore_ascii_case(kind))
 }
 
-/// A part of a text that is neither blank nor comment.
+/// A token that is neither blank nor a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PostgresToken<'a> {
     Name(&'a str),
     /// The text between double quotes.
     QuotedName(&'a str),
-    /// A literal of so many bytes, quotes included.
+    /// The bytes of a literal, including quotes.
     Text(usize),
     Symbol(u8),
 }
@@ -156,7 +156,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80
 }
 
-/// Goes over white space and comments; those in stars nest.
+/// Skips white space and comments; block comments nest.
 fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     loop {
         at = match &bytes[at.min(bytes.len())..] {
@@ -181,7 +181,7 @@ fn comment_end(bytes: &[u8], begin: usize) -> usize {
     bytes.len()
 }
 
-/// Returns where a quote ends that begins here.
+/// Returns the end of a quote that starts here.
 fn quote_end(bytes: &[u8], begin: usize, has_escapes: bool) -> usize {
     let quote = bytes[begin];
     let mut at = begin + 1;
@@ -196,7 +196,7 @@ fn quote_end(bytes: &[u8], begin: usize, has_escapes: bool) -> usize {
     bytes.len()
 }
 
-/// Returns where `$tag$…$tag$` ends; `None` where none begins here.
+/// Returns the end of `$tag$…$tag$`; `None` if no such quote starts here.
 fn dollar_quote_end(bytes: &[u8], begin: usize) -> Option<usize> {
     let rest = &bytes[begin + 1..];
     let length = rest.iter().take_while(|byte| is_name_byte(**byte)).count();
@@ -213,7 +213,7 @@ mod tests {
     use super::{check_allowed, refusal};
 
     #[test]
-    fn calls_that_may_outlive_their_run_are_found() {
+    fn finds_calls_that_may_outlive_their_run() {
         let long = "Y".repeat(99);
         let calls = [
             "SELECT * FROM XMLTABLE('//a' PASSING x COLUMNS b text)",
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_calls_are_not_refused() {
+    fn other_calls_are_accepted() {
         let texts = [
             "SELECT to_date(a, 'YYYY-MM-DD') FROM t",
             "SELECT to_date(t.a, 'YYYY-MM-DD'::text), to_timestamp(a::text, 'YYYY' :: VARCHAR) FROM t",

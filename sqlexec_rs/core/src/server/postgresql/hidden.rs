@@ -1,15 +1,16 @@
-//! Hidden callers: objects that call functions which a text does not name, such as views, policies and rules, and users'
-//! functions and operators that share a built-in name. A query of such things is run in a transaction of its own.
+//! Hidden callers: objects that call functions which a query's text does not name, such as views, policies and rules,
+//! and user-defined functions and operators that share a built-in name. A query of such objects runs in a transaction
+//! of its own.
 
 use std::time::Instant;
 
 use super::plain::is_known;
-use crate::server::session::{OwnQueries, RECHECK};
+use crate::server::session::{InternalQueries, RECHECK};
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
-/// The kinds and names of objects that may call functions. Objects from 16384 on are users'; the languages 12 and 13 are the server's
-/// own and C. A function of one row can be read like a column, without parentheses.
+/// Returns the kinds and names of objects that may call functions. Ids from 16384 are user-defined; languages 12 and
+/// 13 are internal and C. A function with one row argument can be read like a column, without parentheses.
 const QUERY: &str = "\
 SELECT 'name', relname FROM pg_catalog.pg_class
 WHERE oid >= 16384 AND (relkind IN ('v', 'f') OR relrowsecurity OR (relhasrules AND relkind <> 'm'))
@@ -33,23 +34,23 @@ UNION ALL
 /// The hidden callers of a database.
 #[derive(Default)]
 pub(super) struct HiddenCallers {
-    /// Names in lower case; a text with one of them is not plain.
+    /// Names in lower case; a query with one of them is not plain.
     names: Vec<String>,
-    /// No text is plain.
+    /// Whether no query is plain.
     is_everywhere: bool,
-    /// A function may keep something that outlives `DISCARD ALL`, so a session ends with its run.
+    /// Whether a function may keep state that outlives `DISCARD ALL`, so that a session must end with its run.
     pub(super) is_lasting: bool,
-    /// When the database is asked again.
+    /// Time of the next refresh.
     asked_again: Option<Instant>,
 }
 
 impl HiddenCallers {
-    /// Returns whether the database must be asked again.
+    /// Returns whether the list must be refreshed.
     pub(super) fn is_old(&self) -> bool {
         self.asked_again.is_none_or(|at| Instant::now() >= at)
     }
 
-    /// Returns whether a text may name one of those things.
+    /// Returns whether a query may name one of the objects.
     pub(super) fn is_in(&self, sql: &str) -> bool {
         if self.is_everywhere {
             return true;
@@ -58,28 +59,32 @@ impl HiddenCallers {
             return false;
         }
         let lower = sql.to_lowercase();
-        // A name in `U&"…"` may be spelt in numbers, and in quotes a name may hold doubled ones.
+        // A name in `U&"…"` may be spelled in code points, and a quoted name may contain doubled quotes.
         lower.contains("u&\"") || lower.contains("\"\"") || self.names.iter().any(|name| lower.contains(name))
     }
 }
 
-/// Asks the database, which then has `time` milliseconds for a statement: the bound of the last run does not hold for the
-/// question.
-pub(super) fn find(session: &mut impl OwnQueries, time: u128, watch: &Watch<'_>) -> Result<HiddenCallers, StreamError> {
+/// Queries the database for its hidden callers. `time` is the statement timeout in milliseconds, because that of the
+/// last run does not apply.
+pub(super) fn find(
+    session: &mut impl InternalQueries,
+    time: u128,
+    watch: &Watch<'_>,
+) -> Result<HiddenCallers, StreamError> {
     let begun = Instant::now();
     let mut hidden = HiddenCallers::default();
-    let rows = session.ask(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
+    let rows = session.query_rows(&format!("SET statement_timeout = {time}; {QUERY}"), watch)?;
     for row in rows {
         match row.as_slice() {
             [kind, _] if kind == "all" => hidden.is_everywhere = true,
             [kind, _] if kind == "lasting" => hidden.is_lasting = true,
-            [kind, name] if kind == "function" && !is_known(&name.to_lowercase()) => {} // a call of it is not plain
+            [kind, name] if kind == "function" && !is_known(&name.to_lowercase()) => {} // its calls are not plain
             [_, name] => hidden.names.push(name.to_lowercase()),
             _ => {}
         }
     }
     let now = Instant::now();
-    // The question takes at most a hundredth of the time.
+    // Refreshing takes at most a hundredth of the time.
     hidden.asked_again = now.checked_add(RECHECK.max((now - begun) * 100));
     Ok(hidden)
 }

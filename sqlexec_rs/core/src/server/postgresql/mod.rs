@@ -1,16 +1,15 @@
-//! A session with a PostgreSQL server.
+//! A session on a PostgreSQL server.
 //!
-//! A run is one round trip: `BEGIN` of a transaction that only reads, `DECLARE c NO SCROLL CURSOR FOR` the text, whose grammar
-//! takes one statement that is SELECT, VALUES, TABLE or WITH and nothing else, `FETCH` of one row more than may come, and
-//! `ROLLBACK`, which undoes settings, and `DISCARD ALL`, which undoes the rest: locks, prepared statements and the like. The
-//! rows come as the server's texts, so that all its types are told apart by it and none is decoded twice. A query of functions
-//! that are known to change nothing, and of no view or table that may call others, is sent without all of that: a session's
-//! transactions only read unless one says otherwise. Where other sessions of the role can read what a session runs,
-//! a comment before the text takes all the bytes that the server shows.
+//! A run is one round trip: `BEGIN` of a read-only transaction; `DECLARE c NO SCROLL CURSOR FOR` the query, whose
+//! grammar accepts a single SELECT, VALUES, TABLE or WITH; `FETCH` of one row more than the limit; `ROLLBACK`, which
+//! undoes settings; and `DISCARD ALL`, which undoes the rest, such as locks and prepared statements. Rows are
+//! received as text, so that the server distinguishes all its types and none is decoded twice. A query that calls
+//! only known side-effect-free functions, and reads no view or table that may call others, is sent without any of
+//! these statements; the session's transactions are read-only by default. If other sessions of the role can read a
+//! session's query, a comment before it fills all bytes that the server shows.
 //!
-//! Three clocks bound the answer to a run: the server's `statement_timeout`, a request to cancel that is sent when the server
-//! has not answered in time, and the end of the connection. A function that looks at none of them continues in the server
-//! (`given_up`).
+//! Three clocks bound a run: the server's `statement_timeout`, a cancel request if the server does not answer in
+//! time, and closing the connection. A function that checks none of these continues in the server (`given_up`).
 
 mod errors;
 mod functions;
@@ -40,7 +39,7 @@ use crate::request::{ExecRequest, Limits, OutputKind, Parameters};
 use crate::result::header::Header;
 use crate::result::table::{CELL_BYTES, Table};
 use crate::server::rows::push_row;
-use crate::server::session::{CONNECT_WAIT, OwnQueries, Session, stop_outcome};
+use crate::server::session::{CONNECT_WAIT, InternalQueries, Session, stop_outcome};
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
@@ -49,28 +48,28 @@ use hidden::HiddenCallers;
 use values::Kind;
 use wire::Wire;
 
-/// The oldest version that is taken.
+/// The oldest supported major version.
 const OLDEST: u32 = 13;
 
-/// What stands before the text.
+/// Prefix of a query.
 const DECLARE: &str = "DECLARE sqlexec NO SCROLL CURSOR FOR ";
 
-/// What stands before a text whose plan is wanted, as many characters: behind its own options a text can bring none.
+/// Prefix of a query whose plan is requested, with the same length; after these options a text cannot add its own.
 const EXPLAIN: &str = "EXPLAIN (ANALYZE FALSE)              ";
 
-/// Undoes what outlives a transaction: locks of the session, prepared statements, channels, cursors, settings.
+/// Undoes state that outlives a transaction: session locks, prepared statements, channels, cursors, settings.
 const DISCARD: &str = "DISCARD ALL";
 
-/// The time that a statement may take where it is not known.
+/// Marks an unknown statement timeout.
 const UNKNOWN: u128 = u128::MAX;
 
-/// How long the server has to answer a request to cancel, before the connection is closed.
+/// How long the server may take to answer a cancel request before the connection is closed.
 const CANCEL_GRACE: Duration = Duration::from_millis(60);
 
-/// How long the rest of a result is read that nobody wants, before the connection is closed.
+/// How long the discarded rest of a result is read before the connection is closed.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
-/// How a session begins: dates, times and numbers have one form, whatever the server's or the role's settings are.
+/// Initial session settings: dates, times and numbers have one format, independent of the server and the role.
 const SETTINGS: [(&str, &str); 10] = [
     ("client_encoding", "UTF8"),
     ("application_name", "sqlexec_rs"),
@@ -80,43 +79,43 @@ const SETTINGS: [(&str, &str); 10] = [
     ("TimeZone", "UTC"),
     ("extra_float_digits", "1"),
     ("bytea_output", "hex"),
-    // A text is read here by the same rules as there.
+    // Texts are tokenized here by the same rules as on the server.
     ("standard_conforming_strings", "on"),
-    // The whole result is fetched; a cursor is planned for a tenth of it otherwise.
+    // The whole result is fetched; by default a cursor is planned for a tenth of it.
     ("cursor_tuple_fraction", "1"),
 ];
 
-/// A connection whose role can only read.
+/// A connection with a role that can only read.
 pub(super) struct Postgresql {
     wire: Wire,
     url: Url,
     process: i32,
     secret: i32,
     messages: BytesMut,
-    /// A comment before each text, which takes the bytes that the server shows to other sessions of the role.
+    /// A comment before each query that fills the bytes shown to other sessions of the role.
     mask: String,
-    /// The milliseconds that a statement may take, zero for no bound, or `UNKNOWN`.
+    /// The statement timeout in milliseconds, zero for none, or `UNKNOWN`.
     time: u128,
     hidden: HiddenCallers,
     ready_counts: ReadyCounts,
     is_usable: bool,
 }
 
-/// How the server answers a run: it says so often that it is ready.
+/// Positions in the response to a run, as counts of `ReadyForQuery` messages.
 #[derive(Clone, Copy, Default)]
 struct ReadyCounts {
     times_ready: u8,
-    /// How often it was before the rows.
+    /// Count before the rows.
     rows_at: u8,
-    /// How often it was before the last time.
+    /// Count before the last `ReadyForQuery`.
     end_at: u8,
-    /// Characters that stand before the text.
+    /// Characters before the query.
     prefix: usize,
-    /// All was read, and the server waits for a run.
+    /// Whether everything was read and the server is idle.
     is_over: bool,
 }
 
-/// What came of the statements of one run.
+/// The response to the statements of one run.
 #[derive(Default)]
 struct RunResponse {
     table: Option<Table>,
@@ -125,7 +124,7 @@ struct RunResponse {
 }
 
 impl Postgresql {
-    /// Connects, and refuses a role that can do more than read.
+    /// Connects; refuses a role that can do more than read.
     pub(super) fn connect(url: &Url, watch: &Watch<'_>) -> Result<Self, String> {
         url.option("allow").map_or(Ok(()), functions::check_allowed)?;
         let wire = Wire::connect(url, watch)?;
@@ -147,11 +146,11 @@ impl Postgresql {
         Ok(session)
     }
 
-    /// Says who asks, and waits until the server is ready.
+    /// Logs in and waits until the server is ready.
     fn start(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let url = self.url.clone();
-        let who = [("user", url.user.as_str()), ("database", url.database.as_str())];
-        frontend::startup_message(who.into_iter().chain(SETTINGS), &mut self.messages)?;
+        let login = [("user", url.user.as_str()), ("database", url.database.as_str())];
+        frontend::startup_message(login.into_iter().chain(SETTINGS), &mut self.messages)?;
         self.flush()?;
         let password = url.password.as_deref();
         let mut scram = None;
@@ -170,7 +169,9 @@ impl Postgresql {
                 }
                 Message::AuthenticationSasl(body) => {
                     if !body.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))? {
-                        return Err(StreamError::Lost("the server asks for an unknown way to authenticate".to_owned()));
+                        return Err(StreamError::Lost(
+                            "the server requires an unsupported authentication method".to_owned(),
+                        ));
                     }
                     let begun = ScramSha256::new(known(password)?.as_bytes(), ChannelBinding::unsupported());
                     frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut self.messages)?;
@@ -200,7 +201,7 @@ impl Postgresql {
         }
     }
 
-    /// Reads the list of hidden callers.
+    /// Refreshes the list of hidden callers.
     fn find_hidden(&mut self, watch: &Watch<'_>) -> Result<(), StreamError> {
         let time = CONNECT_WAIT.as_millis();
         self.hidden = hidden::find(self, time, watch)?;
@@ -216,20 +217,20 @@ impl Postgresql {
 
     /// Writes the messages of a run.
     fn write_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
-        if request.wanted == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
+        if request.output == OutputKind::Rows && plain::is_plain(request.sql) && !self.hidden.is_in(request.sql) {
             return self.write_plain_run(request, watch);
         }
         self.time = UNKNOWN;
-        // Zero is no bound, and a run that is out of time is ended here.
+        // Zero means no bound; a run that is out of time ends here.
         let left = watch.left().map_or(0, |left| left.as_millis().clamp(1, i32::MAX as u128));
         frontend::query(&format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {left}"), &mut self.messages)?;
         let mask = &self.mask;
         let declare = format!("{mask}{DECLARE}{}", request.sql);
         write_statement(&declare, request.parameters, 0, &mut self.messages)?;
-        // One row more says that there are too many; the grammar's numbers have 32 bits.
+        // One extra row shows that there are too many. FETCH counts have 32 bits.
         let n_rows = n_rows(request.limits);
-        if request.wanted == OutputKind::Plan {
-            // The cursor's grammar has taken the text, and nothing of it is run.
+        if request.output == OutputKind::Plan {
+            // The cursor's grammar has accepted the query, but nothing of it is run.
             let explain = format!("{mask}{EXPLAIN}{}", request.sql);
             write_statement(&explain, request.parameters, n_rows.unwrap_or(0), &mut self.messages)?;
         } else {
@@ -237,20 +238,20 @@ impl Postgresql {
             write_statement(&format!("FETCH FORWARD {n_rows} FROM sqlexec"), None, 0, &mut self.messages)?;
         }
         frontend::sync(&mut self.messages);
-        // A seed outlives even what discards everything else, so no text may choose that of the next one.
+        // The random seed survives `DISCARD ALL`, so a query must not choose the seed of the next one.
         let seed = f64::from(RandomState::new().hash_one(0_u8) as u32) / f64::from(u32::MAX);
         frontend::query(&format!("ROLLBACK; SELECT pg_catalog.setseed({seed})"), &mut self.messages)?;
         frontend::query(DISCARD, &mut self.messages)?;
-        // Behind BEGIN, the run, ROLLBACK, and DISCARD.
+        // After BEGIN, the run, ROLLBACK, and DISCARD.
         let prefix = self.mask.len() + DECLARE.len();
         self.ready_counts = ReadyCounts { rows_at: 1, end_at: 3, prefix, ..ReadyCounts::default() };
         Ok(())
     }
 
-    /// Writes the messages of a run that leaves nothing.
+    /// Writes the messages of a run that leaves no state.
     fn write_plain_run(&mut self, request: &ExecRequest<'_>, watch: &Watch<'_>) -> Result<(), StreamError> {
         let left = watch.left();
-        // What the whole time is but for a moment is the whole, so that it need not be set again for each run.
+        // Uses the full time limit if almost all of it is left, so that it need not be set for each run.
         let whole =
             request.limits.timeout.filter(|time| left.is_some_and(|left| *time < left + Duration::from_millis(2)));
         let time = whole.or(left).map_or(0, |time| time.as_millis().clamp(1, i32::MAX as u128));
@@ -267,7 +268,7 @@ impl Postgresql {
         Ok(())
     }
 
-    /// Reads what the run's messages are answered with, to the end.
+    /// Reads the response to a run to its end.
     fn read_run(
         &mut self,
         received: &mut RunResponse,
@@ -297,7 +298,7 @@ impl Postgresql {
                     }
                     received.error = Some(error);
                 }
-                // A plain run changes no setting: what did was hidden, and the session is not used again.
+                // A plain run changes no setting. A hidden caller did, so the session is not reused.
                 Message::ParameterStatus(_) if rows_at == end_at => self.is_usable = false,
                 _ => {}
             }
@@ -305,8 +306,8 @@ impl Postgresql {
     }
 }
 
-impl OwnQueries for Postgresql {
-    fn ask(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
+impl InternalQueries for Postgresql {
+    fn query_rows(&mut self, sql: &str, watch: &Watch<'_>) -> Result<Vec<Vec<String>>, StreamError> {
         frontend::query(sql, &mut self.messages)?;
         self.flush()?;
         let mut rows = Vec::new();
@@ -346,7 +347,7 @@ impl Session for Postgresql {
         let mut received = RunResponse::default();
         let sent = self.write_run(request, watch).and_then(|()| self.flush());
         let read = sent.and_then(|()| self.read_run(&mut received, request.limits, watch));
-        // Some languages and extensions keep what nothing discards.
+        // Some languages and extensions keep state that no statement discards.
         self.is_usable &= self.ready_counts.rows_at == self.ready_counts.end_at || !self.hidden.is_lasting;
         match read {
             Ok(None) => Ok(received.outcome(request, watch, self.ready_counts.prefix)),
@@ -359,7 +360,7 @@ impl Session for Postgresql {
             }
             Err(failure @ (StreamError::TooLarge | StreamError::NoMemory)) => {
                 let never = AtomicBool::new(false);
-                self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would go on sending
+                self.cancel(&Watch::grace(CANCEL_GRACE, &never)); // the server would continue to send
                 self.is_usable = false;
                 Ok(failure.excess().outcome(received.table, request.limits))
             }
@@ -368,7 +369,7 @@ impl Session for Postgresql {
                 self.stop(stop == Stop::Cancelled);
                 Ok(stop_outcome(stop, request.limits))
             }
-            Err(StreamError::Lost(why)) => Err(why),
+            Err(StreamError::Lost(reason)) => Err(reason),
         }
     }
 
@@ -398,7 +399,7 @@ impl RunResponse {
         Ok(())
     }
 
-    /// Appends a row; says so where it is one too many.
+    /// Appends a row. Returns the excess if the table grows too large.
     fn push(&mut self, body: &DataRowBody, limits: &Limits, max_bytes: usize) -> Result<Option<Excess>, StreamError> {
         let Some(table) = self.table.as_mut() else { return Err(StreamError::unexpected()) };
         let cells = body
@@ -413,7 +414,7 @@ impl RunResponse {
     fn outcome(self, request: &ExecRequest<'_>, watch: &Watch<'_>, prefix: usize) -> Outcome {
         match (self.error, self.table) {
             (Some(error), _) if error.is_cancellation() => {
-                // Somebody else may cancel, too.
+                // Another user may cancel the query too.
                 let stop = watch.stop().or_else(|| request.limits.timeout.map(|_| Stop::Wall));
                 stop.map_or_else(
                     || Outcome::failed(Status::DbError, error.text()),
@@ -432,18 +433,19 @@ fn check_version(version: &str) -> Result<(), StreamError> {
     let digits = version.bytes().take_while(u8::is_ascii_digit).count();
     match version[..digits].parse::<u32>() {
         Ok(major) if major < OLDEST => {
-            Err(StreamError::Lost(format!("the server is too old ({version}): PostgreSQL from {OLDEST}")))
+            Err(StreamError::Lost(format!("the server is too old ({version}): PostgreSQL {OLDEST} is required")))
         }
         _ => Ok(()),
     }
 }
 
-/// Returns how many rows are asked for, one more than may come; `None` is all, as the protocol's numbers have 32 bits.
+/// Returns the number of rows to fetch, one more than the limit; `None` fetches all, as the protocol's counts have 32
+/// bits.
 fn n_rows(limits: &Limits) -> Option<i32> {
     i32::try_from(limits.max_rows.saturating_add(1)).ok()
 }
 
-/// Writes the messages that run a statement and have its rows as texts, so many or, for zero, all.
+/// Writes the messages that run a statement and return up to `n_rows` rows as texts, or all for zero.
 fn write_statement(
     sql: &str,
     parameters: Option<&Parameters>,
@@ -467,5 +469,5 @@ fn write_statement(
 }
 
 fn known(password: Option<&str>) -> Result<&str, StreamError> {
-    password.ok_or_else(|| StreamError::Lost("the server asks for a password: postgresql://USER:PASSWORD@…".to_owned()))
+    password.ok_or_else(|| StreamError::Lost("the server requires a password: postgresql://USER:PASSWORD@…".to_owned()))
 }

@@ -1,6 +1,6 @@
-//! Finds the texts that leave nothing in their session, whatever they do, so that no transaction need be undone.
+//! Finds queries that leave no session state, so that no transaction has to be undone.
 
-/// Words that may stand before a parenthesis: of the grammar, types with a size, and functions that change nothing.
+/// Words that may precede a parenthesis: keywords, types with a size, and functions without side effects.
 const KNOWN: &str = "\
     all and any as between by case distinct else except exists filter from having ilike in intersect is join \
     lateral like limit materialized not offset on or over recursive row select some then union using values when \
@@ -12,10 +12,11 @@ const KNOWN: &str = "\
     replace reverse right round row_number rpad rtrim sign split_part sqrt stddev string_agg strpos substr \
     substring sum to_char to_date trim trunc unnest upper variance";
 
-/// What else may make a statement more than a query, or hide what stands before a parenthesis.
+/// Fragments that may turn a statement into more than a query, or hide the word before a parenthesis.
 const DOUBTFUL: [&str; 4] = ["--", "/*", "into", "for "];
 
-/// Tells whether a text is a query whose functions are all known; of many a text that is one it is not told.
+/// Returns whether a text is a query that calls only known functions. Conservative: returns false for many such
+/// queries.
 pub(super) fn is_plain(sql: &str) -> bool {
     let lower = sql.to_ascii_lowercase();
     let begins = ["select", "with", "values", "table"].iter().any(|word| lower.trim_start().starts_with(word));
@@ -25,18 +26,19 @@ pub(super) fn is_plain(sql: &str) -> bool {
         && !lower.match_indices('.').any(|(at, _)| is_value(lower[..at].trim_end()))
 }
 
-/// Returns whether a text ends with a value, behind which a point and a name are a call: `(1).pg_advisory_lock`, `$1.f`.
+/// Returns whether a text ends with a value, after which a point and a name form a call: `(1).pg_advisory_lock`,
+/// `$1.f`.
 fn is_value(text: &str) -> bool {
     let rest = text.trim_end_matches(|char: char| char.is_ascii_digit());
     text.ends_with([')', ']']) || (rest.ends_with('$') && rest.len() < text.len())
 }
 
-/// Tells whether what stands before a parenthesis is known.
+/// Returns whether the word before a parenthesis is known.
 fn is_known_before(text: &str) -> bool {
     let is_part = |char: char| char.is_alphanumeric() || !char.is_ascii() || "_$".contains(char);
     let rest = text.trim_end_matches(is_part);
     let word = &text[rest.len()..];
-    // Of a schema, or in quotes, it may be anybody's.
+    // A qualified or quoted name may belong to a user-defined function.
     let last = rest.chars().next_back();
     if word.is_empty() {
         last.is_none_or(|char| "(,=<>+*|%".contains(char))
@@ -45,7 +47,7 @@ fn is_known_before(text: &str) -> bool {
     }
 }
 
-/// Returns whether a word is known, in lower case.
+/// Returns whether a lower-case word is known.
 pub(super) fn is_known(word: &str) -> bool {
     KNOWN.split(' ').any(|known| known == word)
 }

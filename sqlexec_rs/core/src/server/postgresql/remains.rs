@@ -1,5 +1,4 @@
-//! The end of a run that takes too long. A session that is given up keeps its connection, by which the server says that it
-//! has ended.
+//! Ends runs that take too long. An abandoned session keeps its connection, on which the server reports its end.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,18 +13,18 @@ use crate::given_up::AbandonedSession;
 use crate::server::stream::StreamError;
 use crate::server::watch::Watch;
 
-/// How long the server has to end a run by its own clock, before it is asked to.
+/// How long the server may take to end a run by its own clock before it is cancelled.
 const SERVER_GRACE: Duration = Duration::from_millis(15);
 
-/// How long a look at a session takes that was given up.
-const LOOK: Duration = Duration::from_millis(1);
+/// Maximum time for one check of an abandoned session.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bytes of a row that are read and thrown away.
+/// Maximum bytes of a row that is read and discarded.
 const MAX_REMAINS: usize = 1 << 20;
 
 impl Postgresql {
-    /// Cancels the run on the server and reads its remaining messages. If that takes too long, the session is not usable
-    /// any more.
+    /// Cancels the run on the server and reads its remaining messages. If that takes too long, the session becomes
+    /// unusable.
     pub(super) fn stop(&mut self, asks_at_once: bool) {
         let never = AtomicBool::new(false);
         let is_done = (!asks_at_once && self.drain(&Watch::grace(SERVER_GRACE, &never))) || {
@@ -46,7 +45,7 @@ impl Postgresql {
                     return is_undone;
                 }
                 Ok(Message::ReadyForQuery(_)) => self.ready_counts.times_ready += 1,
-                // The last is the end of all that the session holds.
+                // The last command discards all session state.
                 Ok(Message::CommandComplete(body)) => {
                     is_undone |= is_last && body.tag().is_ok_and(|tag| tag == DISCARD);
                 }
@@ -56,8 +55,8 @@ impl Postgresql {
         }
     }
 
-    /// Sends a request to cancel, by a connection of its own; true when the server has taken it, so that it cannot meet a
-    /// later run.
+    /// Sends a cancel request over a separate connection. Returns true if the server has accepted it, so that it
+    /// cannot hit a later run.
     pub(super) fn cancel(&self, watch: &Watch<'_>) -> bool {
         let Ok(mut wire) = Wire::connect(&self.url, watch) else { return false };
         let mut message = BytesMut::new();
@@ -67,10 +66,10 @@ impl Postgresql {
 }
 
 impl AbandonedSession for Postgresql {
-    /// The server answers when its function has returned, or it closes the connection.
+    /// The server answers when its function has returned, or closes the connection.
     fn has_ended(&mut self) -> bool {
         let never = AtomicBool::new(false);
-        let watch = Watch::grace(LOOK, &never);
+        let watch = Watch::grace(CHECK_TIMEOUT, &never);
         loop {
             match self.wire.next(&watch, MAX_REMAINS) {
                 Ok(Message::ReadyForQuery(_)) if self.ready_counts.times_ready == self.ready_counts.end_at => {
@@ -79,7 +78,7 @@ impl AbandonedSession for Postgresql {
                 Ok(Message::ReadyForQuery(_)) => self.ready_counts.times_ready += 1,
                 Ok(_) => {}
                 Err(StreamError::Stopped) => return false,
-                // A server that sends finds the connection closed.
+                // A server that is still sending finds the connection closed.
                 Err(StreamError::TooLarge | StreamError::NoMemory | StreamError::Lost(_)) => return true,
             }
         }

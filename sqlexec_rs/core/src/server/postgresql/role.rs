@@ -1,12 +1,13 @@
-//! What a role may do beside reading. One that may do more is refused, with what makes one that may not.
+//! Checks the rights of a role. A role that can do more than read is refused, with the statements that create a
+//! read-only one.
 
-use crate::server::session::OwnQueries;
+use crate::server::session::InternalQueries;
 use crate::server::stream::StreamError;
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// The version, the bytes of a text that other sessions of the role can read (none where they cannot), and whether texts of
-/// earlier runs can be read.
+/// Returns the version, the number of bytes of a query that other sessions of the role can read (if any), and whether
+/// queries of earlier runs can be read.
 const FACTS: &str = "\
 WITH reach AS (SELECT oid FROM pg_catalog.pg_roles WHERE pg_catalog.pg_has_role(session_user, oid, 'member')),
      executable AS (SELECT pg_proc.oid, proname FROM pg_catalog.pg_proc
@@ -20,25 +21,25 @@ SELECT pg_catalog.current_setting('server_version_num'),
             THEN pg_catalog.pg_size_bytes(pg_catalog.current_setting('track_activity_query_size')) ELSE 0 END,
        coalesce((SELECT min(oid::regprocedure::text) FROM executable WHERE proname !~ '^pg_stat_get_'), '')";
 
-/// A line for each right that a reader has no need of; at most a few are shown. It looks at every role that the session may
-/// become, whether it inherits that role's rights or not, and at what everybody has.
+/// Returns a row for each right that a reader does not need; only a few are shown. Covers every role that the session
+/// can assume, whether it inherits that role's rights or not, and the rights of PUBLIC.
 const RIGHTS: &str = "\
-WITH own AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = session_user),
+WITH session_role AS (SELECT * FROM pg_catalog.pg_roles WHERE rolname = session_user),
      reach AS (SELECT pg_roles.*, CASE WHEN rolname = session_user THEN ''
                                        ELSE 'is a member of ' || rolname || ', which ' END AS via
                FROM pg_catalog.pg_roles
                WHERE rolname = session_user
-                  OR NOT (SELECT rolsuper FROM own) AND pg_catalog.pg_has_role(session_user, oid, 'member')),
-     who AS (SELECT oid FROM reach UNION ALL SELECT 0),
+                  OR NOT (SELECT rolsuper FROM session_role) AND pg_catalog.pg_has_role(session_user, oid, 'member')),
+     grantees AS (SELECT oid FROM reach UNION ALL SELECT 0),
      space AS (SELECT * FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(temp|toast)'),
      relation_grant AS (
          SELECT nspname, relname, relkind, privilege_type FROM pg_catalog.pg_class JOIN space ON space.oid = relnamespace,
              pg_catalog.aclexplode(relacl)
-         WHERE grantee IN (TABLE who) AND (nspname, relname) <> ('pg_catalog', 'pg_settings')
+         WHERE grantee IN (TABLE grantees) AND (nspname, relname) <> ('pg_catalog', 'pg_settings')
          UNION SELECT nspname, relname, relkind, privilege_type
          FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_class ON pg_class.oid = attrelid
              JOIN space ON space.oid = relnamespace, pg_catalog.aclexplode(attacl)
-         WHERE attacl IS NOT NULL AND grantee IN (TABLE who))
+         WHERE attacl IS NOT NULL AND grantee IN (TABLE grantees))
 (SELECT via || 'is a superuser' FROM reach WHERE rolsuper)
 UNION ALL (SELECT via || 'can create databases' FROM reach WHERE rolcreatedb)
 UNION ALL (SELECT via || 'can create roles' FROM reach WHERE rolcreaterole)
@@ -51,79 +52,80 @@ UNION ALL (SELECT DISTINCT 'owns the ' || pg_catalog.pg_describe_object(classid,
            WHERE refclassid = 'pg_catalog.pg_authid'::regclass AND refobjid IN (SELECT oid FROM reach) AND deptype = 'o'
              AND dbid IN (0, (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())) LIMIT 3)
 UNION ALL (SELECT 'can create schemas in the database' FROM pg_catalog.pg_database, pg_catalog.aclexplode(datacl)
-           WHERE datname = current_database() AND grantee IN (TABLE who) AND privilege_type = 'CREATE' LIMIT 1)
+           WHERE datname = current_database() AND grantee IN (TABLE grantees) AND privilege_type = 'CREATE' LIMIT 1)
 UNION ALL (SELECT DISTINCT 'can create tables in the schema ' || nspname FROM space, pg_catalog.aclexplode(nspacl)
-           WHERE grantee IN (TABLE who) AND privilege_type = 'CREATE' LIMIT 3)
+           WHERE grantee IN (TABLE grantees) AND privilege_type = 'CREATE' LIMIT 3)
 UNION ALL (SELECT DISTINCT 'can write to ' || nspname || '.' || relname FROM relation_grant
            WHERE relkind <> 'S' AND privilege_type IN ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE') LIMIT 3)
 UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on ' || nspname || '.' || relname FROM relation_grant
            WHERE relkind <> 'S' AND privilege_type NOT IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE') LIMIT 3)
 UNION ALL (SELECT DISTINCT 'can advance ' || nspname || '.' || relname FROM relation_grant
            WHERE relkind = 'S' AND privilege_type <> 'SELECT' LIMIT 3)
-UNION ALL (SELECT DISTINCT 'will have ' || privilege_type || ' on what ' || defaclrole::regrole || ' creates'
+UNION ALL (SELECT DISTINCT 'will have ' || privilege_type || ' on future objects of ' || defaclrole::regrole
            FROM pg_catalog.pg_default_acl, pg_catalog.aclexplode(defaclacl)
-           WHERE grantee IN (TABLE who) AND defaclobjtype <> 'f' AND privilege_type <> 'SELECT'
+           WHERE grantee IN (TABLE grantees) AND defaclobjtype <> 'f' AND privilege_type <> 'SELECT'
              AND NOT (defaclobjtype IN ('n', 'T') AND privilege_type = 'USAGE') LIMIT 3)
 UNION ALL (SELECT 'can write to the large object ' || pg_largeobject_metadata.oid
            FROM pg_catalog.pg_largeobject_metadata, pg_catalog.aclexplode(lomacl)
-           WHERE grantee IN (TABLE who) AND privilege_type = 'UPDATE' LIMIT 1)
+           WHERE grantee IN (TABLE grantees) AND privilege_type = 'UPDATE' LIMIT 1)
 UNION ALL (SELECT 'can write to all large objects (lo_compat_privileges)'
            WHERE current_setting('lo_compat_privileges')::bool)
 UNION ALL (SELECT 'can use the foreign server ' || srvname FROM pg_catalog.pg_foreign_server, pg_catalog.aclexplode(srvacl)
-           WHERE grantee IN (TABLE who) LIMIT 1)
+           WHERE grantee IN (TABLE grantees) LIMIT 1)
 UNION ALL (SELECT 'can use the foreign-data wrapper ' || fdwname
-           FROM pg_catalog.pg_foreign_data_wrapper, pg_catalog.aclexplode(fdwacl) WHERE grantee IN (TABLE who) LIMIT 1)
+           FROM pg_catalog.pg_foreign_data_wrapper, pg_catalog.aclexplode(fdwacl)
+           WHERE grantee IN (TABLE grantees) LIMIT 1)
 UNION ALL (SELECT 'can create in the tablespace ' || spcname FROM pg_catalog.pg_tablespace, pg_catalog.aclexplode(spcacl)
-           WHERE grantee IN (TABLE who) LIMIT 1)
+           WHERE grantee IN (TABLE grantees) LIMIT 1)
 UNION ALL (SELECT DISTINCT 'can use the language ' || lanname FROM pg_catalog.pg_language, pg_catalog.aclexplode(lanacl)
-           WHERE NOT lanpltrusted AND grantee IN (TABLE who) LIMIT 1)
+           WHERE NOT lanpltrusted AND grantee IN (TABLE grantees) LIMIT 1)
 UNION ALL (SELECT DISTINCT 'can call ' || proname
            FROM pg_catalog.pg_proc JOIN pg_catalog.pg_init_privs ON objoid = pg_proc.oid AND classoid = 'pg_proc'::regclass,
                pg_catalog.aclexplode(proacl)
-           WHERE grantee IN (TABLE who)
+           WHERE grantee IN (TABLE grantees)
              AND grantee NOT IN (SELECT initial.grantee FROM pg_catalog.aclexplode(initprivs) AS initial)
              AND 0 NOT IN (SELECT initial.grantee FROM pg_catalog.aclexplode(initprivs) AS initial) LIMIT 3)
 UNION ALL (SELECT 'can call ' || proname FROM pg_catalog.pg_proc
            WHERE proname ~ '^dblink' AND EXISTS (SELECT FROM reach WHERE pg_catalog.has_function_privilege(
                reach.oid, pg_proc.oid, 'EXECUTE')) LIMIT 1)";
 
-/// A line for each setting that the role may change though only superusers may; PostgreSQL has such grants from 15 on.
+/// Returns a row for each superuser setting that the role may change; such grants exist since PostgreSQL 15.
 const PARAMETERS: &str = "
 UNION ALL (SELECT DISTINCT 'has ' || privilege_type || ' on the parameter ' || parname
-           FROM pg_catalog.pg_parameter_acl, pg_catalog.aclexplode(paracl) WHERE grantee IN (TABLE who) LIMIT 3)";
+           FROM pg_catalog.pg_parameter_acl, pg_catalog.aclexplode(paracl) WHERE grantee IN (TABLE grantees) LIMIT 3)";
 
-/// Refuses the session's role if it can do more than read, or read what the session's role ran before; returns the comment
-/// that hides a text from other sessions of the role.
-pub(super) fn check(session: &mut impl OwnQueries, url: &Url, watch: &Watch<'_>) -> Result<String, StreamError> {
-    let facts: Vec<String> = session.ask(FACTS, watch)?.into_iter().flatten().collect();
+/// Refuses the session's role if it can do more than read, or can read earlier queries of the role. Returns the
+/// comment that hides a query from other sessions of the role.
+pub(super) fn check(session: &mut impl InternalQueries, url: &Url, watch: &Watch<'_>) -> Result<String, StreamError> {
+    let facts: Vec<String> = session.query_rows(FACTS, watch)?.into_iter().flatten().collect();
     let [version, n_shown, history] = facts.as_slice() else { return Err(StreamError::unexpected()) };
     let has_parameter_grants = version.parse().is_ok_and(|version: u32| version >= 150_000);
     let query = if has_parameter_grants { format!("{RIGHTS}{PARAMETERS}") } else { RIGHTS.to_owned() };
-    let rights: Vec<String> = session.ask(&query, watch)?.into_iter().flatten().take(8).collect();
+    let rights: Vec<String> = session.query_rows(&query, watch)?.into_iter().flatten().take(8).collect();
     let (role, database) = (&url.user, &url.database);
     if !rights.is_empty() {
         return Err(StreamError::Lost(format!(
-            "the role {role} can do more than read: it {}. A role that only reads, made by an owner: {}",
+            "the role {role} can do more than read: it {}. An owner can create a read-only role: {}",
             rights.join(", it "),
             remedy(database),
         )));
     }
     if !history.is_empty() && !url.has_role_of_golds() {
         return Err(StreamError::Lost(format!(
-            "the role {role} can read the texts of its other sessions by {history}, those of golds included. \
-             Golds have a role of their own with ?roles=N in the URL, from 2 on; by an owner: {}",
+            "the role {role} can read the queries of its other sessions, including golds, by {history}. \
+             With ?roles=N in the URL (N of at least 2), golds have a separate role; an owner runs: {}",
             remedy_of_roles(role)
         )));
     }
     Ok(mask(n_shown.parse().unwrap_or_default()))
 }
 
-/// Returns a comment that takes all bytes that the server shows of a text.
+/// Returns a comment that fills all bytes of a query that the server shows.
 fn mask(n_shown: usize) -> String {
     if n_shown == 0 { String::new() } else { format!("/*{:-<n_shown$}*/", "") }
 }
 
-/// Returns the statements that make a role that can only read.
+/// Returns the statements that create a read-only role.
 fn remedy(database: &str) -> String {
     let database = format!("\"{}\"", database.replace('"', "\"\""));
     format!(
@@ -133,7 +135,7 @@ fn remedy(database: &str) -> String {
     )
 }
 
-/// Returns the statements that make the roles of `?roles=2`.
+/// Returns the statements that create the roles of `?roles=2`.
 fn remedy_of_roles(role: &str) -> String {
     let quoted = |suffix: &str| format!("\"{}{suffix}\"", role.replace('"', "\"\""));
     let make = |suffix| format!("CREATE ROLE {} LOGIN PASSWORD '…' IN ROLE {}", quoted(suffix), quoted(""));

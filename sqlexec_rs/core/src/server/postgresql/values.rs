@@ -1,4 +1,4 @@
-//! What PostgreSQL's values become here, from the texts in which the server sends them.
+//! Converts PostgreSQL's values from the server's texts.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use postgres_protocol::Oid;
 use crate::result::value::Value;
 use crate::server::rows::{Read, decimal, read_number};
 
-/// How a type's text is read.
+/// How the text of a type is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Boolean,
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Text,
 }
 
-/// The types that are not read as text, and names of others, by their numbers in `pg_type`, which never change.
+/// The types that are not decoded as text, and the names of others, by their ids in `pg_type`, which never change.
 const TYPES: [(Oid, &str, Kind); 25] = [
     (16, "boolean", Kind::Boolean),
     (17, "bytea", Kind::Bytes),
@@ -47,17 +47,17 @@ const TYPES: [(Oid, &str, Kind); 25] = [
     (705, "text", Kind::Text),
 ];
 
-/// Returns how values of a type are read.
+/// Returns how the values of a type are decoded.
 pub(super) fn kind_of(oid: Oid) -> Kind {
     TYPES.iter().find(|known| known.0 == oid).map_or(Kind::Text, |known| known.2)
 }
 
-/// Returns the name of a type; none of those that a database has of its own.
+/// Returns the name of a built-in type; `None` for user-defined types.
 pub(super) fn type_name(oid: Oid) -> Option<&'static str> {
     TYPES.iter().find(|known| known.0 == oid).map(|known| known.1)
 }
 
-/// Reads a value of such a type. A text that is none of its type stays a text.
+/// Decodes a value. A text that does not fit its type stays a text.
 pub(super) fn read(kind: Kind, text: &[u8]) -> Read<'_> {
     let value = match kind {
         Kind::Text => None,
@@ -80,7 +80,7 @@ fn read_bytea(text: &[u8]) -> Option<Vec<u8>> {
     digits.chunks(2).map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8)).collect()
 }
 
-/// Returns the text of a value that is bound, and the number of its type; without one the server finds it.
+/// Returns the text of a parameter, and its type id; zero lets the server infer the type.
 pub(super) fn bound(value: &crate::request::Bound) -> (Option<Cow<'_, [u8]>>, Oid) {
     use crate::request::Bound;
     match value {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_becomes_the_value_that_it_says() {
+    fn texts_are_decoded_by_type() {
         let is = |kind, text: &str, value: Value<'_>| {
             let read = read(kind, text.as_bytes());
             assert!(read.value().is_identical(value), "{kind:?} {text}: {read:?}");

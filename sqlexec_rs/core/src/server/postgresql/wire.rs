@@ -1,4 +1,4 @@
-//! Messages to and from a PostgreSQL server.
+//! Messages of the PostgreSQL protocol.
 
 use bytes::BytesMut;
 use postgres_protocol::message::backend::{Header, Message};
@@ -9,10 +9,10 @@ use crate::server::stream::{NO_TLS, Stream, StreamError};
 use crate::server::url::Url;
 use crate::server::watch::Watch;
 
-/// Bytes that a message may have that is no row.
+/// Maximum bytes of a message other than a row.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// Bytes in front of a message's body.
+/// Bytes before a message's body.
 const HEAD_BYTES: usize = 5;
 
 /// A connection.
@@ -27,19 +27,19 @@ impl Wire {
         let port = url.port();
         let stream = Stream::connect(url, port, &format!(".s.PGSQL.{port}"), watch)?;
         let mut wire = Self { stream, received: BytesMut::new() };
-        if wire.stream.wants_tls(url)? {
+        if wire.stream.requires_tls(url)? {
             wire.secure(url, watch).map_err(StreamError::into_text)?;
         }
         Ok(wire)
     }
 
-    /// Asks the server to encrypt, and has it.
+    /// Requests encryption and enables it.
     fn secure(&mut self, url: &Url, watch: &Watch<'_>) -> Result<(), StreamError> {
         let mut request = BytesMut::new();
         frontend::ssl_request(&mut request);
         self.stream.send(&request)?;
         self.stream.receive(&mut self.received, watch)?;
-        // Behind its letter nothing may come before all is encrypted: it would be somebody else's.
+        // After the one-letter response, no byte may precede the encryption: an attacker could have injected it.
         match &self.received[..] {
             b"S" => self.received.clear(),
             b"N" => return Err(StreamError::Lost(NO_TLS.to_owned())),
@@ -53,7 +53,7 @@ impl Wire {
         self.stream.send(messages)
     }
 
-    /// Returns the next message; a row may have so many bytes.
+    /// Returns the next message; a row may have at most `max_row` bytes.
     pub(super) fn next(&mut self, watch: &Watch<'_>, max_row: usize) -> Result<Message, StreamError> {
         loop {
             if let Some(header) = Header::parse(&self.received)? {
@@ -62,9 +62,9 @@ impl Wire {
                     return Err(StreamError::TooLarge);
                 }
                 if header.tag() != b'D' && bytes > MAX_MESSAGE {
-                    return Err(StreamError::Lost("the server sent what is no message".to_owned()));
+                    return Err(StreamError::Lost("the server sent a malformed message".to_owned()));
                 }
-                check_room_for(2 * bytes.min(max_row.max(MAX_MESSAGE)))?; // it is received, and a blob is read from it
+                check_room_for(2 * bytes.min(max_row.max(MAX_MESSAGE)))?; // received, and a blob is decoded from it
                 if self.received.len() > bytes
                     && let Some(message) = Message::parse(&mut self.received)?
                 {
@@ -77,7 +77,7 @@ impl Wire {
         }
     }
 
-    /// Waits until the server has closed the connection; false when it has not in time.
+    /// Waits until the server has closed the connection; returns false after a timeout.
     pub(super) fn is_closed_in_time(&mut self, watch: &Watch<'_>) -> bool {
         loop {
             match self.stream.receive(&mut self.received, watch) {
@@ -90,7 +90,7 @@ impl Wire {
 }
 
 impl Drop for Wire {
-    /// Tells the server that nobody reads any more, which it would find out later.
+    /// Closes the session explicitly; the server would notice only later.
     fn drop(&mut self) {
         let mut bye = BytesMut::new();
         frontend::terminate(&mut bye);

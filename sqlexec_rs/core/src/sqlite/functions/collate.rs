@@ -1,15 +1,16 @@
-//! SQLite's collations NOCASE and RTRIM, which ask whether they may go on.
+//! SQLite's collations NOCASE and RTRIM, with checks of the run's bounds.
 //!
-//! A collation cannot fail. One that must stop calls all equal, at once, and the run ends as stopped whatever came of it.
+//! A collation cannot fail. After a stop it returns "equal" immediately, and the run ends as stopped whatever its
+//! result.
 
 use std::cmp::Ordering;
 
 use super::work::{RunStopped, WorkMeter};
 
-/// Bytes that are compared at once.
+/// Bytes that are compared between two checks.
 const CHUNK: usize = 4 << 10;
 
-/// Letters of ASCII as small ones.
+/// Lower-case ASCII letters.
 static SMALL: [u8; 256] = {
     let mut small = [0; 256];
     let mut byte = 0;
@@ -20,8 +21,8 @@ static SMALL: [u8; 256] = {
     small
 };
 
-/// Compares as NOCASE does: letters of ASCII without regard to case, up to the first NUL that both have in one place; then
-/// the lengths count.
+/// Compares like NOCASE: ignores the case of ASCII letters, up to the first NUL at the same position in both; then
+/// the lengths decide.
 #[inline]
 pub(super) fn without_case(a: &[u8], b: &[u8], work: &mut WorkMeter<'_>) -> Result<Ordering, RunStopped> {
     let lengths = a.len().cmp(&b.len());
@@ -37,7 +38,7 @@ pub(super) fn without_case(a: &[u8], b: &[u8], work: &mut WorkMeter<'_>) -> Resu
     Ok(lengths)
 }
 
-/// Compares what both have; `None` where that is the same and holds no NUL.
+/// Compares the common length; `None` if it is equal and contains no NUL.
 #[inline]
 fn chunk_without_case(a: &[u8], b: &[u8], lengths: Ordering) -> Option<Ordering> {
     for (a, b) in a.iter().zip(b) {
@@ -55,7 +56,7 @@ fn chunk_without_case(a: &[u8], b: &[u8], lengths: Ordering) -> Option<Ordering>
     None
 }
 
-/// Compares as RTRIM does: bytes, but for spaces at the end.
+/// Compares like RTRIM: by bytes, ignoring trailing spaces.
 #[inline]
 pub(super) fn without_end_spaces(a: &[u8], b: &[u8], work: &mut WorkMeter<'_>) -> Result<Ordering, RunStopped> {
     let (a, b) = (trimmed(a, work)?, trimmed(b, work)?);

@@ -1,65 +1,69 @@
 //! LIKE and GLOB.
 //!
-//! SQLite's own take the product of pattern and text in one call, and no bound is asked meanwhile. These match the same
-//! texts, character by character as SQLite reads them, and ask. SQLite uses an index for a pattern with a fixed beginning
-//! only where LIKE is its own: see `sandbox`.
+//! SQLite's own functions take time proportional to pattern times text in one call, without checking any bound. These
+//! match the same texts, reading characters like SQLite, and check the bounds. SQLite uses an index for a pattern
+//! with a fixed prefix only with its own LIKE: see `sandbox`.
 
 use super::utf8;
 use super::work::{RunStopped, WorkMeter};
 
-/// The characters with a meaning; 0 is none, as no text holds it.
+/// The special characters of a pattern; 0 for none, because no text contains it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wildcards {
-    any: u32,
-    one: u32,
-    /// Begins a set of characters, as in `[a-z]`.
+    any_run: u32,
+    any_char: u32,
+    /// Starts a set of characters, as in `[a-z]`.
     set: u32,
     escape: u32,
     ignores_case: bool,
 }
 
 pub(super) const LIKE: Wildcards =
-    Wildcards { any: b'%' as u32, one: b'_' as u32, set: 0, escape: 0, ignores_case: true };
+    Wildcards { any_run: b'%' as u32, any_char: b'_' as u32, set: 0, escape: 0, ignores_case: true };
 pub(super) const GLOB: Wildcards =
-    Wildcards { any: b'*' as u32, one: b'?' as u32, set: b'[' as u32, escape: 0, ignores_case: false };
+    Wildcards { any_run: b'*' as u32, any_char: b'?' as u32, set: b'[' as u32, escape: 0, ignores_case: false };
 
 impl Wildcards {
-    /// Returns LIKE's wildcards with an escape; a wildcard that is the escape is no wildcard.
+    /// Returns LIKE's wildcards with an escape character. A wildcard equal to the escape loses its meaning.
     pub(super) fn with_escape(self, escape: u32) -> Self {
         let unless_escape = |wildcard| if wildcard == escape { 0 } else { wildcard };
-        Self { any: unless_escape(self.any), one: unless_escape(self.one), escape, ..self }
+        Self { any_run: unless_escape(self.any_run), any_char: unless_escape(self.any_char), escape, ..self }
     }
 
-    /// Tells whether a pattern matches a whole text; both end at their first NUL.
+    /// Returns whether a pattern matches a whole text; both end at their first NUL.
     pub(super) fn matches(&self, pattern: &[u8], text: &[u8], work: &mut WorkMeter<'_>) -> Result<bool, RunStopped> {
         let (pattern, text) = (utf8::until_nul(pattern), utf8::until_nul(text));
         let (mut p, mut t) = (0, 0);
-        // Where to go on after a mismatch: behind the last `any`, which then takes one character more. Earlier ones need
-        // not be tried again, as the last could take whatever they would leave.
+        // The state for retrying after a mismatch: after the last `any_run`, which then takes one more character.
+        // Earlier ones need no retry, because the last could match whatever they would leave.
         let mut retry: Option<(usize, usize)> = None;
         loop {
             work.spend(1)?;
             match self.step(pattern, p, text, t) {
                 Step::Match(next_p, next_t) => (p, t) = (next_p, next_t),
                 Step::Any(next_p) => {
-                    let Some((behind, from)) = self.skip_ones(pattern, next_p, text, t) else { return Ok(false) };
-                    if behind == pattern.len() {
+                    let Some((after_any, from)) = self.skip_ones(pattern, next_p, text, t) else { return Ok(false) };
+                    if after_any == pattern.len() {
                         return Ok(true);
                     }
-                    let Some(found) = self.next_start(pattern, behind, text, from, work)? else { return Ok(false) };
-                    (p, t) = (behind, found);
-                    retry = Some((behind, found));
+                    let Some(next_start_at) = self.next_start(pattern, after_any, text, from, work)? else {
+                        return Ok(false);
+                    };
+                    (p, t) = (after_any, next_start_at);
+                    retry = Some((after_any, next_start_at));
                 }
                 Step::End => return Ok(true),
                 Step::Mismatch => {
-                    let Some((behind, tried)) = retry else { return Ok(false) };
-                    if tried >= text.len() {
+                    let Some((after_any, last_start)) = retry else { return Ok(false) };
+                    if last_start >= text.len() {
                         return Ok(false);
                     }
-                    let (_, from) = utf8::read(text, tried);
-                    let Some(found) = self.next_start(pattern, behind, text, from, work)? else { return Ok(false) };
-                    (p, t) = (behind, found);
-                    retry = Some((behind, found));
+                    let (_, from) = utf8::read(text, last_start);
+                    let Some(next_start_at) = self.next_start(pattern, after_any, text, from, work)? else {
+                        return Ok(false);
+                    };
+                    (p, t) = (after_any, next_start_at);
+                    retry = Some((after_any, next_start_at));
                 }
             }
         }
@@ -71,29 +75,32 @@ impl Wildcards {
         if p >= pattern.len() {
             return if t >= text.len() { Step::End } else { Step::Mismatch };
         }
-        let (mut wanted, mut next_p) = utf8::read(pattern, p);
-        if wanted == self.any {
+        let (mut pattern_char, mut next_p) = utf8::read(pattern, p);
+        if pattern_char == self.any_run {
             return Step::Any(next_p);
         }
         let mut is_escaped = false;
-        if self.escape != 0 && wanted == self.escape {
+        if self.escape != 0 && pattern_char == self.escape {
             if next_p >= pattern.len() {
                 return Step::Mismatch;
             }
-            (wanted, next_p) = utf8::read(pattern, next_p);
+            (pattern_char, next_p) = utf8::read(pattern, next_p);
             is_escaped = true;
         }
         if t >= text.len() {
             return Step::Mismatch;
         }
-        let (found, next_t) = utf8::read(text, t);
-        if self.set != 0 && wanted == self.set {
-            return match in_set(pattern, next_p, found) {
+        let (text_char, next_t) = utf8::read(text, t);
+        if self.set != 0 && pattern_char == self.set {
+            return match in_set(pattern, next_p, text_char) {
                 Some(after) => Step::Match(after, next_t),
                 None => Step::Mismatch,
             };
         }
-        if wanted == found || self.is_same_letter(wanted, found) || (wanted == self.one && !is_escaped) {
+        if pattern_char == text_char
+            || self.is_same_letter(pattern_char, text_char)
+            || (pattern_char == self.any_char && !is_escaped)
+        {
             Step::Match(next_p, next_t)
         } else {
             Step::Mismatch
@@ -105,16 +112,17 @@ impl Wildcards {
         self.ignores_case && a < 0x80 && b < 0x80 && fold(a) == fold(b)
     }
 
-    /// Passes what follows an `any` in the pattern: more of them, and `one`s, each of which takes a character of the text.
+    /// Skips what follows an `any_run` in the pattern: further `any_run`s, and `any_char`s, each of which takes a
+    /// character of the text.
     fn skip_ones(&self, pattern: &[u8], mut p: usize, text: &[u8], mut t: usize) -> Option<(usize, usize)> {
         while p < pattern.len() {
-            let (wanted, next_p) = utf8::read(pattern, p);
-            if wanted == self.one {
+            let (pattern_char, next_p) = utf8::read(pattern, p);
+            if pattern_char == self.any_char {
                 if t >= text.len() {
                     return None;
                 }
                 t = utf8::read(text, t).1;
-            } else if wanted != self.any {
+            } else if pattern_char != self.any_run {
                 break;
             }
             p = next_p;
@@ -122,7 +130,7 @@ impl Wildcards {
         Some((p, t))
     }
 
-    /// Returns the first place at or after `from` where what follows an `any` may begin.
+    /// Returns the first position from `from` at which the pattern after an `any_run` may match.
     fn next_start(
         &self,
         pattern: &[u8],
@@ -131,19 +139,19 @@ impl Wildcards {
         from: usize,
         work: &mut WorkMeter<'_>,
     ) -> Result<Option<usize>, RunStopped> {
-        let wanted = u32::from(pattern[p]);
-        if wanted >= 0x80 || [self.set, self.escape].contains(&wanted) {
-            return Ok(Some(from)); // no byte tells: each place is tried
+        let pattern_char = u32::from(pattern[p]);
+        if pattern_char >= 0x80 || [self.set, self.escape].contains(&pattern_char) {
+            return Ok(Some(from)); // no byte is distinctive: each position is tried
         }
         let byte = pattern[p];
         let rest = &text[from..];
-        let found = if self.ignores_case && byte.is_ascii_alphabetic() {
+        let offset = if self.ignores_case && byte.is_ascii_alphabetic() {
             memchr::memchr2(byte.to_ascii_lowercase(), byte.to_ascii_uppercase(), rest)
         } else {
             memchr::memchr(byte, rest)
         };
-        work.spend(found.unwrap_or(rest.len()) / 8)?;
-        Ok(found.map(|at| from + at))
+        work.spend(offset.unwrap_or(rest.len()) / 8)?;
+        Ok(offset.map(|at| from + at))
     }
 }
 
@@ -154,9 +162,9 @@ enum Step {
     End,
 }
 
-/// Returns the place behind the set of characters that begins at `p`, if `found` is in it. A set that never ends holds
-/// nothing.
-fn in_set(pattern: &[u8], p: usize, found: u32) -> Option<usize> {
+/// Returns the position after the set of characters that starts at `p`, if `text_char` is in it. An unterminated set
+/// contains nothing.
+fn in_set(pattern: &[u8], p: usize, text_char: u32) -> Option<usize> {
     const CLOSE: u32 = b']' as u32;
     let read = |p: usize| if p < pattern.len() { utf8::read(pattern, p) } else { (0, p) };
     let mut is_in = false;
@@ -166,7 +174,7 @@ fn in_set(pattern: &[u8], p: usize, found: u32) -> Option<usize> {
         (c, p) = read(p);
     }
     if c == CLOSE {
-        is_in = found == CLOSE;
+        is_in = text_char == CLOSE;
         (c, p) = read(p);
     }
     let mut before = 0;
@@ -174,10 +182,10 @@ fn in_set(pattern: &[u8], p: usize, found: u32) -> Option<usize> {
         let ends_range = c == u32::from(b'-') && before > 0 && !matches!(pattern.get(p), None | Some(b']'));
         if ends_range {
             (c, p) = read(p);
-            is_in |= before <= found && found <= c;
+            is_in |= before <= text_char && text_char <= c;
             before = 0;
         } else {
-            is_in |= found == c;
+            is_in |= text_char == c;
             before = c;
         }
         (c, p) = read(p);

@@ -1,11 +1,12 @@
-//! SQL functions that replace SQLite's own, because those work for long in one call and ask nobody, or read too far.
+//! Replacements for SQL functions of SQLite that work for long in one call without checking bounds, or that read too
+//! far.
 //!
-//! Each gives exactly SQLite's results, NULLs, types, blobs and broken UTF-8 included (`tests/functions.rs` compares them on
-//! random input), charges its work to the run's bounds, and fails as interrupted when one is met. Here is what speaks C;
-//! what they compute is in the safe modules beside. One differs: SQLite's `concat` and `concat_ws` copy as many bytes of a
-//! blob's text as the blob has, which in a database of UTF-16 may be more than the text has.
+//! Each function returns exactly SQLite's results, including NULLs, types, blobs and broken UTF-8 (the tests compare
+//! them on random input). It charges its work to the run's bounds and fails as interrupted when one is exceeded. The
+//! C interface is here; the computations are in safe submodules. There is one difference: SQLite's `concat` and
+//! `concat_ws` copy as many bytes of a blob's text as the blob has, which in a UTF-16 database may exceed the text.
 
-#![allow(unsafe_code, reason = "SQLite calls functions through C; each block says why it is sound")]
+#![allow(unsafe_code, reason = "SQLite calls functions through C; each block states why it is sound")]
 
 mod collate;
 mod like;
@@ -24,7 +25,7 @@ use crate::sqlite::deadline::RunGuard;
 use text::TrimSet;
 use work::{RunStopped, WorkMeter};
 
-/// The number of arguments of a function that takes any.
+/// The number of arguments of a variadic function.
 const ANY_NUMBER: c_int = -1;
 
 type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
@@ -51,7 +52,7 @@ type Collation = unsafe extern "C" fn(*mut c_void, c_int, *const c_void, c_int, 
 
 const COLLATIONS: [(&CStr, Collation); 2] = [(c"NOCASE", compare_texts::<true>), (c"RTRIM", compare_texts::<false>)];
 
-/// Replaces the functions on texts, and the collations but for BINARY.
+/// Replaces the text functions, and all collations except BINARY.
 pub(crate) fn register_text(connection: &Connection, guard: &Arc<RunGuard>) -> rusqlite::Result<()> {
     COLLATIONS.iter().try_for_each(|collation| register_collation(connection, guard, *collation))?;
     TEXT.iter().try_for_each(|function| register(connection, guard, *function))
@@ -63,8 +64,8 @@ fn register_collation(
     (name, compare): (&CStr, Collation),
 ) -> rusqlite::Result<()> {
     let data = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
-    // SAFETY: the connection is open; the data is a reference to the guard, which SQLite hands to `forget_guard` when the
-    // collation is replaced or the connection closed, and which is taken back here where SQLite refuses the collation.
+    // SAFETY: the connection is open. The data is a reference to the guard. SQLite passes it to `forget_guard` when
+    // the collation is replaced or the connection closes; if SQLite refuses the collation, it is dropped here.
     unsafe {
         let (db, encoding) = (connection.handle(), ffi::SQLITE_UTF8);
         let code =
@@ -76,7 +77,7 @@ fn register_collation(
     }
 }
 
-/// Compares in the order of NOCASE, or of RTRIM.
+/// Compares by NOCASE or by RTRIM.
 unsafe extern "C" fn compare_texts<const NOCASE: bool>(
     guard: *mut c_void,
     n_first: c_int,
@@ -84,21 +85,21 @@ unsafe extern "C" fn compare_texts<const NOCASE: bool>(
     n_second: c_int,
     second: *const c_void,
 ) -> c_int {
-    // SAFETY: SQLite passes the guard that the collation was registered with, and two texts of so many bytes.
+    // SAFETY: SQLite passes the guard that was registered with the collation, and two texts with their lengths.
     let (guard, first, second) = unsafe {
         (&*guard.cast_const().cast::<RunGuard>(), slice(first.cast(), n_first), slice(second.cast(), n_second))
     };
     let mut work = WorkMeter::new(guard);
-    let found = if NOCASE {
+    let order_or_stop = if NOCASE {
         collate::without_case(first, second, &mut work)
     } else {
         collate::without_end_spaces(first, second, &mut work)
     };
-    found.and_then(|order| work.finish().map(|()| order as c_int)).unwrap_or(0)
+    order_or_stop.and_then(|order| work.finish().map(|()| order as c_int)).unwrap_or(0)
 }
 
-/// Replaces LIKE and GLOB; with `like_blobs` they match blobs as SQLite's own do, without they match none, as SQLite's do
-/// that was compiled with `SQLITE_LIKE_DOESNT_MATCH_BLOBS`.
+/// Replaces LIKE and GLOB. With `like_blobs` they match blobs like SQLite's own; without, they match none, like
+/// SQLite compiled with `SQLITE_LIKE_DOESNT_MATCH_BLOBS`.
 pub(crate) fn register_patterns(
     connection: &Connection,
     guard: &Arc<RunGuard>,
@@ -116,8 +117,8 @@ fn register(
 ) -> rusqlite::Result<()> {
     let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
     let guard = Arc::into_raw(Arc::clone(guard)).cast_mut().cast::<c_void>();
-    // SAFETY: the connection is open; the function's data is a reference of its own to the guard, which SQLite hands to
-    // `forget_guard` when the function is replaced or the connection closed, or at once if this fails.
+    // SAFETY: the connection is open. The function's data is a separate reference to the guard. SQLite passes it to
+    // `forget_guard` when the function is replaced or the connection closes, or immediately on failure.
     check_code(unsafe {
         ffi::sqlite3_create_function_v2(
             connection.handle(),
@@ -134,7 +135,7 @@ fn register(
 }
 
 unsafe extern "C" fn forget_guard(guard: *mut c_void) {
-    // SAFETY: made by `Arc::into_raw` in `register`, given back once.
+    // SAFETY: created by `Arc::into_raw` in `register`, dropped once.
     drop(unsafe { Arc::from_raw(guard.cast_const().cast::<RunGuard>()) });
 }
 
@@ -152,24 +153,24 @@ impl From<RunStopped> for CallError {
     }
 }
 
-/// One call of a function.
+/// A call of a function.
 struct Call<'a> {
     context: *mut ffi::sqlite3_context,
     args: &'a [*mut ffi::sqlite3_value],
 }
 
 impl<'a> Call<'a> {
-    /// Runs a function's body, and reports what it returns or panics with.
+    /// Runs a function's body and reports its result or panic.
     ///
     /// # Safety
-    /// The arguments must be those that SQLite called a function of this module with.
+    /// The arguments must be those with which SQLite called a function of this module.
     unsafe fn run(
         context: *mut ffi::sqlite3_context,
         n_args: c_int,
         args: *mut *mut ffi::sqlite3_value,
         body: impl FnOnce(&Call<'_>, &mut WorkMeter<'_>) -> Result<(), CallError>,
     ) {
-        // SAFETY: SQLite passes `n_args` values that live during the call, and the data that `register` gave.
+        // SAFETY: SQLite passes `n_args` values that live during the call, and the data from `register`.
         let (call, guard) = unsafe {
             let args = std::slice::from_raw_parts(args, usize::try_from(n_args).unwrap_or(0));
             (Call { context, args }, &*ffi::sqlite3_user_data(context).cast_const().cast::<RunGuard>())
@@ -190,9 +191,10 @@ impl<'a> Call<'a> {
         unsafe { ffi::sqlite3_value_type(self.args[arg]) }
     }
 
-    /// Returns an argument as text in SQLite's way; `None` is NULL. (It may also be a lack of memory, which SQLite notes.)
+    /// Returns an argument converted to text by SQLite; `None` for NULL, or if memory is short, which SQLite records.
     fn text(&self, arg: usize) -> Option<&'a [u8]> {
-        // SAFETY: a value of this call; the text stays until the value is converted again, which nothing here does.
+        // SAFETY: a value of this call; the text is valid until the value is converted again, which does not happen
+        // here.
         unsafe { text_of(self.args[arg]) }
     }
 
@@ -213,7 +215,7 @@ impl<'a> Call<'a> {
 
     /// Returns the limit on a value's length, or on a pattern's.
     fn limit(&self, limit: c_int) -> usize {
-        // SAFETY: the connection of this call; a negative value reads the limit.
+        // SAFETY: the connection of this call; a negative value queries the limit.
         let value = unsafe { ffi::sqlite3_limit(ffi::sqlite3_context_db_handle(self.context), limit, -1) };
         usize::try_from(value).unwrap_or(0)
     }
@@ -223,7 +225,7 @@ impl<'a> Call<'a> {
         unsafe { ffi::sqlite3_result_int64(self.context, value) };
     }
 
-    /// Returns a text, which SQLite copies.
+    /// Sets a text as the result; SQLite copies it.
     fn return_text(&self, text: &[u8]) {
         // SAFETY: the bytes live until SQLite has copied them.
         unsafe {
@@ -233,14 +235,14 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns a text of a known length that `fill` writes.
+    /// Sets a text of a known length as the result, written by `fill`.
     fn return_filled(
         &self,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), RunStopped>,
     ) -> Result<(), CallError> {
-        // SAFETY: the memory is SQLite's, written before it is read, and handed back to be freed, or freed here. A panic of
-        // `fill` would leak it, no more.
+        // SAFETY: the memory belongs to SQLite, is written before it is read, and is passed back to be freed, or
+        // freed here. A panic in `fill` would only leak it.
         unsafe {
             let start = ffi::sqlite3_malloc64(bytes as u64 + 1).cast::<u8>();
             if start.is_null() {
@@ -282,7 +284,7 @@ impl<'a> Call<'a> {
 /// # Safety
 /// The value must be alive, and must not be converted while the text is used.
 unsafe fn text_of<'a>(value: *mut ffi::sqlite3_value) -> Option<&'a [u8]> {
-    // SAFETY: the caller's promise; the bytes are counted after the conversion, as SQLite asks.
+    // SAFETY: see the function; the bytes are counted after the conversion, as SQLite requires.
     unsafe {
         let start = ffi::sqlite3_value_text(value);
         (!start.is_null()).then(|| slice(start, ffi::sqlite3_value_bytes(value)))
@@ -290,21 +292,21 @@ unsafe fn text_of<'a>(value: *mut ffi::sqlite3_value) -> Option<&'a [u8]> {
 }
 
 /// # Safety
-/// `start` must lead to that many bytes, or be null.
+/// `start` must point to that many bytes, or be null.
 unsafe fn slice<'a>(start: *const u8, bytes: c_int) -> &'a [u8] {
     match usize::try_from(bytes) {
-        // SAFETY: the caller's promise.
+        // SAFETY: see the function.
         Ok(bytes) if !start.is_null() => unsafe { std::slice::from_raw_parts(start, bytes) },
         _ => &[],
     }
 }
 
-/// A copy of a value, whose conversion leaves the value as it is.
+/// A copy of a value, whose conversion does not change the original.
 struct ValueCopy(*mut ffi::sqlite3_value);
 
 impl ValueCopy {
     fn of(value: *mut ffi::sqlite3_value) -> Self {
-        // SAFETY: a value of the call under way; null when there is no memory.
+        // SAFETY: a value of the current call; null if memory is short.
         Self(unsafe { ffi::sqlite3_value_dup(value) })
     }
 
@@ -312,7 +314,7 @@ impl ValueCopy {
         if self.0.is_null() {
             return Err(CallError::NoMemory);
         }
-        // SAFETY: this copy is alive and converted here only.
+        // SAFETY: this copy is alive and only converted here.
         unsafe { text_of(self.0) }.ok_or(CallError::NoMemory)
     }
 }
@@ -330,7 +332,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
         if call.kind(0) == ffi::SQLITE_NULL || call.kind(1) == ffi::SQLITE_NULL {
             return Ok(());
         }
-        let place = match (is_blob(0), is_blob(1)) {
+        let position = match (is_blob(0), is_blob(1)) {
             (true, true) if call.blob(1).is_empty() => 1,
             (true, true) => text::instr_blob(call.blob(0), call.blob(1), work)?,
             (false, false) => {
@@ -347,7 +349,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
                 }
             }
         };
-        call.return_integer(place);
+        call.return_integer(position);
         Ok(())
     };
     // SAFETY: SQLite's own arguments.
@@ -357,7 +359,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, n: c_int, args: *
 unsafe extern "C" fn replace(context: *mut ffi::sqlite3_context, n: c_int, args: *mut *mut ffi::sqlite3_value) {
     let body = |call: &Call<'_>, work: &mut WorkMeter<'_>| -> Result<(), CallError> {
         let (Some(text), Some(pattern)) = (call.text(0), call.text(1)) else { return Ok(()) };
-        // An empty pattern is one that begins with NUL, too, and does not need the third argument.
+        // A pattern that starts with NUL counts as empty, and makes the third argument irrelevant.
         if pattern.first().is_none_or(|first| *first == 0) {
             call.return_text(text);
             return Ok(());
@@ -439,7 +441,7 @@ unsafe extern "C" fn concat_ws(context: *mut ffi::sqlite3_context, n: c_int, arg
     unsafe { Call::run(context, n, args, body) }
 }
 
-/// Returns the texts of the arguments from number `first` on, NULLs left out, with the separator between them.
+/// Concatenates the texts of the arguments from number `first`, skipping NULLs, with the separator between them.
 fn concatenate(call: &Call<'_>, first: usize, separator: &[u8], work: &mut WorkMeter<'_>) -> Result<(), CallError> {
     let texts = || (first..call.args.len()).filter_map(|arg| call.text(arg));
     let n_separators = texts().count().saturating_sub(1);

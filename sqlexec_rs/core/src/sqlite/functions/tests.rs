@@ -1,4 +1,4 @@
-//! The functions against SQLite's own, on random values: the same result, type and error, byte for byte.
+//! Compares the functions with SQLite's own on random values: the same result, type and error, byte for byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{register_patterns, register_text};
 use crate::request::Limits;
 use crate::sqlite::deadline::RunGuard;
 
-/// A text of any bytes, as SQLite stores them.
+/// A text of arbitrary bytes, as SQLite stores them.
 #[derive(Clone, Debug)]
 struct Text(Vec<u8>);
 
@@ -78,7 +78,8 @@ fn shown(value: ValueRef<'_>) -> (String, Vec<u8>) {
     (value.data_type().to_string(), bytes)
 }
 
-/// Pieces that meet often: letters in both cases, wildcards, digits, whole and broken characters of one to four bytes, NUL.
+/// Frequent fragments: letters in both cases, wildcards, digits, complete and broken characters of one to four bytes,
+/// NUL.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         12 => prop::sample::select(vec!["a", "b", "A", "é", "€", "1", "f"]).prop_map(|s| s.as_bytes().to_vec()),
@@ -128,7 +129,7 @@ const CONCATENATIONS: [(&str, usize); 5] = [
     ("SELECT concat_ws(?1, ?2, NULL, ?3, '', ?1)", 3),
 ];
 
-/// Several hundred cases of every call take a second; `PROPTEST_CASES` raises the number.
+/// Runs several hundred cases of every call, which takes a second; `PROPTEST_CASES` raises the number.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig::default(); // reads the environment
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -139,14 +140,14 @@ fn config() -> ProptestConfig {
 }
 
 #[test]
-fn results_are_sqlites() {
+fn results_match_sqlite() {
     for encoding in ["UTF-8", "UTF-16le"] {
         let pair = Pair::new(encoding);
         proptest!(config(), |(arguments in [argument(), argument(), argument()])| {
             for (sql, n) in CALLS {
                 pair.compare(sql, &arguments[..n])?;
             }
-            // SQLite's own read beyond the text of a blob in UTF-16.
+            // SQLite's own functions read beyond the text of a blob in UTF-16.
             let is_blob = |argument: &Argument| matches!(argument, Argument::Other(Value::Blob(_)));
             if encoding == "UTF-8" || !arguments.iter().any(is_blob) {
                 for (sql, n) in CONCATENATIONS {
@@ -158,9 +159,9 @@ fn results_are_sqlites() {
 }
 
 #[test]
-fn results_are_sqlites_where_the_arguments_are_related() {
+fn results_match_sqlite_for_related_arguments() {
     let pair = Pair::new("UTF-8");
-    // A part of the text is its own best needle, pattern and set.
+    // A part of the text makes the best needle, pattern and set.
     let related = (bytes(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), bytes());
     proptest!(config(), |((text, from, len, other) in related)| {
         let from = from.index(text.len() + 1);
@@ -176,7 +177,7 @@ fn results_are_sqlites_where_the_arguments_are_related() {
 }
 
 #[test]
-fn lengths_meet_their_limits_as_in_sqlite() {
+fn length_limits_match_sqlite() {
     let pair = Pair::new("UTF-8");
     for connection in [&pair.ours, &pair.sqlites] {
         connection.set_limit(rusqlite::limits::Limit::SQLITE_LIMIT_LENGTH, 100).unwrap();
@@ -198,7 +199,7 @@ fn lengths_meet_their_limits_as_in_sqlite() {
 }
 
 #[test]
-fn long_texts_are_in_sqlites_order() {
+fn order_of_long_texts_matches_sqlite() {
     let pair = Pair::new("UTF-8");
     let beginning = "aB\u{e9} ".repeat(3_000).into_bytes();
     let ends = [&b""[..], b"a", b"A", b"b", b" ", b"  ", b"\0a", b"\0bb", b"\0B", b"[", b"\xff"];
@@ -211,7 +212,7 @@ fn long_texts_are_in_sqlites_order() {
 }
 
 #[test]
-fn what_takes_sqlite_minutes_is_quick_or_stops() {
+fn slow_calls_of_sqlite_are_fast_or_stop() {
     let ours = Connection::open_in_memory().unwrap();
     let guard: Arc<RunGuard> = Arc::default();
     register_text(&ours, &guard).unwrap();
@@ -232,19 +233,19 @@ fn what_takes_sqlite_minutes_is_quick_or_stops() {
         guard.arm(&limits, None, begun);
         let result = ours.query_row(&sql, [], |row| row.get::<_, Value>(0));
         assert_eq!(guard.disarm().is_some(), result.is_err(), "{sql}: {result:?}");
-        // SQLite's own take from seconds to days.
+        // SQLite's own functions take seconds to days.
         assert!(begun.elapsed() < Duration::from_secs(20), "{sql}");
     }
 }
 
 #[test]
-fn a_blob_is_concatenated_as_its_text() {
+fn blob_is_concatenated_as_its_text() {
     let pair = Pair::new("UTF-16le");
     proptest!(config(), |(bytes in bytes())| {
         let value = |connection: &Connection, sql: &str| {
             connection.query_row(sql, [&bytes], |row| Ok(shown(row.get_ref(0)?))).unwrap()
         };
-        // Of a text SQLite's own take what there is.
+        // For a text, SQLite's own functions read only its bytes.
         let text = value(&pair.sqlites, "SELECT concat(CAST(?1 AS TEXT))");
         prop_assert_eq!(&value(&pair.ours, "SELECT concat(?1)"), &text);
         prop_assert_eq!(&value(&pair.ours, "SELECT concat_ws('', ?1, NULL)"), &text);

@@ -1,7 +1,7 @@
-//! What `instr`, `replace`, `trim` and `unhex` compute, on bytes.
+//! The computations of `instr`, `replace`, `trim` and `unhex`, on bytes.
 //!
-//! SQLite's own take the product of their arguments' lengths: `instr` of near misses, `trim` and `unhex` with a large set.
-//! These find in linear time, or ask between steps whether they may go on.
+//! SQLite's own functions take time proportional to the product of their arguments' lengths: `instr` for near misses,
+//! `trim` and `unhex` for a large set. These run in linear time, or check the run's bounds between steps.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use memchr::memmem;
 use super::utf8;
 use super::work::{RunStopped, WorkMeter};
 
-/// Returns SQLite's `instr` of two texts: the place of the first match, in characters from 1, or 0.
+/// Returns SQLite's `instr` of two texts: the position of the first match, in characters from 1, or 0.
 ///
-/// SQLite tries the first byte and then each byte that begins a character, so that a broken character at the front of
-/// `needle` is found at the front of `haystack` only.
+/// SQLite tries the first byte and then each byte that starts a character, so a broken character at the start of
+/// `needle` is found only at the start of `haystack`.
 pub(super) fn instr_text(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_>) -> Result<i64, RunStopped> {
     if needle.is_empty() {
         return Ok(1);
@@ -31,7 +31,7 @@ pub(super) fn instr_text(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_
     }))
 }
 
-/// Returns what SQLite's `instr` makes of a needle that only its conversion to text left empty: the place of the first NUL,
+/// Returns SQLite's `instr` for a needle that becomes empty by its conversion to text: the position of the first NUL,
 /// or of the end.
 pub(super) fn instr_vanished(haystack: &[u8]) -> i64 {
     match memchr::memchr(0, haystack).unwrap_or(haystack.len()) {
@@ -40,19 +40,19 @@ pub(super) fn instr_vanished(haystack: &[u8]) -> i64 {
     }
 }
 
-/// Returns SQLite's `instr` of two blobs: the place of the first match, in bytes from 1, or 0.
+/// Returns SQLite's `instr` of two blobs: the position of the first match, in bytes from 1, or 0.
 pub(super) fn instr_blob(haystack: &[u8], needle: &[u8], work: &mut WorkMeter<'_>) -> Result<i64, RunStopped> {
     work.spend(haystack.len())?;
     Ok(memmem::find(haystack, needle).map_or(0, |at| at as i64 + 1))
 }
 
-/// Counts the matches that `replace` replaces.
+/// Counts the matches to replace.
 pub(super) fn count_matches(text: &[u8], pattern: &[u8], work: &mut WorkMeter<'_>) -> Result<usize, RunStopped> {
     work.spend(text.len())?;
     Ok(memmem::find_iter(text, pattern).count())
 }
 
-/// Writes `text` with every match of `pattern` replaced to `out`, which has exactly the room.
+/// Writes `text` with every match of `pattern` replaced to `out`, which has exactly the required length.
 pub(super) fn replace_into(
     out: &mut [u8],
     text: &[u8],
@@ -77,7 +77,7 @@ pub(super) fn replace_into(
     Ok(())
 }
 
-/// Writes texts with a separator between them to `out`, which has exactly the room.
+/// Writes texts with a separator between them to `out`, which has exactly the required length.
 pub(super) fn join_into<'a>(
     out: &mut [u8],
     texts: impl Iterator<Item = &'a [u8]>,
@@ -95,12 +95,12 @@ pub(super) fn join_into<'a>(
     Ok(())
 }
 
-/// The characters that a trim takes away.
+/// The characters that a trim removes.
 ///
-/// A character is what SQLite takes for one: a leading byte and all continuation bytes behind it, however many. Where
-/// several fit (only broken UTF-8 has such), the first in the set's order does, as in SQLite.
+/// A character is defined as in SQLite: a leading byte and all continuation bytes after it, however many. If several
+/// fit (only in broken UTF-8), the first in the set's order is used, as in SQLite.
 pub(super) struct TrimSet<'a> {
-    /// Characters of one byte; in most sets there are no others.
+    /// Single-byte characters; most sets have no others.
     single: [bool; 256],
     by_first: HashMap<u8, Vec<&'a [u8]>>,
     by_last: HashMap<u8, Vec<&'a [u8]>>,
@@ -159,7 +159,7 @@ impl<'a> TrimSet<'a> {
     }
 }
 
-/// Decodes hexadecimal digits, skipping characters of `ignored` between pairs; `None` where anything else stands.
+/// Decodes hexadecimal digits, skipping characters of `ignored` between pairs; `None` for any other character.
 pub(super) fn unhex(digits: &[u8], ignored: &[u8], work: &mut WorkMeter<'_>) -> Result<Option<Vec<u8>>, RunStopped> {
     let digits = utf8::until_nul(digits);
     let mut skipped = HashSet::new();

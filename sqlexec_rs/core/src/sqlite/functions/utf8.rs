@@ -1,19 +1,19 @@
-//! Characters as SQLite reads them: any bytes are text, and broken UTF-8 has a meaning of its own.
+//! Characters as SQLite reads them: any bytes are text, and broken UTF-8 is decoded in a defined way.
 
-/// What SQLite reads where a sequence encodes nothing: too small for its length, a surrogate, or no character.
+/// The replacement for invalid sequences: overlong encodings, surrogates, and noncharacters.
 const REPLACEMENT: u32 = 0xfffd;
 
-/// Tells whether a byte continues a character.
+/// Returns whether a byte continues a character.
 pub(super) fn is_continuation(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// Returns the bytes before the first NUL, where SQLite's functions on strings stop.
+/// Returns the bytes before the first NUL, where SQLite's string functions stop.
 pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
     memchr::memchr(0, bytes).map_or(bytes, |end| &bytes[..end])
 }
 
-/// Returns the length of the character at the front: a leading byte takes every continuation byte that follows.
+/// Returns the length of the character at the front: a leading byte and every continuation byte after it.
 pub(super) fn character_len(bytes: &[u8]) -> usize {
     match bytes {
         [] => 0,
@@ -22,9 +22,9 @@ pub(super) fn character_len(bytes: &[u8]) -> usize {
     }
 }
 
-/// Reads the character at `at`, which must be inside, and returns it with the place of the next.
+/// Reads the character at `at`, which must be in range; returns it with the position of the next.
 ///
-/// A continuation byte without a leading byte is a character by itself.
+/// A continuation byte without a leading byte is a separate character.
 #[inline]
 pub(super) fn read(bytes: &[u8], at: usize) -> (u32, usize) {
     let first = bytes[at];
@@ -36,7 +36,7 @@ pub(super) fn read(bytes: &[u8], at: usize) -> (u32, usize) {
 
 fn read_sequence(bytes: &[u8], at: usize) -> (u32, usize) {
     let first = u32::from(bytes[at]);
-    // The bits of the leading byte that belong to the character; 0xfe and 0xff have none.
+    // The leading byte's bits that belong to the character; 0xfe and 0xff have none.
     let mut character = match first {
         0xc0..=0xdf => first & 0x1f,
         0xe0..=0xef => first & 0x0f,

@@ -1,18 +1,18 @@
-//! The work of a function, charged to the run's bounds while it goes on.
+//! Charges the work of a function to the run's bounds during the call.
 
 use crate::sqlite::deadline::RunGuard;
 
-/// Work between two looks at the bounds: 64 KiB of text, some 10 to 60 µs.
+/// Work between two checks of the bounds: 64 KiB of text, about 10 to 60 µs.
 const CHECK_EVERY: usize = 64 << 10;
 
-/// Work that a call has for nothing: the instruction that calls it pays for that much.
+/// Work that is free per call, because the calling instruction covers it.
 const FREE: usize = 1 << 10;
 
 /// The run must stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunStopped;
 
-/// What one call has worked since the bounds were looked at, in bytes or comparisons.
+/// Work of a call since the last check of the bounds, in bytes or comparisons.
 pub(super) struct WorkMeter<'a> {
     guard: &'a RunGuard,
     unpaid: usize,
@@ -27,16 +27,16 @@ impl<'a> WorkMeter<'a> {
     #[inline]
     pub(super) fn spend(&mut self, units: usize) -> Result<(), RunStopped> {
         self.unpaid += units;
-        if self.unpaid >= CHECK_EVERY { self.pay() } else { Ok(()) }
+        if self.unpaid >= CHECK_EVERY { self.charge() } else { Ok(()) }
     }
 
-    /// Pays for what a long call has left to pay.
+    /// Charges the remaining work of a long call.
     pub(super) fn finish(mut self) -> Result<(), RunStopped> {
-        if self.unpaid > FREE { self.pay() } else { Ok(()) }
+        if self.unpaid > FREE { self.charge() } else { Ok(()) }
     }
 
     #[cold]
-    fn pay(&mut self) -> Result<(), RunStopped> {
+    fn charge(&mut self) -> Result<(), RunStopped> {
         let units = std::mem::take(&mut self.unpaid);
         if self.guard.charge(units as u64) { Err(RunStopped) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
-//! SQLite asks the authorizer about each thing a statement would do while the statement is prepared.
+//! The authorizer callback, which SQLite calls for each action of a statement while the statement is prepared.
 //!
-//! Names come as the bytes they are: in a hostile schema they need not be UTF-8.
+//! Names are passed as bytes, because a hostile schema may contain invalid UTF-8.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use rusqlite::{Connection, ffi};
 
 use crate::sqlite::classify::check_code;
 
-/// What a statement would do.
+/// An action of a statement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action<'a> {
     /// Select, read a column, or recurse.
     Read,
-    /// Read a column of a table, where columns are hidden; an empty name means no column.
+    /// Read a column of a table, if columns are hidden; an empty name means no column.
     Column(&'a [u8], &'a [u8]),
     /// Call the named function.
     Function(&'a [u8]),
-    /// Ask the named PRAGMA, with its argument.
+    /// Run the named PRAGMA, with its argument.
     Pragma(&'a [u8], Option<&'a [u8]>),
     /// Write to the named table.
     Write(&'a [u8]),
@@ -28,33 +28,34 @@ pub(crate) enum Action<'a> {
     Other,
 }
 
-/// Decides whether a statement may do something.
+/// Decides which actions a statement may take.
 pub(crate) trait Authorizer: Send + Sync {
-    /// Answers; `is_in_view` tells that a view or a trigger would do it.
+    /// Returns whether the action is allowed. `is_in_view` means that a view or a trigger would take it.
     fn allows(&self, action: Action<'_>, is_in_view: bool) -> bool;
 
-    /// Returns whether it asks for the names of columns that are read.
+    /// Returns whether the authorizer needs the names of columns that are read.
     fn hides_columns(&self) -> bool;
 }
 
-/// Lets `authorizer` decide on every statement of a connection.
+/// Installs `authorizer` for every statement of a connection.
 pub(crate) fn set_authorizer<A: Authorizer>(connection: &Connection, authorizer: &Arc<A>) -> rusqlite::Result<()> {
     let data = Arc::into_raw(Arc::clone(authorizer)).cast_mut().cast::<c_void>();
-    // SAFETY: the connection is open. It owns a reference to the authorizer, which it drops when it closes, after the last
-    // question; if it cannot take it (no memory), `forget` has been called, and nothing is asked.
+    // SAFETY: the connection is open. It owns a reference to the authorizer and drops it when it closes, after the
+    // last call. If it cannot take the reference (no memory), `forget` has been called, and the callback is not
+    // installed.
     unsafe {
         let db = connection.handle();
         check_code(ffi::sqlite3_set_clientdata(db, c"sqlexec_authorizer".as_ptr(), data, Some(forget::<A>)))?;
-        check_code(ffi::sqlite3_set_authorizer(db, Some(ask::<A>), data))
+        check_code(ffi::sqlite3_set_authorizer(db, Some(authorize::<A>), data))
     }
 }
 
 unsafe extern "C" fn forget<A: Authorizer>(data: *mut c_void) {
-    // SAFETY: made by `Arc::into_raw` in `set_authorizer`, given back once.
+    // SAFETY: created by `Arc::into_raw` in `set_authorizer`, dropped once.
     drop(unsafe { Arc::from_raw(data.cast_const().cast::<A>()) });
 }
 
-unsafe extern "C" fn ask<A: Authorizer>(
+unsafe extern "C" fn authorize<A: Authorizer>(
     data: *mut c_void,
     code: c_int,
     first: *const c_char,
@@ -62,7 +63,7 @@ unsafe extern "C" fn ask<A: Authorizer>(
     _database: *const c_char,
     accessor: *const c_char,
 ) -> c_int {
-    // SAFETY: SQLite's names are strings that end with NUL, or null, and live during the call.
+    // SAFETY: SQLite's names are null or NUL-terminated strings that live during the call.
     let bytes = |name: *const c_char| (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     // SAFETY: the connection's reference keeps the authorizer alive.
     let authorizer = unsafe { &*data.cast_const().cast::<A>() };

@@ -1,11 +1,11 @@
-//! The files that SQLite opens for the sandbox's connections: the default file system layer, with another way to open.
+//! The file system layer (VFS) of the sandbox's connections: the default layer with a different open.
 //!
-//! Only temporary files are created, written and deleted. Any other file, a database, a log, its index or a journal, is
-//! opened to be read and never deleted, whatever SQLite asks for (see [`file_methods`](super::file_methods)). A database in
-//! WAL mode would get a log only to be read, and an empty one would lose its log: so every database looks that is being
-//! copied over.
+//! Only temporary files are created, written and deleted. Any other file (a database, a log, its index or a journal)
+//! is opened read-only and never deleted, whatever SQLite requests (see [`file_methods`](super::file_methods)).
+//! Otherwise reading would create a log for a database in WAL mode, and would delete the log of an empty database,
+//! which every database seems to be while it is being copied over.
 //!
-//! Who asks for the time is remembered, as its result must not be kept.
+//! Reads of the clock are recorded, because the result of such a statement must not be cached.
 //!
 //! There is a layer for each state of a database's log.
 
@@ -28,42 +28,42 @@ const NAME: &CStr = c"sqlexec";
 const NAME_WITHOUT_LOG: &CStr = c"sqlexec-no-log";
 const NAME_WITHOUT_INDEX: &CStr = c"sqlexec-no-shm";
 
-/// The layers, once they are registered.
+/// The layers after their registration.
 static LAYER: OnceLock<Result<Layer, c_int>> = OnceLock::new();
 
-/// Whether a database in WAL mode has a log.
+/// The state of the log of a database in WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
     Possible,
     Missing,
-    /// There is one, and no index (`-shm`) of it: nobody has the database open.
+    /// There is a log without an index (`-shm`): nobody has the database open.
     WithoutIndex,
 }
 
 struct Layer {
     /// The default layer, which does the work.
     default: *mut ffi::sqlite3_vfs,
-    /// Bytes of the default layer's file handles; ours have an [`FileState`] behind.
+    /// Bytes of the default layer's file handles; ours are followed by a [`FileState`].
     handle_bytes: usize,
 }
 
-// SAFETY: the pointer leads to a layer that SQLite keeps for the process's life, and SQLite calls it from any thread.
+// SAFETY: the pointer refers to a layer that lives as long as the process, and SQLite calls it from any thread.
 unsafe impl Send for Layer {}
-// SAFETY: as above; nothing here writes through it.
+// SAFETY: as above; nothing is written through it.
 unsafe impl Sync for Layer {}
 
 thread_local! {
-    /// A statement of this thread has asked for the time.
+    /// Whether a statement of this thread has read the clock.
     static CLOCK_WAS_READ: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells whether a statement of this thread has asked for the time since the last call: the date functions do, for `now` or
-/// without an argument, however the word came to them, and what stands for the present day and time.
+/// Returns whether a statement of this thread has read the clock since the last call. Date functions do for `now` or
+/// without an argument, and so do the keywords for the current date and time.
 pub(crate) fn take_clock_was_read() -> bool {
     CLOCK_WAS_READ.replace(false)
 }
 
-/// Registers the layers on first use and returns the name of the one for such a database.
+/// Registers the layers on first use and returns the name of the one for this state of the log.
 pub(crate) fn vfs(log: Log) -> rusqlite::Result<&'static CStr> {
     check_code(LAYER.get_or_init(register_layer).as_ref().map_or_else(|code| *code, |_| ffi::SQLITE_OK))?;
     Ok(match log {
@@ -79,9 +79,9 @@ fn layer() -> Option<&'static Layer> {
 }
 
 fn register_layer() -> Result<Layer, c_int> {
-    // SAFETY: the default layer lives as long as the process, and so does our copy, which is leaked. All its methods but
-    // `xOpen` work on any layer with the same data, and `xOpen` of the default one is given the default layer. Version 2 has
-    // no methods that replace system calls, which would be replaced for every layer.
+    // SAFETY: the default layer lives as long as the process, and so does our leaked copy. All its methods except
+    // `xOpen` work on any layer with the same data, and the default `xOpen` is called with the default layer. Version
+    // 2 has no methods that replace system calls, which would affect every layer.
     unsafe {
         let default = ffi::sqlite3_vfs_find(ptr::null());
         if default.is_null() {
@@ -125,13 +125,13 @@ unsafe extern "C" fn open(
 ) -> c_int {
     const WRITES: c_int = ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_EXCLUSIVE | ffi::SQLITE_OPEN_READWRITE;
     let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
-    // SAFETY: SQLite's own arguments, handed on; the handle has room for the default layer's and for an Extra.
+    // SAFETY: SQLite's own arguments, passed on; the handle has room for the default layer's part and a `FileState`.
     unsafe {
         (*file).pMethods = ptr::null();
         let Some(default_open) = (*layer.default).xOpen else { return ffi::SQLITE_MISUSE };
         let is_temporary = flags & ffi::SQLITE_OPEN_DELETEONCLOSE != 0;
         if is_temporary && !name.is_null() {
-            return ffi::SQLITE_READONLY; // there may be a file of that name, which would be deleted
+            return ffi::SQLITE_READONLY; // a file of that name may exist and would be deleted
         }
         let is_main_of = |name: &CStr| flags & ffi::SQLITE_OPEN_MAIN_DB != 0 && ptr::eq((*vfs).zName, name.as_ptr());
         let kind = match is_temporary {
@@ -153,12 +153,13 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Deletes nothing. SQLite deletes a log because its database is empty, and here that is an error, unless the log is empty, too.
+/// Deletes nothing. When SQLite deletes a log because its database is empty, this is an error, unless the log is
+/// empty too.
 unsafe extern "C" fn refuse_delete(_: *mut ffi::sqlite3_vfs, name: *const c_char, _sync_folder: c_int) -> c_int {
     if name.is_null() {
         return ffi::SQLITE_MISUSE;
     }
-    // SAFETY: SQLite's name is a string that ends with NUL.
+    // SAFETY: SQLite's name is a NUL-terminated string.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => ffi::SQLITE_IOERR_DELETE_NOENT,
@@ -173,13 +174,15 @@ unsafe extern "C" fn refuse_delete(_: *mut ffi::sqlite3_vfs, name: *const c_char
 unsafe extern "C" fn current_time(_: *mut ffi::sqlite3_vfs, days: *mut f64) -> c_int {
     let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     CLOCK_WAS_READ.set(true);
-    // SAFETY: SQLite's own argument, handed on to the default layer.
-    unsafe { (*layer.default).xCurrentTime.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, days)) }
+    // SAFETY: SQLite's own argument, passed on to the default layer.
+    unsafe { (*layer.default).xCurrentTime.map_or(ffi::SQLITE_ERROR, |method| method(layer.default, days)) }
 }
 
 unsafe extern "C" fn current_time_int64(_: *mut ffi::sqlite3_vfs, milliseconds: *mut i64) -> c_int {
     let Some(layer) = layer() else { return ffi::SQLITE_MISUSE };
     CLOCK_WAS_READ.set(true);
     // SAFETY: as above.
-    unsafe { (*layer.default).xCurrentTimeInt64.map_or(ffi::SQLITE_ERROR, |ask| ask(layer.default, milliseconds)) }
+    unsafe {
+        (*layer.default).xCurrentTimeInt64.map_or(ffi::SQLITE_ERROR, |method| method(layer.default, milliseconds))
+    }
 }

@@ -1,6 +1,7 @@
-//! SQLite's allocator: the system's, with the size of each piece kept in front of it, because the meter counts bytes.
+//! SQLite's allocator: the system's allocator with the size stored before each allocation, so that the meter can
+//! count bytes.
 
-#![allow(clippy::cast_ptr_alignment, reason = "the layout of every piece has the header's alignment")]
+#![allow(clippy::cast_ptr_alignment, reason = "the layout of every allocation has the header's alignment")]
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::ffi::{c_int, c_void};
@@ -10,7 +11,7 @@ use rusqlite::ffi;
 
 use crate::sqlite::meter;
 
-/// Room for the size in front of a piece; also the alignment that SQLite asks for.
+/// Bytes for the size before an allocation; also the alignment that SQLite requires.
 const HEADER: usize = 8;
 
 pub(super) fn configure() -> c_int {
@@ -24,8 +25,8 @@ pub(super) fn configure() -> c_int {
         xShutdown: Some(shutdown),
         pAppData: ptr::null_mut(),
     };
-    // SAFETY: SQLite copies the methods. It is told before its first use or answers with a code. Its own statistics are
-    // switched off: they cost a process-wide lock an allocation, and the meter counts.
+    // SAFETY: SQLite copies the methods. It is configured before its first use or returns an error code. Its own
+    // statistics are disabled: they cost a process-wide lock per allocation, and the meter counts already.
     unsafe {
         match ffi::sqlite3_config(ffi::SQLITE_CONFIG_MALLOC, &raw const methods) {
             ffi::SQLITE_OK => ffi::sqlite3_config(ffi::SQLITE_CONFIG_MEMSTATUS, 0 as c_int),
@@ -45,13 +46,13 @@ unsafe extern "C" fn allocate(bytes: c_int) -> *mut c_void {
     if !meter::may_allocate(bytes + HEADER) {
         return ptr::null_mut();
     }
-    // SAFETY: the layout is not empty, as the header is in it.
+    // SAFETY: the layout is not empty, because it includes the header.
     let start = unsafe { alloc(layout) };
     if start.is_null() {
         meter::freed(bytes + HEADER);
         return ptr::null_mut();
     }
-    // SAFETY: the piece begins with room for the header, aligned for it, and the caller's part follows.
+    // SAFETY: the allocation starts with room for the aligned header, followed by the caller's part.
     unsafe {
         start.cast::<usize>().write(bytes);
         start.add(HEADER).cast()
@@ -62,7 +63,8 @@ unsafe extern "C" fn release(piece: *mut c_void) {
     if piece.is_null() {
         return;
     }
-    // SAFETY: SQLite frees what `allocate` or `resize` gave it, once; the size is in front, and the layout follows from it.
+    // SAFETY: SQLite frees each result of `allocate` or `resize` once. The size is stored before it and determines
+    // the layout.
     unsafe {
         let start = piece.cast::<u8>().sub(HEADER);
         let bytes = start.cast::<usize>().read();
@@ -75,7 +77,7 @@ unsafe extern "C" fn resize(piece: *mut c_void, bytes: c_int) -> *mut c_void {
     let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| layout(*bytes).is_some()) else {
         return ptr::null_mut();
     };
-    // SAFETY: SQLite resizes what it has from here; it handles null pieces and sizes of zero itself.
+    // SAFETY: SQLite resizes only allocations from here; it handles null and sizes of zero itself.
     unsafe {
         let start = piece.cast::<u8>().sub(HEADER);
         let old = start.cast::<usize>().read();

@@ -1,10 +1,11 @@
-//! Where SQLite asks before it does something: callbacks in C's manner, each of a few lines. The authorizer is asked what a
-//! statement may do, the [`meter`](crate::sqlite::meter) before memory, a page or space on disk is taken.
+//! Callbacks through which SQLite requests permissions and resources. Each is a C function of a few lines. The
+//! authorizer decides what a statement may do; the [`meter`](crate::sqlite::meter) decides about memory, pages and
+//! disk space.
 //!
-//! SQLite accepts another allocator and another page cache only before its first use in a process. They are therefore
-//! installed when the program is loaded, and [`install`] only confirms that they are in place.
+//! SQLite accepts another allocator and page cache only before its first use in a process. So they are installed when
+//! the program is loaded, and [`install`] only confirms this.
 
-#![allow(unsafe_code, reason = "SQLite takes callbacks from C only; each block says why it is sound")]
+#![allow(unsafe_code, reason = "SQLite accepts only C callbacks; each block states why it is sound")]
 
 mod authorizer;
 mod bytes;
@@ -32,9 +33,9 @@ pub(crate) use bytes::{open_bytes, read_main_file};
 pub(crate) use files::{Log, take_clock_was_read, vfs};
 pub(crate) use open::{open_file, take_refused};
 
-/// Takes a virtual table module away from a connection.
+/// Removes a virtual table module from a connection.
 pub(crate) fn remove_module(connection: &Connection, name: &CStr) -> rusqlite::Result<()> {
-    // SAFETY: the connection is open; no methods means that the module is removed, if there is one.
+    // SAFETY: the connection is open. Null methods remove the module, if it exists.
     check_code(unsafe {
         ffi::sqlite3_create_module_v2(connection.handle(), name.as_ptr(), ptr::null(), ptr::null_mut(), None)
     })
@@ -43,12 +44,12 @@ pub(crate) fn remove_module(connection: &Connection, name: &CStr) -> rusqlite::R
 static ONCE: Once = Once::new();
 static RESULT: AtomicI32 = AtomicI32::new(ffi::SQLITE_MISUSE);
 
-/// Makes sure that SQLite asks the meter; an error if something in this process used SQLite before it could be told to.
+/// Ensures that SQLite uses the meter. Fails if other code in this process used SQLite before it could be configured.
 pub(crate) fn install() -> Result<(), Fault> {
     ONCE.call_once(|| RESULT.store(configure(), Ordering::Release));
     match RESULT.load(Ordering::Acquire) {
         ffi::SQLITE_OK => options::check_options(),
-        code => Err(Fault::CannotStart(format!("SQLite refuses its memory to be counted (code {code})"))),
+        code => Err(Fault::CannotStart(format!("SQLite does not accept a counting allocator (code {code})"))),
     }
 }
 
@@ -60,13 +61,13 @@ fn configure() -> c_int {
 }
 
 extern "C" fn install_at_load() {
-    // A failure is kept, and told by the first pool.
+    // A failure is stored and reported by the first pool.
     let _ = install();
 }
 
-/// The loader calls what is listed in these sections, before `main` or while a library is loaded.
-// SAFETY: the sections hold pointers to functions without arguments, and this is one. It touches no Rust runtime state that
-// exists only after main began: an atomic, a Once, and calls into SQLite, which is linked in.
+/// The loader calls the functions listed in these sections, before `main` or while a library is loaded.
+// SAFETY: the sections hold pointers to functions without arguments, such as this one. It uses no Rust runtime state
+// that exists only after main starts: an atomic, a Once, and calls into the linked SQLite.
 #[used]
 #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]

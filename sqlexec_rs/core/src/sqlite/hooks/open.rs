@@ -1,7 +1,7 @@
-//! How SQLite opens a file: a regular one, or not at all.
+//! How SQLite opens files: only regular files.
 //!
-//! To open a pipe waits for somebody at its other end, for ever, and no handler is asked meanwhile. What a path leads to may
-//! change between a look and the open, so the look is at what was opened, without waiting for it.
+//! Opening a pipe blocks until another process opens its other end, and no handler is called meanwhile. A path may
+//! change between a check and the open, so the check is on the opened file, which is opened without blocking.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint};
@@ -22,16 +22,16 @@ type ChownFn = extern "C" fn(c_int, c_uint, c_uint) -> c_int;
 
 type ChmodFn = extern "C" fn(c_int, mode_t) -> c_int;
 
-/// SQLite's own, which calls the system's.
+/// SQLite's own open function, which calls the system's.
 static SQLITES_OPEN: OnceLock<OpenFn> = OnceLock::new();
 
-/// Devices that SQLite itself opens, for random numbers and to fill low descriptors.
+/// Devices that SQLite itself opens, for random numbers and to occupy low descriptors.
 const DEVICES: [&[u8]; 2] = [b"/dev/urandom", b"/dev/null"];
 
 thread_local! {
-    /// What was refused to this thread last.
+    /// The last refusal on this thread.
     static REFUSED: RefCell<Option<RefusedAction>> = const { RefCell::new(None) };
-    /// This thread opens files only to read them.
+    /// Whether this thread opens files read-only.
     static ONLY_READS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -45,12 +45,12 @@ pub(super) enum RefusedAction {
     Deletion(PathBuf),
 }
 
-/// Remembers a refusal.
+/// Records a refusal.
 pub(super) fn record_refusal(refused: RefusedAction) {
     let _ = REFUSED.try_with(|last| last.replace(Some(refused)));
 }
 
-/// Does what opens files, and lets it open none to write or to make it.
+/// Runs `work`, in which files are opened read-only and never created.
 pub(super) fn only_to_read<T>(work: impl FnOnce() -> T) -> T {
     ONLY_READS.set(true);
     let result = work();
@@ -58,14 +58,14 @@ pub(super) fn only_to_read<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Has the default layer open files through `open_regular`.
+/// Makes the default layer open files through `open_regular`.
 ///
 /// # Safety
 /// `layer` must be the default layer for Unix.
 pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
     let name = c"open".as_ptr();
-    // SAFETY: a layer of SQLite's that lives as long as the process. Its system calls are kept as functions without a type;
-    // the one named "open" has this one.
+    // SAFETY: the layer belongs to SQLite and lives as long as the process. Its system calls are stored as untyped
+    // functions; the one named "open" has this type.
     unsafe {
         let (Some(get), Some(set)) = ((*layer).xGetSystemCall, (*layer).xSetSystemCall) else {
             return ffi::SQLITE_ERROR;
@@ -86,22 +86,23 @@ pub(super) unsafe fn configure(layer: *mut ffi::sqlite3_vfs) -> c_int {
     }
 }
 
-/// SQLite gives an empty log or index the mode of its database.
+/// Does nothing; SQLite would give an empty log or index the mode of its database.
 extern "C" fn leave_mode(_: c_int, _: mode_t) -> c_int {
     0
 }
 
-/// SQLite gives a log the owner of its database, also one that has it, which changes the log's times.
+/// Does nothing; SQLite would give a log the owner of its database, which changes the log's times even if it is the
+/// same.
 extern "C" fn leave_owner(_: c_int, _: c_uint, _: c_uint) -> c_int {
     0
 }
 
-/// Returns the last refusal to this thread as a message, and forgets it.
+/// Returns the last refusal on this thread as a message, and clears it.
 pub(crate) fn take_refused() -> Option<String> {
     REFUSED.with_borrow_mut(Option::take).map(|refused| refused.to_string())
 }
 
-/// Opens a regular file, as `options` say, without waiting for anybody; `None` where it is none.
+/// Opens a regular file with `options` without blocking; `None` if it is not a regular file.
 pub(crate) fn open_file(path: &Path) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = OFlags::NONBLOCK.bits() as c_int;
@@ -112,11 +113,11 @@ pub(crate) fn open_file(path: &Path) -> Option<File> {
 unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int) -> c_int {
     const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR).union(OFlags::CREATE).union(OFlags::TRUNC);
     let Some(original) = SQLITES_OPEN.get() else { return -1 };
-    // SAFETY: SQLite's own arguments, handed on; the name is a string that ends with NUL. The descriptor is SQLite's, so it
-    // is only looked at, and closed here where SQLite does not get it.
+    // SAFETY: SQLite's own arguments, passed on; the name is a NUL-terminated string. The descriptor belongs to
+    // SQLite, so it is only examined, and closed here only if SQLite does not receive it.
     unsafe {
         if ONLY_READS.get() && flags & WRITES.bits() as c_int != 0 {
-            return original(c"".as_ptr(), 0, mode); // SQLite then opens it to read
+            return original(c"".as_ptr(), 0, mode); // SQLite then opens it read-only
         }
         let descriptor = original(name, flags | OFlags::NONBLOCK.bits() as c_int, mode);
         if descriptor < 0 {
@@ -124,13 +125,13 @@ unsafe extern "C" fn open_regular(name: *const c_char, flags: c_int, mode: c_int
         }
         let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
         let name = CStr::from_ptr(name).to_bytes();
-        // SQLite opens folders, too, to have them written to the disk.
+        // SQLite opens folders too, to sync them.
         let is_fine = file.metadata().is_ok_and(|metadata| metadata.is_file() || metadata.is_dir());
         if is_fine || DEVICES.contains(&name) {
             return descriptor;
         }
         drop(ManuallyDrop::into_inner(file));
         record_refusal(RefusedAction::Opening(PathBuf::from(OsStr::from_bytes(name))));
-        original(c"".as_ptr(), flags & !OFlags::CREATE.bits() as c_int, mode) // fails, and says so in `errno`
+        original(c"".as_ptr(), flags & !OFlags::CREATE.bits() as c_int, mode) // fails and sets `errno`
     }
 }

@@ -1,4 +1,4 @@
-//! The options that SQLite was compiled with. They decide verdicts, so others than these are refused.
+//! SQLite's compile options. They affect verdicts, so unexpected options are refused.
 
 use std::ffi::{CStr, c_int};
 
@@ -6,7 +6,7 @@ use rusqlite::ffi;
 
 use crate::error::Fault;
 
-/// What `.cargo/config.toml` and libsqlite3-sys give.
+/// The options set by `.cargo/config.toml` and libsqlite3-sys.
 const WANTED: &str = "DEFAULT_AUTOVACUUM DEFAULT_CACHE_SIZE=-2000 DEFAULT_FILE_FORMAT=4 DEFAULT_FOREIGN_KEYS \
     DEFAULT_JOURNAL_SIZE_LIMIT=-1 DEFAULT_PAGE_SIZE=4096 DEFAULT_PCACHE_INITSZ=20 DEFAULT_RECURSIVE_TRIGGERS \
     DEFAULT_SECTOR_SIZE=4096 DEFAULT_SYNCHRONOUS=2 DEFAULT_WAL_AUTOCHECKPOINT=1000 DEFAULT_WAL_SYNCHRONOUS=2 \
@@ -17,7 +17,7 @@ const WANTED: &str = "DEFAULT_AUTOVACUUM DEFAULT_CACHE_SIZE=-2000 DEFAULT_FILE_F
     MAX_SQL_LENGTH=1000000000 MAX_TRIGGER_DEPTH=1000 MAX_VARIABLE_NUMBER=32766 MAX_VDBE_OP=250000000 \
     MAX_WORKER_THREADS=8 SOUNDEX TEMP_STORE=1 THREADSAFE=1 USE_URI";
 
-/// Beginnings of those that follow from the compiler and the platform, or that debugging adds.
+/// Prefixes of options that depend on the compiler and the platform, or that debugging adds.
 const IGNORED: [&str; 9] = [
     "ATOMIC_INTRINSICS",
     "COMPILER=",
@@ -30,10 +30,9 @@ const IGNORED: [&str; 9] = [
     "SYSTEM_MALLOC",
 ];
 
-/// Returns the options that SQLite says it was compiled with.
+/// Returns the options that SQLite reports.
 pub fn compile_options() -> Vec<String> {
-    // SAFETY: SQLite answers each number with a text that lives for ever, and with null behind the last; it need not have
-    // been initialised.
+    // SAFETY: SQLite returns for each number a static text, and null after the last; it need not be initialised.
     let option = |number: c_int| unsafe {
         let name = ffi::sqlite3_compileoption_get(number);
         (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
@@ -51,7 +50,7 @@ pub fn check_options() -> Result<(), Fault> {
     }
 }
 
-/// Returns what is there and should not be, and what is not there.
+/// Returns the unexpected and the missing options.
 fn difference(options: &[String]) -> Option<String> {
     let wanted: Vec<&str> = WANTED.split_whitespace().collect();
     let is_ignored = |option: &str| IGNORED.iter().any(|start| option.starts_with(start));
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_of_this_build_are_the_wanted_ones_and_others_are_told() {
+    fn build_has_the_expected_options_and_differences_are_reported() {
         let mut options = compile_options();
         assert_eq!(difference(&options), None);
         options.retain(|option| option != "ENABLE_MATH_FUNCTIONS");

@@ -1,5 +1,5 @@
-//! SQLite's page cache: its own, with a question to the meter before each page. Counting the pages of a table is one
-//! instruction of the virtual machine, however many there are, and in a hostile file there may be no end of them.
+//! SQLite's own page cache, with a call of the meter before each page. Counting the pages of a table is one
+//! instruction of the virtual machine for any number of pages, and in a hostile file their chain may be endless.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -37,8 +37,8 @@ unsafe extern "C" fn fetch(
     create: c_int,
 ) -> *mut ffi::sqlite3_pcache_page {
     let Some(original) = SQLITES_FETCH.get() else { return ptr::null_mut() };
-    // SAFETY: SQLite's own arguments, handed on to SQLite's own method.
+    // SAFETY: SQLite's own arguments, passed on to SQLite's own method.
     let fetch = || unsafe { original(cache, page, create) };
-    // Without `create` the answer would mean that the page is not in the cache, which is no refusal and may be untrue.
+    // Without `create`, null would mean that the page is not cached, which is no refusal and may be wrong.
     if create == 0 { fetch() } else { meter::fetch_page(fetch).unwrap_or(ptr::null_mut()) }
 }

@@ -1,4 +1,5 @@
-//! Every method of the layers that could change a name or a file, called as SQLite would call it, and as it never does.
+//! Calls every method of the layers that could change a name or a file, both as SQLite calls it and as SQLite never
+//! does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -24,7 +25,7 @@ const TYPES: [c_int; 5] = [
     ffi::SQLITE_OPEN_TRANSIENT_DB,
 ];
 
-/// How it wants to open it.
+/// The flags with which SQLite opens a file.
 const WAYS: [c_int; 5] = [
     ffi::SQLITE_OPEN_READONLY,
     ffi::SQLITE_OPEN_READWRITE,
@@ -33,15 +34,15 @@ const WAYS: [c_int; 5] = [
     ffi::SQLITE_OPEN_READWRITE | ffi::SQLITE_OPEN_CREATE | ffi::SQLITE_OPEN_EXCLUSIVE | ffi::SQLITE_OPEN_DELETEONCLOSE,
 ];
 
-/// One more than the last number of a file control, and some that a later SQLite may have.
+/// One more than the largest file control, including some that a later SQLite may add.
 const N_CONTROLS: c_int = 64;
 
-/// A name as SQLite passes it: with the ends of an empty list of URI parameters.
+/// Returns a name as SQLite passes it, followed by an empty list of URI parameters.
 fn filename(path: &Path) -> Vec<u8> {
     [path.as_os_str().as_encoded_bytes(), &[0; 4]].concat()
 }
 
-/// What must stay of the files of a folder: names, contents, modes and times.
+/// Returns what must not change in a folder: names, contents, modes and times.
 fn state(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32, u64, [i64; 4])> {
     let of = |path: PathBuf| {
         let metadata = fs::metadata(&path).unwrap();
@@ -52,7 +53,7 @@ fn state(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u32, u64, [i64; 4])> {
     fs::read_dir(folder).unwrap().map(|entry| of(entry.unwrap().path())).collect()
 }
 
-/// Makes a folder with a file of each name; `content` is theirs, and their modes differ.
+/// Creates a folder with a file of each name, all with the same content and with different modes.
 fn folder(content: &[u8]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (mode, name) in [0o644, 0o600, 0o640, 0o620].into_iter().zip(NAMES) {
@@ -62,25 +63,25 @@ fn folder(content: &[u8]) -> TempDir {
     folder
 }
 
-/// Opens a file and returns its handle, or the error's code.
+/// Opens a file and returns its handle, or the error code.
 unsafe fn open(layer: *mut ffi::sqlite3_vfs, name: *const c_char, flags: c_int) -> Result<Box<[u64]>, c_int> {
     let mut handle = vec![0_u64; (unsafe { (*layer).szOsFile } as usize).div_ceil(8)].into_boxed_slice();
     let file = handle.as_mut_ptr().cast::<ffi::sqlite3_file>();
     let mut out_flags = 0;
-    // SAFETY: the handle has as many bytes as the layer wants.
+    // SAFETY: the handle has as many bytes as the layer requires.
     let code = unsafe { (*layer).xOpen.unwrap()(layer, name, file, flags, &raw mut out_flags) };
     if code != ffi::SQLITE_OK {
-        assert!(unsafe { (*file).pMethods }.is_null(), "SQLite would close it");
+        assert!(unsafe { (*file).pMethods }.is_null(), "SQLite would close the file");
         return Err(code);
     }
-    assert_eq!(out_flags & ffi::SQLITE_OPEN_READONLY != 0, !name.is_null(), "foreign files are opened to be read");
+    assert_eq!(out_flags & ffi::SQLITE_OPEN_READONLY != 0, !name.is_null(), "foreign files must be opened read-only");
     Ok(handle)
 }
 
-/// Calls every method of an open file that could change one, and closes it.
+/// Calls every method of an open file that could change it, and closes it.
 unsafe fn use_all(handle: &mut [u64], is_database: bool) {
     let file = handle.as_mut_ptr().cast::<ffi::sqlite3_file>();
-    // SAFETY: an open file and arguments as SQLite has them; controls get room for whatever they answer.
+    // SAFETY: an open file and SQLite's usual arguments; controls have room for any result.
     unsafe {
         let methods = *(*file).pMethods;
         for level in [ffi::SQLITE_LOCK_SHARED, ffi::SQLITE_LOCK_RESERVED, ffi::SQLITE_LOCK_EXCLUSIVE] {
@@ -121,12 +122,12 @@ unsafe fn use_all(handle: &mut [u64], is_database: bool) {
 }
 
 fn layer(log: Log) -> *mut ffi::sqlite3_vfs {
-    // SAFETY: the name is that of a layer which stays registered.
+    // SAFETY: the name belongs to a layer that remains registered.
     unsafe { ffi::sqlite3_vfs_find(vfs(log).unwrap().as_ptr()) }
 }
 
 #[test]
-fn no_method_changes_a_file_that_was_there_or_makes_one() {
+fn no_method_changes_or_creates_a_file() {
     for content in [&b""[..], &[7; 9_000]] {
         let folder = folder(content);
         let before = state(folder.path());
@@ -147,7 +148,7 @@ fn no_method_changes_a_file_that_was_there_or_makes_one() {
 }
 
 #[test]
-fn no_file_is_made_where_there_is_none() {
+fn missing_files_are_not_created() {
     let folder = tempfile::tempdir().unwrap();
     for layer in LAYERS.map(layer) {
         let name = filename(&folder.path().join("none.sqlite"));
@@ -157,7 +158,7 @@ fn no_file_is_made_where_there_is_none() {
         }
     }
     assert_eq!(state(folder.path()).len(), 0);
-    // A database alone gets no index, though SQLite asks for one that grows.
+    // A database without an index does not get one, even if SQLite requests a growing one.
     fs::write(folder.path().join("x.sqlite"), [7; 9_000]).unwrap();
     let before = state(folder.path());
     let name = filename(&folder.path().join("x.sqlite"));
@@ -176,7 +177,7 @@ fn nothing_is_deleted() {
         for layer in LAYERS.map(layer) {
             for (name, sync) in NAMES.iter().flat_map(|name| [(name, 0), (name, 1)]) {
                 let name = CString::new(folder.path().join(name).as_os_str().as_encoded_bytes()).unwrap();
-                // SAFETY: the name is a string that ends with NUL.
+                // SAFETY: the name is a NUL-terminated string.
                 assert_eq!(unsafe { (*layer).xDelete.unwrap()(layer, name.as_ptr(), sync) }, code);
             }
             let missing = CString::new(folder.path().join("none").as_os_str().as_encoded_bytes()).unwrap();
@@ -188,10 +189,10 @@ fn nothing_is_deleted() {
 }
 
 #[test]
-fn a_temporary_file_is_written_and_has_no_name() {
+fn temporary_file_is_writable_and_has_no_name() {
     for layer in LAYERS.map(layer) {
         let flags = ffi::SQLITE_OPEN_TRANSIENT_DB | WAYS[4];
-        // SAFETY: a null name asks for a temporary file; the buffers live during the calls.
+        // SAFETY: a null name requests a temporary file; the buffers live during the calls.
         unsafe {
             let mut handle = open(layer, ptr::null(), flags).unwrap();
             let file = handle.as_mut_ptr().cast::<ffi::sqlite3_file>();
@@ -206,11 +207,11 @@ fn a_temporary_file_is_written_and_has_no_name() {
     }
 }
 
-/// Who could replace the system calls of a layer would replace those of every layer.
+/// Replacing the system calls of a layer would replace those of every layer.
 #[test]
 fn system_calls_cannot_be_replaced() {
     for layer in LAYERS.map(layer) {
-        // SAFETY: a layer that stays registered.
+        // SAFETY: a layer that remains registered.
         let layer = unsafe { &*layer };
         assert!(layer.iVersion < 3 && layer.xSetSystemCall.is_none());
         assert!(layer.xGetSystemCall.is_none() && layer.xNextSystemCall.is_none());

@@ -1,6 +1,6 @@
-//! Queries that would hang, fill the machine or write, by what they try, each with the status it must get.
+//! Queries that would hang, exhaust resources or write, grouped by attack, each with its expected status.
 
-#![allow(clippy::unwrap_used, reason = "these are for a test and an example")]
+#![allow(clippy::unwrap_used, reason = "shared by a test and an example")]
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use sqlexec_core::Status;
 
 type Cases = Vec<(Status, String)>;
 
-/// Makes the database that the queries are about.
+/// Creates the database that the queries use.
 pub fn make_shop(path: &Path) {
     let shop = Connection::open(path).unwrap();
     shop.execute_batch(
@@ -31,7 +31,7 @@ pub fn make_shop(path: &Path) {
          CREATE TRIGGER t AFTER INSERT ON item BEGIN DELETE FROM item; END;",
     )
     .unwrap();
-    // Each view has the one before twice: 2^14 of the first.
+    // Each view joins the previous one with itself: 2^14 copies of the first.
     for (name, body) in [("joined", "SELECT x.v FROM {} x, {} y"), ("added", "SELECT v + v AS v FROM {}")] {
         shop.execute_batch(&format!("CREATE VIEW {name}0 AS SELECT id AS v FROM item")).unwrap();
         for i in 1..=14 {
@@ -49,7 +49,7 @@ pub fn repeat(piece: &str, separator: &str, n: usize) -> String {
     vec![piece; n].join(separator)
 }
 
-/// A chain of common table expressions, each made of the one before; `{}` is its name.
+/// Builds a chain of common table expressions, each based on the previous one, whose name replaces `{}`.
 fn chain(first: &str, body: &str, n: usize) -> String {
     let link = |i: usize| format!(", c{i} AS ({})", body.replace("{}", &format!("c{}", i - 1)));
     format!("WITH c0 AS ({first}){} SELECT max(v) FROM c{n}", (1..=n).map(link).collect::<String>())
@@ -129,7 +129,7 @@ pub fn writing() -> Cases {
 }
 
 pub fn reaching_outside() -> Cases {
-    // Not compiled in or not there, so the names mean nothing; and a file's modules are not for reading its bytes.
+    // Not compiled in or missing, so the names are unknown; and modules that would read files.
     each(
         Status::SchemaError,
         &[
@@ -225,7 +225,7 @@ pub fn long_calls() -> Cases {
         (Status::Timeout, format!("SELECT {text} GLOB '*' || replace(printf('%.*c', 198, 'a'), 'a', '[a-z]') || 'b'")),
         (Status::Ok, format!("SELECT {text} LIKE {:?}", "%a".repeat(490) + "b").replace('"', "'")),
     ];
-    // Calls that each are bounded, but many in one instruction's reach.
+    // Each call is bounded, but there are many in one instruction.
     let many = |call: &str| {
         let x = "SELECT printf('%.*c', 4000000 - id, 'a') AS x FROM item LIMIT 1";
         format!("SELECT {} FROM ({x})", repeat(call, " + ", 490))
@@ -236,24 +236,24 @@ pub fn long_calls() -> Cases {
     all
 }
 
-/// Calls of FTS5's `snippet` on rows with so many matches.
-#[allow(dead_code, reason = "the example has no use for it")]
+/// Returns calls of FTS5's `snippet`, each with the number of matches per row and the expected status.
+#[allow(dead_code, reason = "not used by the example")]
 pub fn snippets() -> Vec<(usize, Status, &'static str)> {
-    let one = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
+    let single = "SELECT length(snippet(hits, 0, '<', '>', '...', 60)) FROM hits WHERE hits MATCH 'a'";
     let two =
         "SELECT snippet(hits, 0, '<', '>', '', 9), snippet(hits, 0, '', '', '', 9) FROM hits WHERE hits MATCH 'a'";
     let other = "SELECT length(highlight(hits, 0, '<', '>')), bm25(hits) FROM hits WHERE hits MATCH 'a'";
     vec![
-        (1_000, Status::Ok, one),
-        (100_000, Status::TooLarge, one),
+        (1_000, Status::Ok, single),
+        (100_000, Status::TooLarge, single),
         (1_000, Status::Ok, two),
         (1_100, Status::TooLarge, two),
         (20_000, Status::Ok, other),
     ]
 }
 
-/// Calls and comparisons of long values, one behind another without a loop.
-#[allow(dead_code, reason = "the example has no use for it")]
+/// Returns queries with consecutive calls and comparisons of long values, without a loop.
+#[allow(dead_code, reason = "not used by the example")]
 pub fn straight_line() -> Vec<String> {
     let texts =
         "SELECT printf('%.*c', 4000000 - id, 'a') AS x, printf('%.*c', 4000000 - id, 'A') AS y FROM item LIMIT 1";
@@ -346,7 +346,7 @@ pub fn ordinary() -> Cases {
     all
 }
 
-/// Statements that take long to prepare; how each ends depends on the machine.
+/// Returns statements that take long to prepare; their status depends on the machine.
 pub fn slow_to_prepare() -> Vec<String> {
     let windows: Vec<String> = (0..1_900).map(|i| format!("sum(id) OVER (ORDER BY id + {i})")).collect();
     let sums: Vec<String> = (0..1_000)

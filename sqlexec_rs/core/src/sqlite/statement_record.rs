@@ -1,4 +1,4 @@
-//! The authorizer: decides what a statement may do, and records what it does.
+//! The authorizer: decides which actions a statement may take, and records them.
 
 use crate::locks::lock;
 use crate::scan::is_among;
@@ -9,7 +9,7 @@ use crate::sqlite::hidden::Hiding;
 use crate::sqlite::hooks::{Action, Authorizer};
 use crate::sqlite::versions;
 
-/// PRAGMAs that describe a schema; their argument names a table or an index.
+/// PRAGMAs that describe a schema; their argument is the name of a table or an index.
 const SCHEMA_PRAGMAS: [&str; 8] = [
     "table_info",
     "table_xinfo",
@@ -21,7 +21,7 @@ const SCHEMA_PRAGMAS: [&str; 8] = [
     "collation_list",
 ];
 
-/// PRAGMAs that may be read, and that an argument would set. (Full-text tables ask the data version and the page size.)
+/// PRAGMAs that may be read but not set. (Full-text tables query the data version and the page size.)
 const READABLE_PRAGMAS: [&str; 8] = [
     "encoding",
     "user_version",
@@ -33,8 +33,8 @@ const READABLE_PRAGMAS: [&str; 8] = [
     "freelist_count",
 ];
 
-/// Functions that reach beyond the database, here or in builds with more extensions; and JSON's merge, whose time is the
-/// product of its arguments' lengths.
+/// Functions that reach beyond the database, here or in builds with more extensions, and JSON merge, whose time is
+/// the product of its arguments' lengths.
 const DENIED_FUNCTIONS: [&str; 10] = [
     "json_patch",
     "jsonb_patch",
@@ -48,10 +48,10 @@ const DENIED_FUNCTIONS: [&str; 10] = [
     "sqlite_log",
 ];
 
-/// Functions whose value differs from call to call; those that read the clock are seen when they do.
+/// Functions whose value changes from call to call. Functions that read the clock are detected at run time.
 const VOLATILE_FUNCTIONS: [&str; 3] = ["random", "randomblob", "sqlite_offset"];
 
-/// How the names end of the tables in which an r-tree is kept.
+/// Name suffixes of the tables that store an r-tree.
 const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 
 /// The authorizer's record of the statement being prepared.
@@ -59,13 +59,13 @@ const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 pub(crate) struct StatementRecord {
     is_volatile: AtomicBool,
     has_patterns_in_view: AtomicBool,
-    /// Calls of FTS5's `snippet`, whose work is the square of the matches in a row.
+    /// Calls of FTS5's `snippet`, whose cost is quadratic in the matches of a row.
     n_snippets: AtomicU32,
-    /// It is the sandbox's own, which may begin and end a transaction.
+    /// Whether the statement is the sandbox's own, which may begin and end transactions.
     is_ours: AtomicBool,
-    /// The minor version of SQLite 3 whose functions there are.
+    /// The minor version of SQLite 3 whose functions are allowed.
     version: u32,
-    /// A function of a later version that it calls.
+    /// A function of a later version that the statement calls.
     newer: Mutex<Option<(&'static str, u32)>>,
     hiding: Hiding,
 }
@@ -80,7 +80,7 @@ impl StatementRecord {
         &self.hiding
     }
 
-    /// Lets statements begin and end transactions, as the sandbox's own do.
+    /// Allows or forbids statements that begin and end transactions, as the sandbox's own do.
     pub(crate) fn allow_transactions(&self, is_ours: bool) {
         self.is_ours.store(is_ours, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ impl StatementRecord {
         self.take_newer();
     }
 
-    /// Returns the function of a later version that was refused, and that version.
+    /// Returns the refused function of a later version, and that version.
     pub(crate) fn take_newer(&self) -> Option<(&'static str, u32)> {
         if self.version == u32::MAX {
             return None;
@@ -102,7 +102,7 @@ impl StatementRecord {
         lock(&self.newer).take()
     }
 
-    /// Returns the minor version of SQLite 3 whose functions and syntax there are.
+    /// Returns the minor version of SQLite 3 whose functions and syntax are allowed.
     pub(crate) fn version(&self) -> u32 {
         self.version
     }
@@ -112,12 +112,12 @@ impl StatementRecord {
         self.n_snippets.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a view matches patterns that the statement's text does not show.
+    /// Returns whether a view uses patterns that are not visible in the statement's text.
     pub(crate) fn has_patterns_in_view(&self) -> bool {
         self.has_patterns_in_view.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the statement calls what gives another value each time.
+    /// Returns whether the statement calls a function whose value changes from call to call.
     pub(crate) fn is_volatile(&self) -> bool {
         self.is_volatile.load(Ordering::Relaxed)
     }
@@ -128,8 +128,8 @@ impl Authorizer for StatementRecord {
         match action {
             Action::Read => true,
             Action::Column(table, column) => self.hiding.allows(|covered| covered.refusal(table, column)),
-            // An r-tree prepares what would write to its tables before it is read; who else does is refused when that is
-            // prepared, as it does not only read.
+            // An r-tree prepares writes to its tables before it is read. Any other statement that prepares such a
+            // write is refused later, because it is not read-only.
             Action::Write(table) => !is_in_view && RTREE_TABLES.iter().any(|end| table.ends_with(end.as_bytes())),
             Action::Function(name) => allows_function(name, is_in_view, self),
             Action::Pragma(name, value) => {

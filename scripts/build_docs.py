@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -160,7 +160,7 @@ def executor_page() -> str:
     names = import_module("sqlexec_rs").__all__
     home = {"as_completed": "waiting"}
     items = "\n\n".join(f"::: sqlexec_rs.{home.get(name, '_native')}.{name}" for name in names)
-    return f"# Python: sqlexec_rs\n\n[The executor](../reference/executor.md) has examples, limits and statuses.\n\n{items}\n"
+    return f"# Python: sqlexec_rs\n\n[Reference](../reference/executor.md): examples, limits, statuses.\n\n{items}\n"
 
 
 def run_notebook(pages: Path, *, is_run: bool) -> None:

@@ -33,10 +33,10 @@ HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adap
 RUN = {
     "README.md": ["tests/e2e/test_api.py"],
     "docs/environment.md": [HERE, HERE, ADAPTERS, ADAPTERS, ADAPTERS, ADAPTERS],
-    "docs/evaluation.md": [HERE],
-    "docs/executor.md": [HERE, HERE],
+    "docs/explanation/recipes.md": [HERE],
     "docs/models.md": [HERE],
-    "docs/recipes.md": [HERE],
+    "docs/reference/executor_servers.md": [HERE, HERE],
+    "docs/reference/rules.md": [HERE],
     "skills/read-a-run/SKILL.md": [HERE],
     "sqlexec_rs/README.md": [HERE],
 }
@@ -97,10 +97,10 @@ def test_predictions_are_scored(folder: Path, data: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "spider_dev").symlink_to(data / "dev")
     sqls = [example.gold_sql for example in load_folder(data / "dev").examples]
-    numbers = run("docs/evaluation.md", 0, {"sqls": [*sqls[1:], None]})["numbers"]
+    numbers = run("docs/reference/rules.md", 0, {"sqls": [*sqls[1:], None]})["numbers"]
     assert numbers["count"] == len(sqls)
     assert numbers["accuracy"] < 1
-    assert run("docs/evaluation.md", 0, {"sqls": sqls})["numbers"]["accuracy"] == 1.0
+    assert run("docs/reference/rules.md", 0, {"sqls": sqls})["numbers"]["accuracy"] == 1.0
 
 
 def test_a_model_is_loaded_and_saved(folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_recipe_scores_responses(data: Path) -> None:
     responses = [f"<think>so</think>\n<answer>\n```sql\n{examples[0].gold_sql}\n```\n</answer>", "no query"]
     with make_executor(ExecutorConfig()) as executor:
         names = {"executor": executor, "examples": examples, "responses": responses}
-        right, wrong = run("docs/recipes.md", 0, names)["rewards"]
+        right, wrong = run("docs/explanation/recipes.md", 0, names)["rewards"]
     assert right.total > wrong.total
 
 
@@ -144,7 +144,7 @@ def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
         connection.execute(TABLE)
     seen: list[Any] = []
     with Executor(threads=1) as executor:
-        run("docs/executor.md", 0, {"ex": Recorded(executor, seen), "Limits": Limits})
+        run("docs/reference/executor_servers.md", 0, {"ex": Recorded(executor, seen), "Limits": Limits})
     assert [(out.status, out.rows) for out in seen] == [("ok", [("nail",), ("saw",)])]
 
 
@@ -164,7 +164,7 @@ def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> N
     seen: list[Any] = []
     with Executor(threads=1) as executor:
         places = dict(zip(("postgresql:", "mysql:"), urls, strict=True))
-        run("docs/executor.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
+        run("docs/reference/executor_servers.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
     assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
 
 

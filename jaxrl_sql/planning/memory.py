@@ -1,7 +1,7 @@
 """Bytes that the fullest device will hold, by formula: nothing is compiled for it, and no device need be there.
 
 Weights, optimizer, reference and caches are exact, by the table of weights, its shardings and the engine's page sizes.
-What a program needs beside them while it runs is an estimate; docs/scaling.md compares it with the compiler's word.
+A program's temporary memory is an estimate; docs/explanation/scaling.md compares it with the compiler's figure.
 """
 
 from __future__ import annotations

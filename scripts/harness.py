@@ -146,8 +146,8 @@ def number(value: float) -> str:
 
 
 def rounded(value: float) -> float:
-    """Return a value with four significant digits, or as an integer from 1,000."""
-    return round(value) if abs(value) >= 1_000 else float(f"{value:.4g}")
+    """Return a value with four significant digits, or as an integer from 1,000; integers are unchanged."""
+    return round(value) if isinstance(value, int) or abs(value) >= 1_000 else float(f"{value:.4g}")
 
 
 def as_json(result: Mapping[str, Any]) -> str:
@@ -183,6 +183,21 @@ def machine_facts() -> dict[str, Any]:
     if (jax := sys.modules.get("jax")) is not None:
         facts |= {"jax": jax.__version__, "device": jax.devices()[0].device_kind, "devices": jax.device_count()}
     return facts
+
+
+def write_result(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[str, Any], **fields: Any) -> None:
+    """Write the JSON result of the script that runs: its command, date, machine and commit, further fields, rows."""
+    script = Path(sys.argv[0]).name
+    result = {
+        "benchmark": script.removeprefix("bench_").removesuffix(".py"),
+        "command": shlex.join(["python", f"scripts/{script}", *without_json(sys.argv[1:])]),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "machine": machine,
+        "commit": current_commit(),
+        **fields,
+        "rows": rows,
+    }
+    path.write_text(as_json(result), encoding="utf-8")
 
 
 class Report:
@@ -224,18 +239,8 @@ class Report:
         load = os.getloadavg()[0]
         print(f"\nload {load:.1f} at the end")
         if self._json is not None:
-            script = Path(sys.argv[0]).name
-            result = {
-                "benchmark": script.removeprefix("bench_").removesuffix(".py"),
-                "command": shlex.join(["python", f"scripts/{script}", *without_json(sys.argv[1:])]),
-                "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
-                "machine": self._machine,
-                "commit": current_commit(),
-                "is_quick": self.is_quick,
-                "turns": self.turns,
-                "load": {"start": round(self._load, 1), "end": round(load, 1)},
-                "rows": [figure.as_row() for figure in self.figures],
-            }
-            self._json.write_text(as_json(result), encoding="utf-8")
+            loads = {"start": round(self._load, 1), "end": round(load, 1)}
+            rows = [figure.as_row() for figure in self.figures]
+            write_result(self._json, rows, self._machine, is_quick=self.is_quick, turns=self.turns, load=loads)
         missed = [figure.name for figure in self.figures if figure.is_met is False]
         return int(bool(missed) and not self.is_quick)

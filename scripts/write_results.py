@@ -88,14 +88,17 @@ def machine_text(machine: Mapping[str, Any]) -> str:
 
 
 def lines_of(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of a table: a line per name, with a column per column of the rows or per field."""
+    """Yield the lines of a table: a line per name, with a column per column of the rows or per field.
+
+    Rows without a column follow in a table of their own.
+    """
     columns = list(dict.fromkeys(row["column"] for row in rows if "column" in row))
     if len({(row["name"], row.get("column")) for row in rows}) < len(rows):
         raise ValueError("two figures have the same name and column")
-    if columns:
-        yield from _wide(rows, columns)
-    else:
-        yield from _narrow(rows)
+    in_columns, alone = ([row for row in rows if ("column" in row) == wanted] for wanted in (True, False))
+    yield from _wide(in_columns, columns) if columns else ()
+    yield from [""] if columns and alone else ()
+    yield from _narrow(alone) if alone else ()
 
 
 def _narrow(rows: Sequence[Row]) -> Iterator[str]:

@@ -100,11 +100,14 @@ def test_json_result_holds_rows_command_date_machine_and_load(
     report = harness.Report(options_of(harness, *sys.argv[1:]))
     report.add("seconds", [3.0, 1.0, 2.0], "s", harness.Goal(2.5, at_most=True))
     report.add("tokens", 4096.4, column="second shape")
+    report.add("files", 542)
     assert report.finish() == 0
     result = json.loads(path.read_text(encoding="utf-8"))
+    assert '"median": 542}' in path.read_text(encoding="utf-8")
     assert result["rows"] == [
         {"name": "seconds", "median": 2.0, "spread": [1.0, 3.0], "unit": "s", "goal": "at most 2.5", "is_met": True},
         {"name": "tokens", "column": "second shape", "median": 4096},
+        {"name": "files", "median": 542},
     ]
     assert result["benchmark"] == "x"
     assert result["command"] == "python scripts/bench_x.py --turns 3"

@@ -53,6 +53,7 @@ def test_pages_have_at_most_250_lines(write_results: ModuleType) -> None:
 def test_stored_result_has_the_fields_of_a_table(path: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))
     assert {"benchmark", "date", "machine", "rows"} <= set(result)
+    assert not result.get("is_quick"), "a quick run measures small loads"
     for row in result["rows"]:
         assert set(row) <= FIELDS
         assert ("median" in row) != ("text" in row)
@@ -90,6 +91,13 @@ def test_rows_of_one_name_share_a_line_and_a_unit(write_results: ModuleType) -> 
         "| bare loop | 7.5 | 1,200 s |",
         "| ours |  | 2x (at least 1: met) |",
     ]
+
+
+def test_rows_without_a_column_follow_in_a_second_table(write_results: ModuleType) -> None:
+    rows = [{"name": "a", "column": "b", "median": 1}, {"name": "share", "median": 0.5}]
+    assert lines(write_results, *rows) == [
+        "|  | b |", "|---|---|", "| a | 1 |", "", "|  |  |", "|---|---|", "| share | 0.5 |",
+    ]  # fmt: skip
 
 
 def test_cell_holds_interval_deviation_or_text(write_results: ModuleType) -> None:

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
     )
     for name in ("answer", "prompt"):
-        words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
+        words = (
+            f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number per line; default: all have the most tokens"
+        )
         parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
     words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
     parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)
@@ -42,18 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     # Overrides that follow `--mesh` are read as meshes.
-    overrides = [*given.overrides, *(word for word in given.mesh or () if "=" in word)]
+    overrides = [*args.overrides, *(word for word in args.mesh or () if "=" in word)]
 
     def work() -> int:
-        config, programs = load_config(PlanConfig, given.config, overrides), _wanted(given.compile)
-        if programs and is_elsewhere(given.topology):
+        config, programs = load_config(PlanConfig, args.config, overrides), _wanted(args.compile)
+        if programs and is_elsewhere(args.topology):
             code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
                 return code
         prepare_process()
-        return run_or_print(lambda fetched: _plan(fetched, given, programs), config, given, with_weights=False)
+        return run_or_print(lambda fetched: _plan(fetched, args, programs), config, args, with_weights=False)
 
     return report_errors(work)
 
@@ -66,7 +68,7 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
     from jaxrl_sql.text2sql.recipes import find_recipe
 
     topology = find_topology(options.topology)
-    model = PlannedModel(config.model, model_shape(config.model, config.data.vocab_size))
+    model = PlannedModel(config.model, model_shape(config.model, config.data.tokenizer.vocab_size))
     loss, mesh = find_recipe(config.recipe).loss, config.mesh
     sections = config.workload(config.data.max_prompt_tokens)
     lengths = step_lengths(sections, options.answer_tokens, options.prompt_tokens, options.schema_tokens)

@@ -85,7 +85,7 @@ def filter_data(
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
-    check_hide(data.hide, (one.db_path for one in loaded.examples))
+    check_hide(data.hide, (example.db_path for example in loaded.examples))
     refuse_translated(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [
@@ -126,9 +126,9 @@ def filter_data(
 def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     """Make the prompts of questions, however long, as training would ask them."""
     data = policy.data
-    source = data.tokenizer or policy.model.checkpoint
+    source = data.tokenizer.path or policy.model.checkpoint
     if not source:
-        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer or model.checkpoint")
+        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer.path or model.checkpoint")
     tokenizer = load_tokenizer(source)
     pruning = Pruning(data.max_prompt_tokens, policy.seed) if data.prune else None
     return make_prompts(examples, style_for(policy.recipe, data, tokenizer), tokenizer, sys.maxsize, pruning)

@@ -32,9 +32,9 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     values = {**settings, **values_of(executor, "executor", but=_FREE), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
-        "data.template": template_file(data.template),
+        "data.chat.template": template_file(data.chat.template),
         "data.retrieval.synonyms": data.retrieval.synonyms,
-        "data.tokenizer": data.tokenizer,
+        "data.tokenizer.path": data.tokenizer.path,
     }
     named = {name: path for name, path in files.items() if path and values.get(name)}
     return values | {name: f"{values[name]} {files_identity(path)}" for name, path in named.items()}
@@ -53,8 +53,8 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
     """Return what an endpoint's answers depend on: the prompts, which it gets as a chat in its own template."""
-    put = ("schema", "thinking", "template", "retrieval", "schema_budget")
-    prompts = {key: value for key, value in _prompt_values(data).items() if key.partition(".")[0] in put}
+    put = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
+    prompts = {key: value for key, value in _prompt_values(data).items() if key in put or key.partition(".")[0] in put}
     return {"recipe": recipe} | {f"data.{key}": value for key, value in prompts.items()}
 
 
@@ -68,8 +68,8 @@ def _prompt_values(data: DataConfig) -> Record:
     values = dict(flatten(asked_by(data)))
     if not data.retrieval.top_k:
         del values["retrieval.placement"], values["retrieval.synonyms"]
-    if not data.date:
-        del values["date"]
+    if not data.chat.date:
+        del values["chat.date"]
     return values
 
 
@@ -89,29 +89,33 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
         return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
 
     found = {}
-    for one in examples:
-        asked = (one.uid, one.db_id, one.question, one.evidence, one.dialect, one.answerable)
-        judged = (str(one.golds), str(sorted(one.options.items())))
-        files = (one.db_path, *one.suite, *([url] if (url := one.engine_url.partition("duckdb:")[2]) else []))
-        found[one.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
+    for example in examples:
+        asked = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
+        judged = (str(example.golds), str(sorted(example.options.items())))
+        files = (
+            example.db_path,
+            *example.suite,
+            *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
+        )
+        found[example.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
     return found
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
     """Return a short word for all questions of a set as `digests` knows them, and for predictions of them."""
-    predicted = [(sqls or {}).get(one.uid) for one in examples]
+    predicted = [(sqls or {}).get(example.uid) for example in examples]
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
 def as_asked(records: Iterable[dict[str, Any]], asked: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of questions that are still what they were, by the digest `asked` in each."""
-    return [one for one in records if one["id"] in asked and one.get("asked") == asked[one["id"]]]
+    return [record for record in records if record["id"] in asked and record.get("asked") == asked[record["id"]]]
 
 
 def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -> str:
     """Return a line on the questions whose records `as_asked` leaves out; nothing where there are none."""
     known = {one["id"] for one in as_asked(records, asked)}
-    count = len({one["id"] for one in records if one["id"] in asked} - known)
+    count = len({record["id"] for record in records if record["id"] in asked} - known)
     return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
 
 

@@ -16,11 +16,12 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
+from harness import machine_facts, write_result
 
 from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
 from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
@@ -112,19 +113,19 @@ def fetch_as_bytes(connection: apsw.Connection, sql: str, width: int) -> Rows:
 
 
 def same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Tell whether two rows are equal cell by cell and type by type."""
+    """Return whether two rows are equal cell by cell and type by type."""
     return len(left) == len(right) and all(type(a) is type(b) and a == b for a, b in zip(left, right, strict=True))
 
 
 def nearly_same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Tell whether two rows differ at most in the last digits of floats."""
+    """Return whether two rows differ at most in the last digits of floats."""
     if len(left) != len(right):
         return False
     return all(map(nearly_equal, left, right))
 
 
 def nearly_equal(left: object, right: object) -> bool:
-    """Tell whether two values are equal, or floats that differ at most in the last digits."""
+    """Return whether two values are equal, or floats that differ at most in the last digits."""
     if isinstance(left, float) and isinstance(right, float):
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-300)
     return same([left], [right])
@@ -175,10 +176,10 @@ def check(folder: Path, executor: Executor, limit: int | None) -> Tally:
         begun = time.perf_counter()
         verdicts = tally.differing.setdefault(name, Counter())
         for gold, outcome in zip(golds, outcomes, strict=True):
-            found = compare(gold, outcome, fetch, errors)
-            verdicts[found] += 1
-            if found not in {"identical", "both fail", "last digits"}:
-                tally.failed.append(f"{gold.uid}: {name}: {found}: {gold.sql}")
+            result = compare(gold, outcome, fetch, errors)
+            verdicts[result] += 1
+            if result not in {"identical", "both fail", "last digits"}:
+                tally.failed.append(f"{gold.uid}: {name}: {result}: {gold.sql}")
         tally.seconds[name] = time.perf_counter() - begun
     return tally
 
@@ -196,8 +197,18 @@ def show(tally: Tally) -> None:
         print(f"  - {line}")
 
 
+def rows_of(tally: Tally) -> Iterator[dict[str, object]]:
+    """Yield the counts of one data set as rows of a JSON result."""
+    counts = {"golds": tally.statuses.total(), "run": tally.statuses["ok"]}
+    for name, verdicts in tally.differing.items():
+        counts[f"rows equal to {name}"] = verdicts["identical"]
+        counts[f"differ from {name}"] = sum(verdicts[each] for each in VERDICTS[1:4])
+    for column, count in counts.items():
+        yield {"name": tally.name, "column": column, "median": count}
+
+
 def is_as_expected(tally: Tally) -> bool:
-    """Tell whether every gold ran that can, and apsw agrees on every row."""
+    """Return whether every gold ran that can, and apsw agrees on every row."""
     expected = EXPECTED.get(tally.name)
     counts = (tally.statuses["ok"], tally.statuses.total())
     of_apsw = next(iter(tally.differing.values()))
@@ -211,6 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("JAXRL_SQL_DATA"), help="default: $JAXRL_SQL_DATA")
     parser.add_argument("--sets", nargs="+", default=list(EXPECTED))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts and facts of the machine")
     parser.add_argument("--limit", type=int, help="golds of each set; default all (the expected counts are of all)")
     args = parser.parse_args()
     if args.data is None or not Path(args.data).is_dir():
@@ -224,6 +236,8 @@ def main() -> int:
         tallies = [check(Path(args.data) / name, executor, args.limit) for name in args.sets]
     for tally in tallies:
         show(tally)
+    if args.json is not None:
+        write_result(args.json, [row for tally in tallies for row in rows_of(tally)], machine_facts())
     is_good = all(is_as_expected(tally) for tally in tallies)
     print("\ncheck_golds: as expected" if is_good else "\ncheck_golds: NOT as expected")
     return 0 if is_good else 1

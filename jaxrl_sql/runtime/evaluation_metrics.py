@@ -160,6 +160,7 @@ EVALUATION = (
         "`speed.json` of `evaluate` with a model.",
         (
             Metric("questions", "questions", "questions answered", "", "`speed.json`"),
+            Metric("tokens", "tokens", "tokens written", "", "`speed.json`"),
             Metric(
                 "speed/tokens_per_s", "tokens/s", "tokens / seconds of answering, compilation included", "",
                 "`speed.json`",

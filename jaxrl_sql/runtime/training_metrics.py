@@ -195,7 +195,8 @@ TRAINING = (
             ),
             Metric(
                 "value/explained_variance", "share", "1 − Var(R − V) / Var(R)",
-                "0 predicts nothing, 1 all. Below 0 the head is worse than a constant.", "`grpo.algorithm=ppo`",
+                "0 predicts nothing, 1 all. Below 0 the head is worse than a constant. Absent if all returns are "
+                "equal.", "`grpo.algorithm=ppo`",
             ),
         ),
     ),

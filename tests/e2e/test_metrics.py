@@ -20,7 +20,7 @@ WHOLE = {EVERY, SFT, STEPS, GRPO, ROLLOUT, EVAL, "`grpo.kl.coef` above 0"}
 ELSEWHERE = {
     "recipes with partial credit": "e2e/test_stages.py",
     "`recipe=skyrl_sql`": "e2e/test_stages.py",
-    "`grpo.algorithm=ppo`": "e2e/test_stages.py",
+    "`grpo.algorithm=ppo`": "unit/algo/test_updates.py",
     "`grpo.demonstrations=true`": "e2e/test_stages.py",
     "`rollout.ahead=1`": "e2e/test_stages.py",
     "`sft.held_out` above 0": "e2e/test_sft.py",

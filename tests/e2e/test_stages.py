@@ -143,7 +143,7 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
         assert_two_stages(rows)
         assert_dialogues(steps)
     elif variant == "a value head":
-        assert all({"value/loss", "value/explained_variance"} <= row.keys() for row in steps)
+        assert all("value/loss" in row for row in steps)
     elif variant == "a step ahead":
         assert [row["rollout/stale_tokens"] > 0 for row in steps] == [False, True, True, True]
         assert [row["rollout/staleness"] for row in steps] == [2 * row["rollout/stale_tokens"] for row in steps]

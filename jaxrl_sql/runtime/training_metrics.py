@@ -1,6 +1,6 @@
 """The metrics that a run writes to `metrics.jsonl`: unit, formula and reading of each.
 
-`docs/reference/metrics.md` is written from these rows (`scripts/write_metrics.py`). Each name that a shipped recipe
+`docs/reference/metrics.md` is written from these rows (`scripts/write_reference.py`). Each name that a shipped recipe
 writes has a row; an own loss or reward may add names.
 """
 

@@ -70,14 +70,14 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 def of_step(run: Path, step: int) -> Exported:
     """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
     if not (run / CONFIG).is_file():
-        raise InputError(f"{run}: no {CONFIG} there, so it is no run folder; --step is for runs")
+        raise InputError(f"{run}: not a run folder: it has no {CONFIG}; --step is for runs")
     trained = read_trained(run / CONFIG)
     data, base = trained.data, trained.model
     if base.lora.rank:
         raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
-    own, named = run / "tokenizer", data.tokenizer or base.checkpoint
+    own, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
     tokenizer = load_tokenizer(named or (own if own.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))

@@ -144,7 +144,7 @@ EVALUATION = (
             Metric("replies", "replies", "scores that the judge wrote", "", VERBAL),
             Metric(
                 "unread", "replies", "replies of the judge that cannot be read",
-                "Many: another judge or `verbal.judge`.", VERBAL,
+                "Many: raise `verbal.judge_max_tokens`, or take another judge.", VERBAL,
             ),
             Metric("truncated/judge", "share", "replies of the judge cut at a token limit", "", VERBAL),
             Metric("unfinished", "questions", "questions that are not finished", "The same command continues.", VERBAL),

@@ -42,7 +42,7 @@ TRAINING = (
             Metric(
                 "reward/zero_variance", "share", "groups whose rewards are all equal / groups sampled",
                 "0.2 to 0.6 is usual. Near 1: questions are too hard or too easy (`health.zero_advantage_patience`); "
-                "try `grpo.oversample` or `grpo.max_extra_generations`.", ROLLOUT,
+                "try `grpo.dynamic_sampling.oversample` or `grpo.dynamic_sampling.max_extra_generations`.", ROLLOUT,
             ),
             Metric("reward/nonzero", "share", "answers with r > 0 / answers", "Answers that earn anything.", ROLLOUT),
             Metric(
@@ -107,11 +107,12 @@ TRAINING = (
         (
             Metric(
                 "length/mean", "tokens", "tokens that the policy wrote / answers",
-                "A steady fall or rise without a gain in accuracy is a warning: see `grpo.loss_agg_mode`.", ROLLOUT,
+                "A steady fall or rise without a gain in accuracy is a warning: see `grpo.loss.agg_mode`.", ROLLOUT,
             ),
             Metric(
                 "length/truncated", "share", "answers cut at a token limit / answers",
-                "Above 0.1: raise `sampling.max_new_tokens`, or leave them out with `grpo.mask_truncated`.", ROLLOUT,
+                "Above 0.1: raise `sampling.max_new_tokens`, or leave them out with `grpo.loss.mask_truncated`.",
+                ROLLOUT,
             ),
             Metric("length/turns", "turns", "turns of the policy / answers", "1 without dialogues.", ROLLOUT),
         ),
@@ -128,7 +129,7 @@ TRAINING = (
             Metric(
                 "policy/entropy", "nats per token", "mean of −Σ_v π(v) log π(v), at the sampling temperature",
                 "0.1 to 1 is usual and it falls slowly. Near 0 exploration is over: raise `grpo.clip.high` or "
-                "`grpo.entropy_bonus`. A rise to several nats: lower `grpo.optim.lr`.", STEPS,
+                "`grpo.loss.entropy_bonus`. A rise to several nats: lower `grpo.optim.lr`.", STEPS,
             ),
             Metric(
                 "policy/ratio_mean", "ratio", "mean of π / π_old (Schulman et al. 2017, arXiv:1707.06347, eq. 6)",
@@ -147,11 +148,11 @@ TRAINING = (
                 "As the low one. Rare tokens are clipped first (DAPO, arXiv:2503.14476, sec. 3.1).", GRPO,
             ),
             Metric(
-                "policy/importance_weight", "ratio", "mean of min(π_old / μ, `grpo.tis_clip_max`)",
+                "policy/importance_weight", "ratio", "mean of min(π_old / μ, `grpo.loss.tis_clip_max`)",
                 "1 within 0.01. It corrects for an engine that samples from slightly different probabilities.", GRPO,
             ),
             Metric(
-                "policy/importance_capped", "share", "tokens with π_old / μ > `grpo.tis_clip_max` / tokens",
+                "policy/importance_capped", "share", "tokens with π_old / μ > `grpo.loss.tis_clip_max` / tokens",
                 "0 is normal. Above 0.01 engine and trainer disagree (precision) or samples are too old "
                 "(`rollout.ahead`): read `policy/sampler_kl`.", GRPO,
             ),
@@ -247,8 +248,8 @@ TRAINING = (
                 "0 is normal. Many: raise `rollout.memory` or lower `rollout.max_num_seqs`.", ROLLOUT,
             ),
             Metric(
-                "rollout/rounds", "rounds", "rounds of sampling", "Above 1 with `grpo.max_extra_generations` alone.",
-                ROLLOUT,
+                "rollout/rounds", "rounds", "rounds of sampling",
+                "Above 1 with `grpo.dynamic_sampling.max_extra_generations` alone.", ROLLOUT,
             ),
             Metric("rollout/tokens", "tokens", "tokens that the policy wrote", "", ROLLOUT),
             Metric(

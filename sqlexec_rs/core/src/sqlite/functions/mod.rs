@@ -1,8 +1,8 @@
 //! Replacements for SQL functions of SQLite that work for long in one call without checking bounds, or that read too
 //! far.
 //!
-//! Each function returns exactly SQLite's results, including NULLs, types, blobs and broken UTF-8 (the tests compare
-//! them on random input). It charges its work to the run's bounds and fails as interrupted when one is exceeded. The
+//! Each function returns exactly SQLite's results, including NULLs, types, blobs and broken UTF-8 (`functions/tests.rs`
+//! compares them on random input). It charges its work to the run's bounds and fails as interrupted when one is exceeded. The
 //! C interface is here; the computations are in safe submodules. There is one difference: SQLite's `concat` and
 //! `concat_ws` copy as many bytes of a blob's text as the blob has, which in a UTF-16 database may exceed the text.
 

@@ -109,9 +109,9 @@ def compare(path: Path, texts: list[str], golds: list[str], score: float) -> tup
     seconds = []
     for a, b in zip(predicted, references, strict=True):
         mine, theirs = a.rows, b.rows
-        one, is_equal = timed(lambda mine=mine, theirs=theirs: set(map(tuple, mine)) == set(map(tuple, theirs)))
+        item, is_equal = timed(lambda mine=mine, theirs=theirs: set(map(tuple, mine)) == set(map(tuple, theirs)))
         assert is_equal == bool(score)
-        seconds.append(one)
+        seconds.append(item)
     return ours / len(texts), min(seconds)
 
 

@@ -55,7 +55,7 @@ def make_batch(shape: Shape, model: ModelConfig, mean: float) -> GroupBatch:
 
 def _within(batch: GroupBatch, model: ModelConfig) -> Any:
     """Return the prompts with tokens that the model has."""
-    return tuple(dataclasses.replace(one, tokens=one.tokens % model.vocab_size) for one in batch.shared)
+    return tuple(dataclasses.replace(item, tokens=item.tokens % model.vocab_size) for item in batch.shared)
 
 
 def time_updates(report: Report, shape: Shape, model: ModelConfig, mean: float, parts: int) -> None:

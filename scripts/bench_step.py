@@ -82,8 +82,8 @@ def repeat_prompts(batch: GroupBatch) -> GroupBatch:
     b, g, _ = batch.completion.shape
     alone = jax.tree.map(lambda x: x.reshape(b * g, 1, *x.shape[2:]), dataclasses.replace(batch, shared=()))
     (prompt,) = batch.shared
-    own = Segment(prompt.tokens.repeat(g, axis=0), prompt.length.repeat(g, axis=0))
-    return dataclasses.replace(alone, shared=(own,))
+    local = Segment(prompt.tokens.repeat(g, axis=0), prompt.length.repeat(g, axis=0))
+    return dataclasses.replace(alone, shared=(local,))
 
 
 def plain_policy(params: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:

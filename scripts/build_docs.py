@@ -37,11 +37,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="do not run the notebook, and take no pictures")
     parser.add_argument("--serve", type=int, metavar="PORT", help="show the site on http://127.0.0.1:PORT/")
-    given = parser.parse_args()
+    args = parser.parse_args()
     shutil.rmtree(OUT, ignore_errors=True)
     stage(OUT / "pages")
-    run_notebook(OUT / "pages", is_run=not given.quick)
-    take_pictures(OUT / "pages", None if given.quick else OUT / "work" / "runs" / "notebook")
+    run_notebook(OUT / "pages", is_run=not args.quick)
+    take_pictures(OUT / "pages", None if args.quick else OUT / "work" / "runs" / "notebook")
     _write(OUT / "pages" / "llms.txt", llms(OUT / "pages"))
     shutil.copyfile(ROOT / "docs" / "zensical.toml", OUT / "zensical.toml")
     build = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
@@ -50,10 +50,10 @@ def main() -> int:
     for page in (OUT / "pages").rglob("*.md"):  # what llms.txt points to
         shutil.copyfile(page, OUT / "site" / page.relative_to(OUT / "pages"))
     print(OUT / "site" / "index.html")
-    if given.serve is not None:
+    if args.serve is not None:
         handler = partial(http.server.SimpleHTTPRequestHandler, directory=OUT / "site")
         with contextlib.suppress(KeyboardInterrupt):
-            http.server.ThreadingHTTPServer(("127.0.0.1", given.serve), handler).serve_forever()
+            http.server.ThreadingHTTPServer(("127.0.0.1", args.serve), handler).serve_forever()
     return 0
 
 
@@ -74,25 +74,25 @@ def stage(pages: Path) -> None:
 def places() -> dict[str, str]:
     """Return where the site has the files of the repository that are its pages or pictures."""
     docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png")]
-    found = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in docs}
-    found |= {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
-    found |= {"README.md": "index.md", "sqlexec_rs/README.md": "api/sqlexec_rs.md"}
-    return found | {NOTEBOOK: "notebooks/quickstart.md"}
+    result = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in docs}
+    result |= {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
+    result |= {"README.md": "index.md", "sqlexec_rs/README.md": "api/sqlexec_rs.md"}
+    return result | {NOTEBOOK: "notebooks/quickstart.md"}
 
 
 def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
     """Return a page with its links to files as the site has them; the words of one to a file that it lacks stay."""
     here = place.rpartition("/")[0]
 
-    def link(found: re.Match[str]) -> str:
-        image, words, target = found.groups()
+    def link(result: re.Match[str]) -> str:
+        image, message, target = result.groups()
         path, _, anchor = target.partition("#")
         if "://" in path or not path:
-            return found[0]
+            return result[0]
         to = staged.get(normpath(f"{source.rpartition('/')[0] or '.'}/{path}"), "")
         if not to:
-            return words
-        return f"{image}[{words}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
+            return message
+        return f"{image}[{message}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
 
     out, end = [], 0
     for block in FENCED.finditer(text):
@@ -143,9 +143,9 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
 
 def take_pictures(pages: Path, run: Path | None) -> None:
     """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
-    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](runs.md#reading-the-answers).\n"
+    message = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](runs.md#reading-the-answers).\n"
     if run is None:
-        _write(pages / "pictures.md", words)
+        _write(pages / "pictures.md", message)
         return
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the other parts of this file need none of it
 
@@ -170,7 +170,7 @@ def take_pictures(pages: Path, run: Path | None) -> None:
     shown = "The notebook's run, as it was when this site was built."
     images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group: the answers side by side"))
     body = "\n\n".join(f"## {title}\n\n![{title}](pictures/{name}.png)" for name, title in images)
-    _write(pages / "pictures.md", f"{words}\n{shown}\n\n{body}\n")
+    _write(pages / "pictures.md", f"{message}\n{shown}\n\n{body}\n")
 
 
 def llms(pages: Path) -> str:
@@ -194,8 +194,8 @@ def first_sentence(text: str) -> str:
     """Return a page's first sentence of prose as plain words on one line."""
     blocks = (block.strip() for block in FENCED.sub("", text).split("\n\n"))
     prose = (block for block in blocks if block and block[0] not in "#|<!:-")
-    words = LINK.sub(r"\2", " ".join(next(prose, "").split()))
-    return re.split(r"(?<=\.)\s", words)[0].rstrip(":")
+    message = LINK.sub(r"\2", " ".join(next(prose, "").split()))
+    return re.split(r"(?<=\.)\s", message)[0].rstrip(":")
 
 
 def _write(path: Path, text: str) -> None:

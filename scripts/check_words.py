@@ -118,9 +118,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to look through")
     root = parser.parse_args().root
-    found = [line for name in tracked(root) for line in findings(name, (root / name).read_text(encoding="utf-8"))]
-    print("\n".join(found))
-    return bool(found)
+    result = [line for name in tracked(root) for line in findings(name, (root / name).read_text(encoding="utf-8"))]
+    print("\n".join(result))
+    return bool(result)
 
 
 if __name__ == "__main__":

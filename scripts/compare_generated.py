@@ -69,26 +69,26 @@ def names_of(sql: str) -> set[str]:
     tree = parsed(sql)
     if tree is None:
         return set()
-    own = {one.alias.lower() for one in tree.find_all(exp.CTE, exp.Alias)}
-    found = {node.name.lower() for node in tree.find_all(exp.Column, exp.Table) if node.name and node.name != "*"}
-    return found - own
+    local = {item.alias.lower() for item in tree.find_all(exp.CTE, exp.Alias)}
+    result = {node.name.lower() for node in tree.find_all(exp.Column, exp.Table) if node.name and node.name != "*"}
+    return result - local
 
 
 def is_said(name: str, question: str) -> bool:
     """Return whether a name's words stand in a question, one after another."""
-    words = r"[\W_]+".join(map(re.escape, split_words(name).split()))
-    return re.search(rf"(?<![^\W_]){words}(?:e?s)?(?![^\W_])", question, re.IGNORECASE) is not None
+    message = r"[\W_]+".join(map(re.escape, split_words(name).split()))
+    return re.search(rf"(?<![^\W_]){message}(?:e?s)?(?![^\W_])", question, re.IGNORECASE) is not None
 
 
 def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shares:
     """Count one set; InputError where it is empty."""
     if not examples:
         raise InputError(f"{name}: no questions")
-    golds = [one.gold_sql for one in examples]
+    golds = [example.gold_sql for example in examples]
     features = Counter(feature for sql in golds for feature in features_of(sql))
     levels = Counter(map(spider_level, golds))
     joins = [joins_of(sql) for sql in golds]
-    said = [is_said(part, one.question) for one in examples for part in sorted(names_of(one.gold_sql))]
+    output = [is_said(part, item.question) for item in examples for part in sorted(names_of(item.gold_sql))]
     sample = random.Random(seed).sample(golds, min(first, len(golds)))
     share = {part: 100 * features[part] / len(golds) for part in (*SHAPES, *KINDS)}
     numbers = {
@@ -98,27 +98,27 @@ def count(name: str, examples: Sequence[Example], first: int, seed: int) -> Shar
         **share,
         **{f"level: {level}": 100 * levels[level] / len(golds) for level in LEVELS},
         f"skeletons in {len(sample)}": float(len(set(map(skeleton, sample)))),
-        "names said in the question": 100 * sum(said) / max(len(said), 1),
-        "words a question": statistics.mean(len(one.question.split()) for one in examples),
+        "names said in the question": 100 * sum(output) / max(len(output), 1),
+        "words a question": statistics.mean(len(entry.question.split()) for entry in examples),
     }
     return Shares(name, numbers)
 
 
-def table(found: Sequence[Shares]) -> str:
+def table(result: Sequence[Shares]) -> str:
     """Return the counts as a table in Markdown, a column a set."""
-    rows = list(dict.fromkeys(name for one in found for name in one.numbers))
-    lines = [["", *(one.name for one in found)], ["---", *("---:" for _ in found)]]
+    rows = list(dict.fromkeys(name for entry in result for name in entry.numbers))
+    lines = [["", *(element.name for element in result)], ["---", *("---:" for _ in result)]]
     for row in rows:
-        texts = [f"{one.numbers[row]:.{0 if row.startswith(('questions', 'skeletons')) else 1}f}" if row in one.numbers
-                 else "" for one in found]  # fmt: skip
+        digits = 0 if row.startswith(("questions", "skeletons")) else 1
+        texts = [f"{item.numbers[row]:.{digits}f}" if row in item.numbers else "" for item in result]
         lines.append([row, *texts])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _load(place: str) -> tuple[str, Sequence[Example]]:
     folder, _, split = place.partition(":")
-    found = load_split(folder, split) if split else load_benchmark(folder, "")
-    return place.rstrip("/").rpartition("/")[2], found.examples
+    result = load_split(folder, split) if split else load_benchmark(folder, "")
+    return place.rstrip("/").rpartition("/")[2], result.examples
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample of these")
     options = parser.parse_args(arguments)
     try:
-        sys.stdout.write(table([count(*_load(one), options.first, options.seed) for one in options.sets]) + "\n")
+        sys.stdout.write(table([count(*_load(set_), options.first, options.seed) for set_ in options.sets]) + "\n")
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -161,16 +161,16 @@ def _fetch_on(connection: sqlite3.Connection, sql: str, verdict: list[str]) -> N
         pass
 
 
-def with_threads(one: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
+def with_threads(item: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
     """Run each query by `one` in a pool of threads."""
     pool = ThreadPoolExecutor(threads)
-    return lambda: pool.map(partial(one, deadline), queries)
+    return lambda: pool.map(partial(item, deadline), queries)
 
 
-def with_processes(one: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
+def with_processes(item: Callable[[float, Query], str], queries: list[Query], threads: int, deadline: float) -> Any:
     """Run each query by `one` in a pool of processes, which send back a verdict and no rows."""
     pool = multiprocessing.get_context("fork").Pool(threads)
-    return lambda: pool.imap(partial(one, deadline), queries)
+    return lambda: pool.imap(partial(item, deadline), queries)
 
 
 # --- a deadline kept by the progress handler of a connection that is kept

@@ -95,10 +95,13 @@ def name_tables(tree: exp.Expression, form: Form, columns: dict[str, dict[str, s
     `columns`: each table's, by names in small letters.
     """
     selects = list(tree.find_all(exp.Select))
-    own = {id(one): [table for table in one.find_all(exp.Table) if table.parent_select is one] for one in selects}
+    local = {
+        id(select): [table for table in select.find_all(exp.Table) if table.parent_select is select]
+        for select in selects
+    }
     named = {
         of: {table.alias_or_name.lower(): table for table in tables}
-        for of, tables in own.items()
+        for of, tables in local.items()
         if len({table.name.lower() for table in tables}) == len(tables)
     }
     for column in tree.find_all(exp.Column):
@@ -108,7 +111,7 @@ def name_tables(tree: exp.Expression, form: Form, columns: dict[str, dict[str, s
         if form == "full" and not column.table and len(having) == 1:
             column.set("table", tables[having[0]].this.copy())
             continue
-        while scope and column.table.lower() not in {table.alias_or_name.lower() for table in own[id(scope)]}:
+        while scope and column.table.lower() not in {table.alias_or_name.lower() for table in local[id(scope)]}:
             scope = scope.parent_select
         if scope is None or id(scope) not in named:
             continue
@@ -139,8 +142,8 @@ def order_conditions(tree: exp.Expression) -> None:
 def _computes_a_table(scope: exp.Select) -> bool:
     """Return whether a query reads from a subquery: what columns that has isn't known here."""
     return any(
-        isinstance(one.parent, exp.From | exp.Join) and one.parent_select is scope
-        for one in scope.find_all(exp.Subquery)
+        isinstance(item.parent, exp.From | exp.Join) and item.parent_select is scope
+        for item in scope.find_all(exp.Subquery)
     )
 
 
@@ -156,20 +159,22 @@ def _is_in_condition(column: exp.Column, scope: exp.Select) -> bool:
 
 def with_one_spelling(questions: list[dict[str, str]], databases: Path, form: Form) -> list[dict[str, str]]:
     """Return the questions with their golds respelled as `demonstration`, where both return the same."""
-    paths = [str(databases / one["db_id"] / f"{one['db_id']}.sqlite") for one in questions]
+    paths = [str(databases / question["db_id"] / f"{question['db_id']}.sqlite") for question in questions]
     schemas = {path: read_schema(path) for path in set(paths)}
-    told = [
-        respelled(one["sql"], schemas[path], form) or one["sql"] for one, path in zip(questions, paths, strict=True)
+    output = [
+        respelled(entry["sql"], schemas[path], form) or entry["sql"]
+        for entry, path in zip(questions, paths, strict=True)
     ]
     with Executor(limits=Limits(timeout_ms=None, vm_steps=200_000_000)) as executor:
-        found = executor.score_many(paths, told, [one["sql"] for one in questions], rules=("bird", "refined"))
-    is_same = [bool(one) for one in (found["bird"] == 1) & (found["refined"] == 1)]
-    changed = sum(same and new != one["sql"] for same, new, one in zip(is_same, told, questions, strict=True))
+        result = executor.score_many(paths, output, [one["sql"] for one in questions], rules=("bird", "refined"))
+    is_same = [bool(item) for item in (result["bird"] == 1) & (result["refined"] == 1)]
+    changed = sum(same and new != one["sql"] for same, new, one in zip(is_same, output, questions, strict=True))
     print(
         f"golds in one spelling: {changed} of {len(questions)} changed, {len(is_same) - sum(is_same)} kept as they are"
     )
     return [
-        {**one, "demonstration": new} if same else one for same, new, one in zip(is_same, told, questions, strict=True)
+        {**element, "demonstration": new} if same else element
+        for same, new, element in zip(is_same, output, questions, strict=True)
     ]
 
 
@@ -197,10 +202,10 @@ def split(data: Path, out: Path, form: Form) -> None:
 
 def mostly_joins(questions: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the questions whose golds join tables, and half as many of the others, in their order."""
-    join = {one["id"] for one in questions if "join" in kind(one["sql"])}
-    others = sorted({one["id"] for one in questions} - join, key=_hash)
-    kept = join.union(others[: len(join) // 2])
-    return [one for one in questions if one["id"] in kept]
+    join = {question["id"] for question in questions if "join" in kind(question["sql"])}
+    others = sorted({entry["id"] for entry in questions} - join, key=_hash)
+    remaining = join.union(others[: len(join) // 2])
+    return [item for item in questions if item["id"] in remaining]
 
 
 def kind(sql: str) -> str:
@@ -216,24 +221,24 @@ def add_joins(out: Path) -> None:
     questions = _lines(out / "spider_train" / "questions.jsonl")
     databases, ids = (out / "spider_train" / "databases").resolve(), (out / "sft.ids").read_text("utf-8").split()
     taught = set(ids)
-    names = sorted({one["db_id"] for one in questions if one["id"] in taught})
+    names = sorted({question["db_id"] for question in questions if question["id"] in taught})
     files = [str(databases / name / f"{name}.sqlite") for name in names]
     generated = out / "generated"
-    asked = ["--db", *files, "--n", str(GENERATED), "--link", "--out", str(generated)]
-    if not generated.exists() and (code := synth(asked)):
+    requests = ["--db", *files, "--n", str(GENERATED), "--link", "--out", str(generated)]
+    if not generated.exists() and (code := synth(requests)):
         sys.exit(code)
-    found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
-    for one in _lines(generated / "questions.jsonl"):
-        found[one["db_id"], kind(one["sql"])].append(one)
+    result: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
+    for line in _lines(generated / "questions.jsonl"):
+        result[line["db_id"], kind(line["sql"])].append(line)
     rng, added = random.Random(SEED), []
     for name in names:
         for what, most in ADDED.items():
-            rng.shuffle(of_kind := found[name, what])
-            added += [{**one, "id": f"generated_{one['id']}", "reasoning": ""} for one in of_kind[:most]]
+            rng.shuffle(of_kind := result[name, what])
+            added += [{**entry, "id": f"generated_{entry['id']}", "reasoning": ""} for entry in of_kind[:most]]
     _write(out / "mixed_train", [*questions, *added], databases)
-    text = "".join(f"{uid}\n" for uid in (*ids, *(one["id"] for one in added)))
+    text = "".join(f"{uid}\n" for uid in (*ids, *(element["id"] for element in added)))
     (out / "mixed.ids").write_text(text, encoding="utf-8")
-    joining = sum("join" in kind(one["sql"]) for one in added)
+    joining = sum("join" in kind(item["sql"]) for item in added)
     print(f"mixed_train: {len(added)} generated questions beside {len(ids)}, {joining} of them join")
 
 
@@ -259,7 +264,7 @@ def _write(folder: Path, questions: list[dict[str, str]], databases: Path) -> No
 
 if __name__ == "__main__":
     asked = sys.argv[1:]
-    form: Form = next((one for one in get_args(Form) if asked[:1] == [one]), "columns")
+    form: Form = next((arg for arg in get_args(Form) if asked[:1] == [arg]), "columns")
     if len(asked) != 2 + (asked[:1] == [form]):
         sys.exit(__doc__)
     if asked[0] == "joins":

@@ -62,11 +62,11 @@ def write_tiny(path: Path) -> None:
 
 def writer() -> ModuleType:
     """Return the tests' writer of GGUF files, which is in no package."""
-    found = importlib.util.spec_from_file_location("gguf_files", ROOT / "tests" / "gguf_files.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    result = importlib.util.spec_from_file_location("gguf_files", ROOT / "tests" / "gguf_files.py")
+    assert result is not None
+    assert result.loader is not None
+    module = importlib.util.module_from_spec(result)
+    result.loader.exec_module(module)
     return module
 
 

@@ -176,12 +176,12 @@ How many orders have a price between 100 and 200?
 
 def questions() -> list[tuple[str, str, str]]:
     """Return questions, golds and what has to be known."""
-    found = []
+    result = []
     for part in re.split(r"\n(?=\S)", SHEET.strip()):
         first, *sql = part.splitlines()
         question, _, name = first.removesuffix("]").partition(" [")
-        found.append((question, " ".join(line.strip() for line in sql), KNOWN.get(name, "")))
-    return found
+        result.append((question, " ".join(line.strip() for line in sql), KNOWN.get(name, "")))
+    return result
 
 
 def fill(connection: sqlite3.Connection) -> None:
@@ -198,7 +198,7 @@ def fill(connection: sqlite3.Connection) -> None:
 
     skus = [f"s{100 + i}" for i in range(ITEMS)]
     labels = [f"{stuff} {thing}" for stuff in STUFFS for thing in THINGS]
-    sold, kept, buyers = skus[:-4], skus[3:], range(1, CUSTOMERS - 15)
+    sold, remaining, buyers = skus[:-4], skus[3:], range(1, CUSTOMERS - 15)
     rows: dict[str, list[tuple[object, ...]]] = {
         "tblCustomers": [
             (i, name(i - 1), r.choice(CITIES), r.randint(1000, 9999), r.choices((0, 1, 2, 3), (6, 3, 2, 1))[0])
@@ -215,7 +215,7 @@ def fill(connection: sqlite3.Connection) -> None:
             (sku, label, None if i % 25 == 7 else round(r.uniform(50, 5000), 1))
             for i, (sku, label) in enumerate(zip(skus, labels, strict=True))
         ],
-        "stock": [(r.choice(kept), r.randint(1, DEPOTS), r.randint(0, 90)) for _ in range(STOCK)],
+        "stock": [(r.choice(remaining), r.randint(1, DEPOTS), r.randint(0, 90)) for _ in range(STOCK)],
         "depots": [(i + 1, town, 1985 + 3 * i) for i, town in enumerate(TOWNS)],
         '"staff-2020"': [
             (f"b{i:03}", name(r.randrange(STAFF)), r.randint(1, DEPOTS), day(2019, 2021) if r.random() < 0.3 else None)
@@ -232,15 +232,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args(arguments).folder
     folder.mkdir(parents=True)
-    asked = questions()
+    requests = questions()
     with closing(sqlite3.connect(folder / "shop.sqlite")) as connection:
         fill(connection)
         connection.commit()
-        for question, sql, _ in asked:
+        for question, sql, _ in requests:
             if not connection.execute(sql).fetchall():
                 raise ValueError(f"nothing is returned for {question!r}")
-    dev = asked[3::4]
-    for name, part in (("train", [one for one in asked if one not in dev]), ("dev", dev)):
+    dev = requests[3::4]
+    for name, part in (("train", [request for request in requests if request not in dev]), ("dev", dev)):
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("question", "sql", "evidence"), *part])
         sys.stdout.write(f"{folder / name}.csv: {len(part)} questions\n")

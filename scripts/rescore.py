@@ -58,13 +58,13 @@ def rescore(options: argparse.Namespace) -> None:
         names = [str(file) for file in options.files]
     benchmark = load_benchmark(options.data, options.split)
     examples = benchmark.examples
-    order = [*(benchmark.order or (one.uid for one in examples))]
+    order = [*(benchmark.order or (item.uid for item in examples))]
     runs = {}
     with Executor(limits=Limits(timeout_ms=options.timeout_ms)) as executor:
         for name, file in zip(names, options.files, strict=True):
             sqls = pair(read_predictions(file, options.field), examples, order, options.allow_missing).sqls
-            given = [sqls.get(example.uid) for example in examples]
-            predicted = [benchmark.prepare(sql) if benchmark.prepare and sql else sql for sql in given]
+            arguments = [sqls.get(example.uid) for example in examples]
+            predicted = [benchmark.prepare(sql) if benchmark.prepare and sql else sql for sql in arguments]
             runs[name] = score_predictions(executor, examples, predicted, options.rules)
     print(as_markdown([shares(examples, runs, options.rules), *against_first(examples, runs, options.rules)]))
     if options.differences:
@@ -77,8 +77,8 @@ def shares(examples: Sequence[Example], runs: Mapping[str, Sequence[Verdict]], r
     """Return each file's share by each rule, with its interval."""
     rows = []
     for name, verdicts in runs.items():
-        found = summarize(examples, verdicts).scores
-        rows.append((name, *(_share(found.get(rule)) for rule in rules)))
+        result = summarize(examples, verdicts).scores
+        rows.append((name, *(_share(result.get(rule)) for rule in rules)))
     return Table(f"{len(examples)} questions: %, with 95 % intervals", ("file", *rules), tuple(rows))
 
 
@@ -87,7 +87,7 @@ def against_first(
 ) -> list[Table]:
     """Return, for each file but the first, how it differs from the first by each rule."""
     (first, before), *others = runs.items()
-    made = []
+    result = []
     columns = ("rule", "points (95 %)", "sign-flip p", "McNemar p", "better", "worse")
     for name, verdicts in others:
         pairs = [compare_runs(examples, before, verdicts, rule) for rule in rules]
@@ -103,29 +103,29 @@ def against_first(
             for paired in pairs
         )
         few = caution(min(paired.databases for paired in pairs))
-        made.append(Table(f"{name} against {first}" + (f": {few}" if few else ""), columns, rows))
-    return made
+        result.append(Table(f"{name} against {first}" + (f": {few}" if few else ""), columns, rows))
+    return result
 
 
 def differences(name: str, verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
     """Return the questions on which the rules that say right or wrong do not agree."""
     rows: list[dict[str, object]] = []
-    for one in verdicts:
-        said = {rule: one.is_right(rule) for rule in one.scores if rule in EXACT}
-        if len(set(said.values())) > 1:
-            right, wrong = ([rule for rule in said if said[rule] is is_right] for is_right in (True, False))
+    for verdict in verdicts:
+        output = {rule: verdict.is_right(rule) for rule in verdict.scores if rule in EXACT}
+        if len(set(output.values())) > 1:
+            right, wrong = ([rule for rule in output if output[rule] is is_right] for is_right in (True, False))
             rows.append(
                 {
                     "file": name,
-                    "id": one.uid,
+                    "id": verdict.uid,
                     "right": right,
                     "wrong": wrong,
-                    "reasons": list(one.reasons),
-                    "status": one.status,
-                    "gold_status": one.gold_status,
-                    "rows": one.pred_rows,
-                    "gold_rows": one.gold_rows,
-                    "sql": one.sql,
+                    "reasons": list(verdict.reasons),
+                    "status": verdict.status,
+                    "gold_status": verdict.gold_status,
+                    "rows": verdict.pred_rows,
+                    "gold_rows": verdict.gold_rows,
+                    "sql": verdict.sql,
                 }
             )
     return rows

@@ -121,10 +121,10 @@ def _command(name: str, entry: Entry, parser: argparse.ArgumentParser) -> Iterat
     """Yield a command's sentence, its usage with an example, the rest of its description, and its arguments."""
     actions = [action for action in parser._actions if action.dest != "help"]  # noqa: SLF001 - nothing public lists them
     options = [action for action in actions if action.option_strings]
-    words = [_invocation(action) for action in actions if not action.option_strings]
+    message = [_invocation(action) for action in actions if not action.option_strings]
     required = [_invocation(action) for action in options if action.required]
     has_more = ["[options]"] if len(options) > len(required) else []
-    usage = " ".join(["jaxrl-sql", name, *required, *has_more, *words])
+    usage = " ".join(["jaxrl-sql", name, *required, *has_more, *message])
     example = f"jaxrl-sql {name} {entry.example}".strip()
     yield f"{entry.does}."
     yield f"```text\n{usage}\n```\n\nExample: `{example}`"
@@ -144,8 +144,8 @@ def _invocation(action: argparse.Action) -> str:
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
     names = value if isinstance(value, tuple) else (value,)
     many = {"*": f"[{names[0]} ...]", "+": f"{names[0]} [{names[0]} ...]", "?": f"[{names[0]}]", 0: ""}
-    words = many.get(action.nargs or "", " ".join(names)) if action.nargs != 0 else ""
-    return f"{', '.join(action.option_strings)} {words}".strip()
+    message = many.get(action.nargs or "", " ".join(names)) if action.nargs != 0 else ""
+    return f"{', '.join(action.option_strings)} {message}".strip()
 
 
 def _help(action: argparse.Action) -> str:

@@ -32,13 +32,13 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
             with lock:
                 number = len(seen)
                 seen.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
-            status, headers, said = script(number, body)
-            if isinstance(said, str):
-                text = said
+            status, headers, output = script(number, body)
+            if isinstance(output, str):
+                text = output
             elif body.get("stream"):
-                headers, text = {"Content-Type": "text/event-stream"} | headers, _events(body, said)
+                headers, text = {"Content-Type": "text/event-stream"} | headers, _events(body, output)
             else:
-                text = json.dumps(_reply(body, said))
+                text = json.dumps(_reply(body, output))
             try:
                 self.send_response(status)
                 for name, value in ({"Content-Type": "application/json"} | headers).items():
@@ -63,21 +63,21 @@ def serving(script: Callable[[int, dict[str, Any]], Reply]) -> Iterator[tuple[st
         thread.join()
 
 
-def _reply(body: dict[str, Any], said: dict[str, str]) -> dict[str, Any]:
-    message = {name: text for name, text in said.items() if name != "finish_reason"}
+def _reply(body: dict[str, Any], output: dict[str, str]) -> dict[str, Any]:
+    message = {name: text for name, text in output.items() if name != "finish_reason"}
     usage = {
-        "prompt_tokens": sum(len(one["content"].split()) for one in body["messages"]),
+        "prompt_tokens": sum(len(item["content"].split()) for item in body["messages"]),
         "completion_tokens": sum(len(text.split()) for text in message.values()),
     }
-    return {"choices": [{"message": message, "finish_reason": said.get("finish_reason", "stop")}], "usage": usage}
+    return {"choices": [{"message": message, "finish_reason": output.get("finish_reason", "stop")}], "usage": usage}
 
 
-def _events(body: dict[str, Any], said: dict[str, str]) -> str:
+def _events(body: dict[str, Any], output: dict[str, str]) -> str:
     """Return a reply as the events of a stream: a message in one piece, its end, and the usage."""
-    reply = _reply(body, said)
+    reply = _reply(body, output)
     head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 0, "model": body["model"]}
     pieces: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": {"role": "assistant"} | said, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {"role": "assistant"} | output, "finish_reason": None}]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "usage": reply["usage"] | {"total_tokens": sum(reply["usage"].values())}},
     ]

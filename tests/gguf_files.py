@@ -21,7 +21,7 @@ NO_ARCHITECTURE = {"tokenizer", "general", "split"}
 
 def metadata(config: ModelConfig) -> dict[str, Any]:
     """Return the converter's metadata, keys without the architecture."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "context_length": config.max_positions,
         "embedding_length": config.d_model,
         "block_count": config.n_layers,
@@ -32,16 +32,16 @@ def metadata(config: ModelConfig) -> dict[str, Any]:
         "rope.freq_base": config.rope.theta,
     }
     if config.family != "qwen2":
-        found |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+        result |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
     if config.family == "llama":
-        found |= {"rope.dimension_count": config.head_dim, "vocab_size": config.vocab_size}
+        result |= {"rope.dimension_count": config.head_dim, "vocab_size": config.vocab_size}
     if config.sliding:
-        found["attention.sliding_window"] = config.sliding.size
+        result["attention.sliding_window"] = config.sliding.size
     if config.final_logit_cap:
-        found["final_logit_softcapping"] = config.final_logit_cap
+        result["final_logit_softcapping"] = config.final_logit_cap
     if config.rope.scaling and config.rope.scaling.kind == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": config.rope.scaling.factor}
-    return found
+        result |= {"rope.scaling.type": "linear", "rope.scaling.factor": config.rope.scaling.factor}
+    return result
 
 
 def converted(config: ModelConfig, params: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -81,19 +81,19 @@ def write_gguf(
     for key, value in (metadata(config) | {k.replace("__", "."): v for k, v in changes.items()}).items():
         full = key if key.split(".")[0] in NO_ARCHITECTURE else f"{ARCHITECTURES[config.family]}.{key}"
         add(writer, full, value)
-    kept = {}
+    remaining = {}
     for name, tensor in converted(config, params):
         if name in drop:
             continue
         as_kind = quantised if tensor.ndim > 1 else gguf.GGMLQuantizationType.F32
         raw = gguf.quantize(tensor, as_kind)
         writer.add_tensor(name, raw, raw_dtype=as_kind)
-        kept[name] = gguf.dequantize(raw, as_kind)
+        remaining[name] = gguf.dequantize(raw, as_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return kept
+    return remaining
 
 
 def add(writer: Any, key: str, value: Any) -> None:

@@ -105,10 +105,10 @@ def decode_step(
     either: callers stop rows before that.
     """
     b, g, _, slots, _ = cache.k[0].shape
-    own = cache.length + active.astype(jnp.int32)
+    local = cache.length + active.astype(jnp.int32)
     start, p = prefix.length[:, None, None], prefix.k[0].shape[2]
     rotary = rotary_positions(config, start + cache.length[..., None])
-    valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < own[..., None])[:, :, None]
+    valid = (jnp.arange(p) < start)[:, :, None], (jnp.arange(slots) < local[..., None])[:, :, None]
     at = jnp.broadcast_to(jnp.arange(p), (b, 1, p)), jnp.broadcast_to(start + jnp.arange(slots), (b, g, slots))
     kinds = kinds_of(config)
     seen = {
@@ -119,8 +119,8 @@ def decode_step(
     slot = jnp.where(active, cache.length, slots)
     rows, columns = jnp.arange(b)[:, None], jnp.arange(g)[None]
 
-    def append(kept: jax.Array, new: jax.Array) -> jax.Array:
-        return kept.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(kept.dtype), mode="drop")
+    def append(remaining: jax.Array, new: jax.Array) -> jax.Array:
+        return remaining.at[rows, columns, :, slot].set(new[:, :, :, 0].astype(remaining.dtype), mode="drop")
 
     x = embed(params, config, token[..., None], compute_dtype)
     keys, values = [], []
@@ -133,4 +133,4 @@ def decode_step(
         parts = [(*pair, visible) for pair, visible in zip(stored, seen[kind], strict=True)]
         x = finish(layer, config, x, attend(q, parts, scale_of(config), config.attn_score_cap))
     hidden = norm(config, x[:, :, 0], params["final_norm"])
-    return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=own)
+    return hidden, DecodeCache(k=tuple(keys), v=tuple(values), length=local)

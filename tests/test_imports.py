@@ -69,11 +69,11 @@ OPTIONAL = {"jaxrl_sql.text2sql.adapters.openenv": "openenv", "jaxrl_sql.text2sq
 
 def modules() -> dict[str, Path]:
     """Return every module of the package by dotted name."""
-    found = {}
+    result = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        result[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return result
 
 
 MODULES = modules()
@@ -220,20 +220,20 @@ def named_types(annotation: ast.expr | None) -> set[str]:
 
 def aliases(names: set[str], tree: ast.Module) -> set[str]:
     """Return the names that a file gives to types which name one of `names`, as in `Files = Path | TrainConfig`."""
-    found = set(names)
+    result = set(names)
     for _ in range(3):  # an alias may name another
         for node in ast.walk(tree):
             match node:
                 case ast.ImportFrom():
-                    found |= {name.asname for name in node.names if name.asname and name.name in found}
+                    result |= {name.asname for name in node.names if name.asname and name.name in result}
                 case ast.Assign(value=ast.Name() | ast.Attribute() | ast.BinOp() | ast.Subscript() as value):
-                    if found & named_types(value):
-                        found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+                    if result & named_types(value):
+                        result |= {target.id for target in node.targets if isinstance(target, ast.Name)}
                 case ast.AnnAssign(annotation=ast.Name(id="TypeAlias"), target=ast.Name(id=alias), value=value):
-                    found |= {alias} if found & named_types(value) else set()
+                    result |= {alias} if result & named_types(value) else set()
                 case ast.ClassDef():
-                    found |= {node.name} if any(found & named_types(base) for base in node.bases) else set()
-    return found - names
+                    result |= {node.name} if any(result & named_types(base) for base in node.bases) else set()
+    return result - names
 
 
 def signatures_with(names: set[str], tree: ast.Module) -> list[int]:

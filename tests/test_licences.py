@@ -44,25 +44,25 @@ def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
         place += 1
         if tokens[place - 1] != "(":
             return " ".join(tokens[place - 1].split()) in allowed
-        found = either()
+        result = either()
         place += 1  # the closing parenthesis
-        return found
+        return result
 
     def both() -> bool:
         nonlocal place
-        found = one()
+        results = one()
         while place < len(tokens) and tokens[place] == "AND":
             place += 1
-            found = one() and found
-        return found
+            results = one() and results
+        return results
 
     def either() -> bool:
         nonlocal place
-        found = both()
+        actual = both()
         while place < len(tokens) and tokens[place] == "OR":
             place += 1
-            found = both() or found
-        return found
+            actual = both() or actual
+        return actual
 
     return either() and place == len(tokens)
 
@@ -88,7 +88,7 @@ def test_every_crate_in_the_wheel_is_under_a_known_licence(monkeypatch: pytest.M
     crates = third_party.linked_crates(ROOT / "sqlexec_rs/py/Cargo.toml")
     assert {"rusqlite", "pyo3", "rustls"} <= {crate["name"] for crate in crates}
     stated = {f"{crate['name']} {crate['version']}": crate["license"] or "" for crate in crates}
-    assert {name: one for name, one in stated.items() if not is_allowed(one or "none", PERMISSIVE)} == {}
+    assert {name: item for name, item in stated.items() if not is_allowed(item or "none", PERMISSIVE)} == {}
 
 
 def installed() -> Iterator[Distribution]:
@@ -100,11 +100,11 @@ def installed() -> Iterator[Distribution]:
             continue
         seen.add((name, extras))
         try:
-            found = distribution(name)
+            result = distribution(name)
         except PackageNotFoundError:  # of another platform
             continue
-        yield found
-        for requirement in map(Requirement, found.requires or ()):
+        yield result
+        for requirement in map(Requirement, result.requires or ()):
             marker = requirement.marker
             if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
@@ -116,16 +116,16 @@ def licence_of(package: Distribution) -> str:
     Several classifiers are taken as a choice only where an expression says so, and else all hold.
     """
     about = package.metadata
-    words = (about.get("License") or "").strip()
-    if expression := about.get("License-Expression") or (words if is_allowed(words or "none", BESIDE) else ""):
+    message = (about.get("License") or "").strip()
+    if expression := about.get("License-Expression") or (message if is_allowed(message or "none", BESIDE) else ""):
         return expression
-    classes = [one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or () if one.startswith("License")]
-    said = classes or words.splitlines()[:1]
-    return " AND ".join(WORDS.get(one, "unknown") for one in said)
+    classes = [item.rpartition(" :: ")[2] for item in about.get_all("Classifier") or () if item.startswith("License")]
+    output = classes or message.splitlines()[:1]
+    return " AND ".join(WORDS.get(entry, "unknown") for entry in output)
 
 
 def test_every_package_that_is_installed_with_ours_is_under_a_known_licence() -> None:
-    packages = {one.metadata["Name"]: one for one in installed()}
+    packages = {item.metadata["Name"]: item for item in installed()}
     assert {"jax", "numpy", "rich", "sqlexec-rs"} <= packages.keys()
-    stated = {name: licence_of(one) for name, one in packages.items()}
-    assert {name: one for name, one in stated.items() if not is_allowed(one or "none", BESIDE)} == {}
+    stated = {name: licence_of(entry) for name, entry in packages.items()}
+    assert {name: element for name, element in stated.items() if not is_allowed(element or "none", BESIDE)} == {}

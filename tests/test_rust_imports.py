@@ -74,13 +74,13 @@ def read_modules(root: Path) -> dict[Module, str]:
 
 def strip_tests(code: str) -> str:
     """Return code without its test modules."""
-    while found := TEST_MODULE.search(code):
-        end = found.end()
-        depth = int(found[1] == "{")
+    while result := TEST_MODULE.search(code):
+        end = result.end()
+        depth = int(result[1] == "{")
         while depth:
             depth += {"{": 1, "}": -1}.get(code[end], 0)
             end += 1
-        code = code[: found.start()] + code[end:]
+        code = code[: result.start()] + code[end:]
     return code
 
 
@@ -117,8 +117,8 @@ def find_arrows(modules: Mapping[Module, str]) -> dict[Module, set[Module]]:
     arrows = {}
     for here, text in modules.items():
         code = strip_tests(NO_CODE.sub("''", text))
-        paths = [path for found in USE.finditer(code) for path in expand(found[1])]
-        paths += [tuple(found[0].split("::")) for found in PATH.finditer(USE.sub("", code))]
+        paths = [path for result in USE.finditer(code) for path in expand(result[1])]
+        paths += [tuple(results[0].split("::")) for results in PATH.finditer(USE.sub("", code))]
         targets = set()
         for path in (resolve(path, here) for path in paths):
             lengths = range(len(path), 0, -1)
@@ -155,11 +155,11 @@ def test_no_two_files_import_each_other(crate: str) -> None:
 
 
 def test_rooms_import_what_the_table_says() -> None:
-    found: dict[str, set[str]] = {room: set() for room in ARROWS}
+    result: dict[str, set[str]] = {room: set() for room in ARROWS}
     for module, targets in find_arrows(read_modules(CRATES["core"])).items():
         if module:
-            found[module[0]] |= {target[0] for target in targets} - {module[0]}
-    assert found == ARROWS
+            result[module[0]] |= {target[0] for target in targets} - {module[0]}
+    assert result == ARROWS
     assert find_cycle({(room,): {(target,) for target in targets} for room, targets in ARROWS.items()}) == []
 
 

@@ -72,8 +72,8 @@ def unigram() -> Tokenizer:
 
 def whole_words() -> Tokenizer:
     """Return a tokenizer of words that decodes with a space between two."""
-    words = [END, "?", *"! = ' ' || name , .".split()]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(words))}, unk_token="?"))  # noqa: S106
+    message = [END, "?", *"! = ' ' || name , .".split()]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(dict.fromkeys(message))}, unk_token="?"))  # noqa: S106
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     core.add_special_tokens([END])
     return core

@@ -27,20 +27,20 @@ def make_database(folder: Path) -> Path:
 
 
 def answer(sql: str | None, reward: float, status: str = "ok", turns: Sequence[Any] | None = None) -> dict[str, Any]:
-    said = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
+    output = turns or [["assistant", f"I think so. {sql}", pack_ids([0, 1, 2]), pack_logprobs([-0.1, -2.0, 0.0])]]
     return {
-        "turns": list(said), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
+        "turns": list(output), "sql": sql, "status": status, "gold_status": "ok", "stop": "", "reward": reward,
         "parts": {"correct": reward, "format": 1.0}, "weight": 1.0, "finish_reason": "stop",
     }  # fmt: skip
 
 
 def group(step: int, uid: str, answers: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    found = {
+    result = {
         "step": step, "phase": "grpo", "chosen": None, "uid": uid, "db_id": "shop", "db_path": "",
         "question": f"Which items, {uid}?", "gold": "SELECT name FROM item", "difficulty": "easy",
         "answers": list(answers),
     }  # fmt: skip
-    return {**found, **more}
+    return {**result, **more}
 
 
 def dialogue(sql: str) -> list[list[Any]]:
@@ -98,20 +98,20 @@ def evaluate(folder: Path, path: str, step: int, sqls: dict[str, tuple[str, floa
 def record(uid: str, sql: str, score: float, **more: Any) -> dict[str, Any]:
     """Return a line of an evaluation's records."""
     table = {"columns": ["name"], "rows": [["cup"], [HARM]], "row_count": 2}
-    found = {
+    result = {
         "id": uid, "db_id": "shop", "question": HARM, "evidence": "", "prompt": "CREATE TABLE item", "answer": sql,
         "sql": sql, "gold_sql": "SELECT name FROM item", "own": "bird", "status": "ok", "gold_status": "ok",
         "scores": {"bird": score, "refined": 0.0}, "reasons": ["duplicates"], "stop": "", "pred_ms": 1.0,
         "gold_ms": 1.0, "finish_reason": "stop", "suite_gold_status": "", "pred_rows": 2, "gold_rows": 2,
         "results": {"prediction": table, "gold": {**table, "rows": [["pot"], [HARM]]}},
     }  # fmt: skip
-    return {**found, **more}
+    return {**result, **more}
 
 
 def write_evaluation(folder: Path, scores: dict[str, float]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     lines = [record(uid, f"SELECT name FROM item -- {score}", score) for uid, score in scores.items()]
-    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     numbers = {"accuracy": 0.5, "dev/bird": 0.5, "dev/bird/low": 0.2, "dev/bird/high": 0.8}
     (folder / "metrics.json").write_text(json.dumps(numbers))
     return folder

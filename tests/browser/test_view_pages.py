@@ -63,7 +63,7 @@ def opened(chromium: Any) -> Iterator[Open]:
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda output: faults.append(output.text) if output.type in ("error", "warning") else None)
         page.on("dialog", lambda dialog: faults.append(dialog.message))
         page.goto(address)
         pages.append(page)
@@ -250,7 +250,7 @@ def test_the_report_is_the_first_page_by_itself(opened: Open, run: Path, tmp_pat
     assert is_no_wider_than_the_window(page)
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     heads = page.locator("th").evaluate_all(LINES)
-    assert [words for words, lines in heads if lines > len(words.split())] == []
+    assert [message for message, lines in heads if lines > len(message.split())] == []
     shot(page, "report")
 
 

@@ -72,8 +72,8 @@ def test_the_api_is_all_that_the_packages_give(build: ModuleType) -> None:
     assert [line.rpartition(".")[2] for line in build.executor_page().splitlines() if line.startswith(":::")] == list(
         sqlexec_rs.__all__
     )
-    told = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
-    assert told == set(jaxrl_sql.__all__)
+    output = {line.rpartition(".")[2] for line in build.api_page().splitlines() if line.startswith(":::")}
+    assert output == set(jaxrl_sql.__all__)
 
 
 def test_a_first_sentence_is_plain(build: ModuleType) -> None:

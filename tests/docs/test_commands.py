@@ -55,8 +55,8 @@ class ReadError(Exception):
 def blocks(page: str) -> Iterator[Block]:
     text = (ROOT / page).read_text(encoding="utf-8")
     whole = re.search(r"<!-- all [^\n]*-->", text)
-    for found in BLOCK.finditer(text):
-        yield Block(page, found["mark"] or (whole[0] if whole else ""), shown(found["language"], found["text"]))
+    for result in BLOCK.finditer(text):
+        yield Block(page, result["mark"] or (whole[0] if whole else ""), shown(result["language"], result["text"]))
 
 
 def shown(language: str, text: str) -> str:
@@ -82,15 +82,15 @@ LINES = [
 
 def words_of(line: str) -> list[str]:
     """Return a command's words, without the variables that are set before it; what stands in brackets is given."""
-    words = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
-    return words
+    message = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
+    while message and re.fullmatch(r"[A-Z_]+=.*", message[0]):
+        message = message[1:]
+    return message
 
 
-def read(words: list[str]) -> None:
+def read(message: list[str]) -> None:
     """Read a command's words as the command would, and go no further; an unknown word ends the process, as there."""
-    program, *rest = words
+    program, *rest = message
     program = program.removeprefix(".venv/bin/")
     if program == "jaxrl-sql":
         with stopped():
@@ -106,16 +106,16 @@ def read(words: list[str]) -> None:
     elif rest[:2] == ["-m", "sqlexec_rs.servers"]:
         assert rest[2:5] == ["start", "postgresql", "--dir"]
     elif program == "python" or program.startswith("scripts/"):
-        script, *words = rest if program == "python" else words
-        run_script(script, words)
+        script, *message = rest if program == "python" else message
+        run_script(script, message)
     elif program == "bash":
-        script, *words = rest
-        if "--" in words:  # settings of the runs that it starts
+        script, *message = rest
+        if "--" in message:  # settings of the runs that it starts
             with stopped():
-                assert main(["train", *words[words.index("--") + 1 :]]) == 0
-            words = words[: words.index("--")]
+                assert main(["train", *message[message.index("--") + 1 :]]) == 0
+            message = message[: message.index("--")]
         known = re.findall(r"^ +([a-z|-]+)\)", (ROOT / script).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        assert set(words) <= {word for each in known for word in each.split("|")}, f"{script}: {words} of {known}"
+        assert set(message) <= {word for each in known for word in each.split("|")}, f"{script}: {message} of {known}"
         assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0  # noqa: S607
     elif program == "make":
         assert {word for word in rest if "=" not in word and not word.startswith("-")} <= TARGETS, rest
@@ -140,9 +140,9 @@ def stopped() -> Iterator[None]:
     """Stop a command when its real parser has read its words, and look at the settings and files among them."""
 
     def reading(method: Any) -> Any:
-        def read_and_stop(parser: argparse.ArgumentParser, words: Any = None, *_: Any) -> NoReturn:
-            given = method(parser, words)
-            look_at(given, getattr(parser, "root", None) or TrainConfig)
+        def read_and_stop(parser: argparse.ArgumentParser, message: Any = None, *_: Any) -> NoReturn:
+            arguments = method(parser, message)
+            look_at(arguments, getattr(parser, "root", None) or TrainConfig)
             raise ReadError
 
         return read_and_stop
@@ -155,17 +155,17 @@ def stopped() -> Iterator[None]:
             pytest.fail("no parser has read the words")
 
 
-def look_at(given: argparse.Namespace, root: type[RootConfig]) -> None:
+def look_at(arguments: argparse.Namespace, root: type[RootConfig]) -> None:
     """Load the configuration that a command was given, whose keys and values have to be known."""
-    if not hasattr(given, "overrides") and not hasattr(given, "config"):
+    if not hasattr(arguments, "overrides") and not hasattr(arguments, "config"):
         return
-    words = [*getattr(given, "overrides", ()), *getattr(given, "words", ())]
-    values = [word for word in words if re.match(r"[\w.]+=", word)]
-    if isinstance(files := getattr(given, "config", None), Path):  # prepare has one file, of its own settings
+    message = [*getattr(arguments, "overrides", ()), *getattr(arguments, "words", ())]
+    values = [word for word in message if re.match(r"[\w.]+=", word)]
+    if isinstance(files := getattr(arguments, "config", None), Path):  # prepare has one file, of its own settings
         load_prepare(files, values)
     else:
         named = [file for file in files or () if str(file) not in ("FILE", "…")]
-        is_whole = files == named and getattr(given, "resume", None) is None
+        is_whole = files == named and getattr(arguments, "resume", None) is None
         load_config(root, named if is_whole else [SMALL, *named], values)
 
 
@@ -173,8 +173,8 @@ def look_at(given: argparse.Namespace, root: type[RootConfig]) -> None:
 def test_a_command_is_read(page: str, line: str) -> None:
     assert page
     try:
-        if words := words_of(line):
-            read(words)
+        if message := words_of(line):
+            read(message)
     except SystemExit as ended:
         pytest.fail(f"exit code {ended.code}")
 
@@ -207,6 +207,6 @@ def test_what_a_page_names_exists(page: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_found(line: str) -> None:
-    with pytest.raises((SystemExit, Exception)) as found:
+    with pytest.raises((SystemExit, Exception)) as result:
         read(words_of(line))
-    assert not isinstance(found.value, ReadError | click.Abort)
+    assert not isinstance(result.value, ReadError | click.Abort)

@@ -38,14 +38,14 @@ RUN = [*TINY, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampl
 ANSWER = ["evaluate.sampling.max_new_tokens=8", "evaluate.max_num_seqs=8"]
 
 
-def smaller(words: list[str]) -> list[str]:
+def smaller(message: list[str]) -> list[str]:
     """Return what makes a page's command small: the values behind it replace its own."""
-    name, line = words[0], " ".join(words)
-    if "--resume" in words or "--compare" in words:
+    name, line = message[0], " ".join(message)
+    if "--resume" in message or "--compare" in message:
         return []
     if "own_database" in line:
-        asked = ["data.schema=compact", "data.max_prompt_tokens=320"]
-        return [*asked, *{"evaluate": ANSWER, "sft": [*TINY, "sft.epochs=1"], "train": RUN}[name]]
+        requests = ["data.schema=compact", "data.max_prompt_tokens=320"]
+        return [*requests, *{"evaluate": ANSWER, "sft": [*TINY, "sft.epochs=1"], "train": RUN}[name]]
     if name == "own_recipe.py":
         return [*SYNTH, *RUN, "sft.steps=1"]
     if name in ("train", "quickstart"):
@@ -56,8 +56,8 @@ def smaller(words: list[str]) -> list[str]:
 def commands(page: str) -> list[list[str]]:
     """Return the words of the commands that a page says run here."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return [shlex.split(line, comments=True) for block in found for line in block.splitlines()]
+    result = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [shlex.split(line, comments=True) for block in result for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             connection.execute("CREATE TABLE customers(id INTEGER PRIMARY KEY, name TEXT, city TEXT)")
             rows = [(i, f"Person {i}", ("Oslo", "Rome")[i % 2]) for i in range(1, 31)]
             connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", rows)
-    asked = [(f"Who is number {i}?", f"SELECT name FROM customers WHERE id = {i}") for i in range(1, 13)]
-    for name, part in (("train", asked[:8]), ("dev", asked[8:])):
+    requests = [(f"Who is number {i}?", f"SELECT name FROM customers WHERE id = {i}") for i in range(1, 13)]
+    for name, part in (("train", requests[:8]), ("dev", requests[8:])):
         with (here / "shop" / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("question", "sql"), *part])
     return here
@@ -88,12 +88,12 @@ def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
     lines = commands(page)
     assert lines
     cache = f"run.compilation_cache={folder / 'programs'}"
-    for program, *words in lines:
+    for program, *message in lines:
         if program == "jaxrl-sql":
-            command = ["-m", "jaxrl_sql", *words, *smaller(words)]
+            command = ["-m", "jaxrl_sql", *message, *smaller(message)]
         else:
             assert program == "python"
-            command = [*words, *smaller([Path(words[0]).name, *words[1:]])]
+            command = [*message, *smaller([Path(message[0]).name, *message[1:]])]
         if command[-1].startswith(("evaluate.", "rollout.", "sft.", "data.")):
             command.append(cache)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -101,5 +101,5 @@ def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
             [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False, env=environment
         )
         # The little model need not write SQL that runs.
-        assert done.returncode in ((0, 1) if "ask" in words else (0,)), f"{command}\n{done.stdout}{done.stderr}"
+        assert done.returncode in ((0, 1) if "ask" in message else (0,)), f"{command}\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr

@@ -27,29 +27,29 @@ def anchors(path: Path) -> set[str]:
     """Return the anchors that GitHub gives a page's headings."""
     text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     seen: Counter[str] = Counter()
-    found = set()
+    result = set()
     for title in re.findall(r"^#+ (.+?)\s*$", text, flags=re.MULTILINE):
-        words = LINK.sub(lambda link: link[0].partition("](")[0].lstrip("["), title)
-        slug = re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
-        found.add(slug if not seen[slug] else f"{slug}-{seen[slug]}")
+        message = LINK.sub(lambda link: link[0].partition("](")[0].lstrip("["), title)
+        slug = re.sub(r"[^\w\- ]", "", message.strip().lower()).replace(" ", "-")
+        result.add(slug if not seen[slug] else f"{slug}-{seen[slug]}")
         seen[slug] += 1
-    return found
+    return result
 
 
 def broken(page: str) -> list[str]:
     """Return the links of a page that lead nowhere."""
     path = ROOT / page
-    found = []
+    result = []
     for target in LINK.findall(prose(path.read_text(encoding="utf-8"))):
         name, _, anchor = target.partition("#")
         if "://" in name or name.startswith("mailto:"):
             if not name.startswith("https://"):
-                found.append(target)
+                result.append(target)
             continue
         to = (path.parent / name).resolve() if name else path
         if not to.is_relative_to(ROOT) or not to.exists() or (anchor and anchor not in anchors(to)):
-            found.append(target)
-    return found
+            result.append(target)
+    return result
 
 
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:

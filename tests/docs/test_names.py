@@ -63,8 +63,8 @@ def spans(page: str) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of what a page's prose sets in backticks."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^( *)```.*?^\1```$", lambda code: "\n" * code[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
-    for found in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", text):
-        yield text.count("\n", 0, found.start()) + 1, found[1].replace("\\|", "|")
+    for result in re.finditer(r"(?<!`)`([^`\n]+)`(?!`)", text):
+        yield text.count("\n", 0, result.start()) + 1, result[1].replace("\\|", "|")
 
 
 @functools.cache
@@ -76,15 +76,15 @@ def tracked() -> tuple[str, ...]:
 @functools.cache
 def source_words() -> frozenset[str]:
     """Return the words of all sources, and their names of files."""
-    words: set[str] = set()
+    message: set[str] = set()
     for name in tracked():
         path = ROOT / name
         if path.suffix in SOURCES and "/vendor/" not in name and name != "tests/docs/test_names.py" and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
-            words.update(re.findall(r"\w+", text))
-            words.update(re.findall(r"[\w-]+(?:\.[\w-]+)+", text))
-            words.update(re.findall(r"--[a-z][a-z-]+", text))
-    return frozenset(words)
+            message.update(re.findall(r"\w+", text))
+            message.update(re.findall(r"[\w-]+(?:\.[\w-]+)+", text))
+            message.update(re.findall(r"--[a-z][a-z-]+", text))
+    return frozenset(message)
 
 
 @functools.cache
@@ -124,15 +124,15 @@ def fault(text: str) -> str:  # noqa: PLR0911 - a return per form
     """Return why a span names something that does not exist; empty if it does or is of another form."""
     if text in EXCEPTIONS or text in foreign_keys() or "…" in text or "..." in text:
         return ""
-    words = text.split()
-    if words[0] == "make" and len(words) > 1:
-        names = [word for word in words[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
+    message = text.split()
+    if message[0] == "make" and len(message) > 1:
+        names = [word for word in message[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
         return "" if set(names) <= targets() else "no such target"
-    if words[0] == "jaxrl-sql" and len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):
-        name = " ".join(words[1:3]) if words[1] == "data" else words[1]
+    if message[0] == "jaxrl-sql" and len(message) > 1 and re.fullmatch(r"[a-z]+", message[1]):
+        name = " ".join(message[1:3]) if message[1] == "data" else message[1]
         return "" if name in {*commands(), "data"} else "no such command"
-    if re.fullmatch(r"--[a-z][a-z-]+", words[0]):
-        return "" if words[0] in source_words() or words[0] in options() else "no such option"
+    if re.fullmatch(r"--[a-z][a-z-]+", message[0]):
+        return "" if message[0] in source_words() or message[0] in options() else "no such option"
     setting = SETTING.fullmatch(text)
     if setting and setting[1].partition(".")[0] in sections() and not FILES.fullmatch(setting[1]):
         return "" if setting[1] in keys() or is_module(setting[1]) else "no such setting"

@@ -47,8 +47,8 @@ def examples_of(page: str) -> list[str]:
     """Return the examples in Python of a page, without those of doctests (pycon)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
-        textwrap.dedent(found[2])
-        for found in re.finditer(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+        textwrap.dedent(result[2])
+        for result in re.finditer(r"^( *)```python\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
     ]
 
 
@@ -85,7 +85,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    assert {page: len(found) for page in PAGES if (found := examples_of(page))} == {
+    assert {page: len(result) for page in PAGES if (result := examples_of(page))} == {
         page: len(tests) for page, tests in RUN.items()
     }
     for page, tests in RUN.items():
@@ -126,14 +126,14 @@ def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) 
         connection.execute("CREATE TABLE singer(name TEXT)")
     names = run("docs/environment.md", 0, {})
     assert names["observation"] is not None
-    made: list[dict[str, Any]] = []
-    names["GRPOTrainer"] = lambda *_, **options: made.append(options)
+    result: list[dict[str, Any]] = []
+    names["GRPOTrainer"] = lambda *_, **options: result.append(options)
     run("docs/environment.md", 1, names)
-    assert [*made[0], *made[1]] == ["environment_factory", "reward_funcs"]
+    assert [*result[0], *result[1]] == ["environment_factory", "reward_funcs"]
     task: SqlTask = names["task"]
     columns = {"db_path": ["pop.sqlite"], "gold_sql": ["SELECT count(*) FROM singer"]}
     text = "<think>so</think><solution>SELECT count(*) FROM singer</solution>"
-    assert made[1]["reward_funcs"](prompts=["?"], completions=[text], **columns) == [1.0]
+    assert result[1]["reward_funcs"](prompts=["?"], completions=[text], **columns) == [1.0]
     example = example_of({"db_path": "pop.sqlite", "gold_sql": "SELECT 1"})
     assert task.score(example, text).reward.total == 0.0
     task.executor.close()

@@ -41,16 +41,16 @@ def test_a_page_loads_nothing_from_elsewhere(name: str) -> None:
     tags = re.findall(r"<(?:script|img|iframe|source|link)\b[^>]*>", text)
     # A canonical or next page is a link that nothing loads.
     tags = [tag for tag in tags if not re.search(r"rel=\"?(?:canonical|next|prev)", tag)]
-    loaded = [one for tag in tags for one in re.findall(r"\b(?:src|href)=\"?([^\s\">]+)", tag)]
+    loaded = [item for tag in tags for item in re.findall(r"\b(?:src|href)=\"?([^\s\">]+)", tag)]
     assert loaded
-    assert [one for one in loaded if re.match(r"(?:https?:)?//", one)] == []
+    assert [entry for entry in loaded if re.match(r"(?:https?:)?//", entry)] == []
 
 
 def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) -> None:
     context = browser.new_context(color_scheme="dark", viewport={"width": 1200, "height": 800})
     opened = context.new_page()
-    asked, faults = [], []
-    opened.on("request", lambda request: asked.append(request.url))
+    requests, faults = [], []
+    opened.on("request", lambda request: requests.append(request.url))
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.goto((SITE / "index.html").as_uri())
     assert opened.evaluate("document.body.dataset.mdColorScheme") == "slate"
@@ -59,7 +59,7 @@ def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) ->
     opened.keyboard.type("adapters", delay=50)
     opened.get_by_text(re.compile(r"^[1-9]\d* results")).wait_for(timeout=20_000)
     context.close()
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert faults == []
 
 

@@ -113,10 +113,10 @@ def test_a_model_answers_a_question_and_several(run: jx.Run, small_data: Path) -
     examples = jx.load_benchmark(small_data / "dev").examples[:3]
     with run.model("evaluate.sampling.max_new_tokens=24") as model:
         first = model.ask(examples[0].db_path, examples[0].question)
-        many = model.answer_many(examples[0].db_path, [one.question for one in examples])
+        many = model.answer_many(examples[0].db_path, [example.question for example in examples])
     assert first.sql == many[0].sql
     assert len(many) == 3
-    assert all(one.outcome is not None and one.outcome.status for one in many if one.sql)
+    assert all(item.outcome is not None and item.outcome.status for item in many if item.sql)
 
 
 def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
@@ -138,21 +138,24 @@ def test_a_models_folder_is_asked_as_it_was_trained_wherever_it_lies(
 
 def test_predictions_are_judged_in_memory(small_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
-    predictions: dict[str, str | None] = {one.uid: one.gold_sql for one in examples}
+    predictions: dict[str, str | None] = {example.uid: example.gold_sql for example in examples}
     predictions[examples[0].uid] = None
-    found = jx.evaluate(small_data / "dev", predictions, out=tmp_path / "out")
+    result = jx.evaluate(small_data / "dev", predictions, out=tmp_path / "out")
     assert capsys.readouterr().out == ""
-    assert [one["id"] for one in found.records if not one["scores"]["bird"]] == [examples[0].uid]
-    assert pytest.approx(1 - 1 / len(examples)) in found.numbers.values()
+    assert [record["id"] for record in result.records if not record["scores"]["bird"]] == [examples[0].uid]
+    assert pytest.approx(1 - 1 / len(examples)) in result.numbers.values()
     assert (tmp_path / "out" / "records.jsonl").exists()
 
 
 def test_a_list_of_examples_is_judged_in_place_of_a_folder(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
     first = examples[0]
-    found = jx.evaluate([first, examples[1]], {first.uid: first.gold_sql, examples[1].uid: "SELECT 'no'"})
-    assert [(one["id"], one["scores"]["bird"]) for one in found.records] == [(first.uid, 1.0), (examples[1].uid, 0.0)]
-    assert found.numbers["accuracy"] == 0.5
+    result = jx.evaluate([first, examples[1]], {first.uid: first.gold_sql, examples[1].uid: "SELECT 'no'"})
+    assert [(record["id"], record["scores"]["bird"]) for record in result.records] == [
+        (first.uid, 1.0),
+        (examples[1].uid, 0.0),
+    ]
+    assert result.numbers["accuracy"] == 0.5
     assert jx.evaluate(examples, {first.uid: first.gold_sql}, {"evaluate.limit": 1}).numbers["count"] == 1
     with pytest.raises(InputError, match=r"^examples: 2 examples have the id"):
         jx.evaluate([first, first], {first.uid: "SELECT 1"})
@@ -164,15 +167,15 @@ def test_a_runs_model_answers_a_list_of_examples(
     run: jx.Run, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples[:2]
-    found = run.evaluate(examples, {"evaluate": {"sampling": {"max_new_tokens": 24}, "max_num_seqs": 4}})
-    assert [one["id"] for one in found.records] == [one.uid for one in examples]
-    assert (found.numbers["count"], capsys.readouterr().out) == (2, "")
-    assert all("raise evaluate.sampling.max_new_tokens=24" in warning for warning in found.warnings)
+    result = run.evaluate(examples, {"evaluate": {"sampling": {"max_new_tokens": 24}, "max_num_seqs": 4}})
+    assert [item["id"] for item in result.records] == [record.uid for record in examples]
+    assert (result.numbers["count"], capsys.readouterr().out) == (2, "")
+    assert all("raise evaluate.sampling.max_new_tokens=24" in warning for warning in result.warnings)
 
 
 def test_predictions_of_some_questions_need_a_parameter_that_the_error_names(small_data: Path) -> None:
     examples = jx.load_benchmark(small_data / "dev").examples
-    some: dict[str, str | None] = {one.uid: one.gold_sql for one in examples[:-1]}
+    some: dict[str, str | None] = {example.uid: example.gold_sql for example in examples[:-1]}
     with pytest.raises(InputError, match=rf"^predictions: 1 of {len(examples)} .*: allow_missing=True leaves them out"):
         jx.evaluate(small_data / "dev", some)
     numbers = jx.evaluate(small_data / "dev", some, allow_missing=True).numbers
@@ -224,8 +227,8 @@ def test_lines_end_at_a_newline_alone_and_the_last_may_be_torn(tmp_path: Path) -
     rows = [{"step": 0, "question": "One\u2028two\x85three?"}, {"step": 1, "question": "?"}]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '{"step": 2, "ques', encoding="utf-8")
-    found = jx.Run(tmp_path).metrics
-    assert (found.to_dict("records") if hasattr(found, "to_dict") else found) == rows
+    result = jx.Run(tmp_path).metrics
+    assert (result.to_dict("records") if hasattr(result, "to_dict") else result) == rows
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step: 1}\n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl: line 2 is damaged: it is no JSON"):
         jx.Run(tmp_path).metrics  # noqa: B018

@@ -36,13 +36,13 @@ QUICK = ["data.prompt=compact", "evaluate.sampling.max_new_tokens=48", "evaluate
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return a database and questions on it."""
     folder = tmp_path_factory.mktemp("data")
     generate(folder, SynthSpec(seed=5, train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=2, dev_questions=5))
-    found = [json.loads(line) for line in (folder / "dev/questions.jsonl").read_text().splitlines()]
-    db_id = found[0]["db_id"]
-    return folder / f"dev/databases/{db_id}/{db_id}.sqlite", [one["question"] for one in found]
+    result = [json.loads(line) for line in (folder / "dev/questions.jsonl").read_text().splitlines()]
+    db_id = result[0]["db_id"]
+    return folder / f"dev/databases/{db_id}/{db_id}.sqlite", [item["question"] for item in result]
 
 
 def command(db: Path, *more: str, model: Path = MODEL) -> list[str]:
@@ -50,9 +50,9 @@ def command(db: Path, *more: str, model: Path = MODEL) -> list[str]:
 
 
 def test_a_question_is_answered_with_sql_and_its_rows(
-    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     codes = []
     for question in questions[:3]:
         codes.append(main(command(db, question)))
@@ -64,9 +64,9 @@ def test_a_question_is_answered_with_sql_and_its_rows(
 
 
 def test_an_answer_may_be_as_long_as_the_model_has_positions_for(
-    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     assert main([*command(db, questions[0]), "evaluate.sampling.max_new_tokens=100000"]) in {0, 1}
     assert "SELECT" in capsys.readouterr().out
 
@@ -82,9 +82,9 @@ def rows_of(db: Path, sql: str) -> list[tuple[object, ...]] | str:
 
 @pytest.mark.slow
 def test_candidates_are_shown_with_their_votes(
-    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     for question in questions:  # the first to which one of six answers runs
         code = main(command(db, question, "--n", "6", "--explain"))
         shown = capsys.readouterr().out
@@ -111,7 +111,7 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("sqls", "votes", "words"),
+    ("sqls", "votes", "message"),
     [
         (
             ["SELECT 1"] * 3 + ["SELECT 2", None],
@@ -128,18 +128,18 @@ def reply_of(sqls: list[str | None], db: Path, vote: str, reasons: tuple[str, ..
     ],
 )
 def test_a_vote_is_told_with_its_margin(
-    sqls: list[str | None], votes: tuple[float, ...], words: str, asked: tuple[Path, list[str]]
+    sqls: list[str | None], votes: tuple[float, ...], message: str, generated: tuple[Path, list[str]]
 ) -> None:
-    reply = reply_of(sqls, asked[0], "result")
+    reply = reply_of(sqls, generated[0], "result")
     assert (reply.answers, reply.votes) == (len(sqls), votes)
     assert reply.margin == (votes[0] - votes[1] if len(votes) > 1 else sum(votes))
     shown = io.StringIO()
     show(reply, False, shown)
-    assert shown.getvalue().splitlines()[-1] == f"vote: {words}"
+    assert shown.getvalue().splitlines()[-1] == f"vote: {message}"
 
 
-def test_a_soft_vote_has_a_margin_between_results(asked: tuple[Path, list[str]]) -> None:
-    reply = reply_of(["SELECT 1", "SELECT 1", "SELECT 1", "SELECT 2"], asked[0], "soft")
+def test_a_soft_vote_has_a_margin_between_results(generated: tuple[Path, list[str]]) -> None:
+    reply = reply_of(["SELECT 1", "SELECT 1", "SELECT 1", "SELECT 2"], generated[0], "soft")
     assert len(reply.votes) == 2
     assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
 
@@ -163,9 +163,9 @@ CUT = "cut at the token limit: raise evaluate.sampling.max_new_tokens=7"
     ],
 )
 def test_an_answer_that_is_cut_is_reported(
-    reasons: tuple[str, ...], limit: str, note: str, asked: tuple[Path, list[str]]
+    reasons: tuple[str, ...], limit: str, note: str, generated: tuple[Path, list[str]]
 ) -> None:
-    reply = reply_of(["SELECT 1"] * len(reasons), asked[0], "result", reasons, limit)
+    reply = reply_of(["SELECT 1"] * len(reasons), generated[0], "result", reasons, limit)
     assert (reply.finish_reason, reply.note) == (reasons[0], note)
     shown = io.StringIO()
     show(reply, False, shown)
@@ -173,9 +173,9 @@ def test_an_answer_that_is_cut_is_reported(
     assert ("cut" in shown.getvalue()) == bool(note)
 
 
-def test_one_answer_has_no_vote(asked: tuple[Path, list[str]]) -> None:
+def test_one_answer_has_no_vote(generated: tuple[Path, list[str]]) -> None:
     shown = io.StringIO()
-    show(reply_of(["SELECT 1"], asked[0], "result"), False, shown)
+    show(reply_of(["SELECT 1"], generated[0], "result"), False, shown)
     assert "vote" not in shown.getvalue()
 
 
@@ -194,27 +194,27 @@ def test_questions_are_typed_with_line_editing(tmp_path: Path) -> None:
         env=os.environ | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(there)
-    said = b""
+    output = b""
     begun = b"question:\x1b[9D\x1b[10C"  # an empty line with its cursor
     for shown, typed in (
         (begun, b"Hw many custom\t"), (b"ers", b"\x1b[H\x1b[Co\r"), (begun, b"\x1b[A?\r"), (begun, b"\x04"),
     ):  # fmt: skip
-        while shown not in said:
-            said += os.read(here, 4096)
+        while shown not in output:
+            output += os.read(here, 4096)
         os.write(here, typed)
-        said = said.partition(shown)[2]
+        output = output.partition(shown)[2]
     with contextlib.suppress(OSError):  # Linux's end of a terminal
         while more := os.read(here, 4096):
-            said += more
+            output += more
     os.close(here)
     assert process.wait(300) == 0
-    assert "read ['How many customers', 'How many customers?', '']" in said.decode()
+    assert "read ['How many customers', 'How many customers?', '']" in output.decode()
 
 
 def test_questions_are_read_until_an_empty_line(
-    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     opened: list[object] = []
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{questions[0]}\n{'why ' * 300}\n{questions[1]}\n\n{questions[2]}\n"))
     monkeypatch.setattr("jaxrl_sql.inference.policy_client.load_checkpoint", _counted(opened))
@@ -227,27 +227,27 @@ def test_questions_are_read_until_an_empty_line(
 
 
 def test_questions_that_are_no_utf_8_are_read_all_the_same(
-    asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"Caf\xe9: {questions[0]}\n".encode("latin-1"))))
     assert main(command(db, "--evidence", "caf\udce9")) == 0
     assert capsys.readouterr().out.count("SELECT") == 1
 
 
 def _counted(calls: list[object]) -> object:
-    def load(*given: object, **named: object) -> object:
-        calls.append(given)
-        return load_checkpoint(*given, **named)  # type: ignore[arg-type]
+    def load(*arguments: object, **named: object) -> object:
+        calls.append(arguments)
+        return load_checkpoint(*arguments, **named)  # type: ignore[arg-type]
 
     return load
 
 
 @pytest.mark.slow
 def test_a_dialogue_is_held_as_the_run_taught_it(
-    asked: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     shutil.copytree(CONFIGS / "recipes_start", tmp_path / "run/model")
     (tmp_path / "run/config.yaml").write_text(
         "recipe: skyrl_sql\ndata: {prompt: tagged, max_prompt_tokens: 320}\n"
@@ -261,8 +261,8 @@ def test_a_dialogue_is_held_as_the_run_taught_it(
     assert "<solution>" in shown
 
 
-def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> None:
-    db, questions = asked
+def test_an_agent_s_tool_answers_a_question(generated: tuple[Path, list[str]]) -> None:
+    db, questions = generated
     config = load_config(EvaluateConfig, None, [f"model.checkpoint={MODEL}", *QUICK])
 
     async def call() -> list[tuple[bool, str]]:
@@ -286,7 +286,7 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("message", "output"),
     [
         ([" "], "the question is empty"),
         (["How many?", "And why?"], "one question at a time"),
@@ -300,13 +300,13 @@ def test_an_agent_s_tool_answers_a_question(asked: tuple[Path, list[str]]) -> No
     ],
 )
 def test_what_cannot_be_asked_is_one_line(
-    words: list[str], said: str, asked: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+    message: list[str], output: str, generated: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command(asked[0]), *words]) == 2
+    assert main([*command(generated[0]), *message]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert shown.count("\n") == 1
-    assert said in shown
+    assert output in shown
 
 
 def test_what_is_no_database_or_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,30 +319,30 @@ def test_what_is_no_database_or_model_is_told(tmp_path: Path, capsys: pytest.Cap
         connection.execute("VACUUM")
     assert main(command(tmp_path / "empty.sqlite", "How many?")) == 2
     assert main(command(tmp_path / "empty.sqlite", "How many?", model=tmp_path / "nowhere")) == 2
-    said = capsys.readouterr().err
-    assert said.count("error: ") == 3
-    assert "no tables" in said
+    output = capsys.readouterr().err
+    assert output.count("error: ") == 3
+    assert "no tables" in output
 
 
 def test_an_endpoint_answers(
-    asked: tuple[Path, list[str]],
+    generated: tuple[Path, list[str]],
     chat_server: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with chat_server.serving(lambda _n, _body: chat_server.said("```sql\nSELECT 41 + 1\n```")) as (url, seen):
         assert main(["--endpoint", url, "--model", "m", "--db", str(db), questions[0]]) == 0
     assert capsys.readouterr().out.startswith("SELECT 41 + 1\n")
-    assert [(one["model"], one["key"]) for one in seen] == [("m", None)]
+    assert [(item["model"], item["key"]) for item in seen] == [("m", None)]
     assert questions[0] in seen[0]["messages"][-1]["content"]
 
 
 def test_an_endpoint_s_cut_answer_is_reported_to_a_person_and_to_an_agent(
-    asked: tuple[Path, list[str]], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
+    generated: tuple[Path, list[str]], chat_server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    db, questions = asked
+    db, questions = generated
     texts = iter(["```sql\nSELECT 41\n```", "```sql\nSELECT 41\n```", "I think", "```sql\nSELECT 41 +\n```"])
 
     def script(_number: int, _body: dict[str, Any]) -> Any:

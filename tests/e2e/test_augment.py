@@ -51,8 +51,8 @@ def arguments(tmp_path: Path) -> list[str]:
         path.parent.mkdir(parents=True)
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(script)
-    asked = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"id": uid, "db_id": db_id, "question": f"<{uid}>", "sql": sql} for uid, db_id, sql in QUESTIONS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     return ["data.source=folder", f"data.dir={tmp_path}/data", f"augment.out={tmp_path}/out"]
 
 
@@ -97,8 +97,8 @@ def test_rows_are_inserted_until_golds_return_some(
     assert run(path, "PRAGMA integrity_check") == [("ok",)]
     rows = sum(len(line["inserted"]) for line in changed.values())
     assert run(path, "SELECT (SELECT count(*) FROM student) + (SELECT count(*) FROM pet)") == [(4 + rows,)]
-    told = capsys.readouterr().out
-    assert "golds with inserted rows" in told
+    output = capsys.readouterr().out
+    assert "golds with inserted rows" in output
     counts = json.loads((out / "counts.json").read_text())
     assert (counts["questions"], counts["kept"], counts["rows inserted"]) == (9, 6, rows)
     assert len(load_folder(out).examples) == 6
@@ -168,13 +168,13 @@ def test_golds_that_fail_are_corrected_and_what_was_there_is_kept(
 ) -> None:
     with chat_server.serving(Model(chat_server)) as (url, seen):
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        asked = len(seen)
-        assert asked == 2 + 2 + 2
+        requests = len(seen)
+        assert requests == 2 + 2 + 2
         # A second run asks nothing again, and makes the same.
-        made = digests(tmp_path / "out")
+        result = digests(tmp_path / "out")
         assert main([*with_model, f"distill.base_url={url}"]) == 0
-        assert len(seen) == asked
-        assert digests(tmp_path / "out") == made
+        assert len(seen) == requests
+        assert digests(tmp_path / "out") == result
     questions = {line["id"]: line for line in lines(tmp_path / "out/questions.jsonl")}
     assert questions["fails"]["sql"] == "SELECT name FROM student"
     assert questions["fails"]["was"] == "SELECT nme FROM student"
@@ -226,21 +226,21 @@ class Writer:
         if "in other words" in text:
             assert "-- Its answer: SELECT" in text
             answers = {"<all>": "Who goes to this school?", "<sold>": "What do things cost?"}
-            return self.said(next(one for mark, one in answers.items() if mark in text))
-        asked = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
-        return self.said(f"```sql\n{next(sql for words, sql in asked.items() if words in text)}\n```")
+            return self.said(next(item for mark, item in answers.items() if mark in text))
+        requests = {"Who goes": "SELECT name FROM student", "cost": "SELECT price FROM item"}
+        return self.said(f"```sql\n{next(sql for message, sql in requests.items() if message in text)}\n```")
 
 
 def test_questions_are_worded_anew_where_the_rows_stay(
     arguments: list[str], tmp_path: Path, chat_server: ModuleType
 ) -> None:
-    told = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
+    output = [*arguments, "distill.model=m", "distill.key_env=''", "distill.retries=0", "augment.reword=1"]
     with chat_server.serving(Writer(chat_server)) as (url, seen):
-        assert main([*told, f"distill.base_url={url}"]) == 0
-        asked = len(seen)
-        assert asked == 2 + 2  # the golds that return rows, and their new wordings
-        assert main([*told, f"distill.base_url={url}"]) == 0
-        assert len(seen) == asked
+        assert main([*output, f"distill.base_url={url}"]) == 0
+        requests = len(seen)
+        assert requests == 2 + 2  # the golds that return rows, and their new wordings
+        assert main([*output, f"distill.base_url={url}"]) == 0
+        assert len(seen) == requests
     [change] = [line for line in lines(tmp_path / "out/changes.jsonl") if line["step"] == "reword"]
     assert (change["id"], change["question"]) == ("all", "Who goes to this school?")
     questions = {line["id"]: line["question"] for line in lines(tmp_path / "out/questions.jsonl")}
@@ -266,14 +266,14 @@ def test_a_killed_run_goes_on_from_the_databases_that_were_made(arguments: list[
     chosen = [*arguments, "augment.fill=empty", "augment.distractors=2"]
     assert main(chosen) == 0
     out = tmp_path / "out"
-    made = digests(out)
+    result = digests(out)
     stamp = (out / "databases/school/school.sqlite").stat().st_mtime_ns
     journal = (out / "work.jsonl").read_text().splitlines(keepends=True)
     (out / "work.jsonl").write_text("".join(journal[:2]) + journal[2][:20])
     (out / "databases/shop/shop.sqlite").rename(out / "databases/shop/shop.part")
     (out / "questions.jsonl").unlink()
     assert main(chosen) == 0
-    assert digests(out) == made
+    assert digests(out) == result
     assert (out / "databases/school/school.sqlite").stat().st_mtime_ns == stamp
 
 
@@ -310,27 +310,27 @@ def test_two_databases_of_one_name_are_refused(
         (tmp_path / "own" / place).mkdir(parents=True)
         with closing(sqlite3.connect(tmp_path / "own" / place / "shop.sqlite")) as connection:
             connection.executescript(f"CREATE TABLE t(x); INSERT INTO t VALUES {rows};")
-    asked = [{"question": f"In the {one}?", "sql": "SELECT x FROM t", "db_path": f"{one}/shop.sqlite"}
-             for one in ("north", "south")]  # fmt: skip
-    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"question": f"In the {item}?", "sql": "SELECT x FROM t", "db_path": f"{item}/shop.sqlite"}
+             for item in ("north", "south")]  # fmt: skip
+    (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
-    assert "north/shop.sqlite" in (said := capsys.readouterr().err)
-    assert "both have the name shop" in said
+    assert "north/shop.sqlite" in (output := capsys.readouterr().err)
+    assert "both have the name shop" in output
     assert not (tmp_path / "out").exists()
 
 
 def test_arctic_filters_are_at_the_end(arguments: list[str], tmp_path: Path) -> None:
     assert main([*arguments, "filter.min_sql_characters=57"]) == 0
-    kept = {line["id"] for line in lines(tmp_path / "out/questions.jsonl")}
-    assert kept == {"sold"}
+    remaining = {line["id"] for line in lines(tmp_path / "out/questions.jsonl")}
+    assert remaining == {"sold"}
     reasons = {line["id"]: line["reason"] for line in lines(tmp_path / "out/dropped.jsonl")}
     assert reasons["all"] == "gold under 57 characters"
     assert reasons["dog"] == "gold empty"
 
 
 def test_a_question_with_half_a_character_is_written(arguments: list[str], tmp_path: Path) -> None:
-    asked = tmp_path / "data/train/questions.jsonl"
-    asked.write_text(asked.read_text().replace("<all>", r"\ud83d all"))
+    requests = tmp_path / "data/train/questions.jsonl"
+    requests.write_text(requests.read_text().replace("<all>", r"\ud83d all"))
     assert main([*arguments, "augment.fill=empty"]) == 0
     assert {line["question"] for line in lines(tmp_path / "out/questions.jsonl")} >= {"? all"}
 
@@ -342,17 +342,17 @@ def test_a_set_that_has_changed_is_refused(
     assert main([*arguments, "augment.fill=empty"]) == 0
     capsys.readouterr()
     split = tmp_path / "data/train"
-    asked = split / "questions.jsonl"
+    requests = split / "questions.jsonl"
     if change == "rows":
         with closing(sqlite3.connect(split / "databases/shop/shop.sqlite")) as connection:
             connection.execute("DELETE FROM sale")
             connection.commit()
     else:
         old, new = {"question": ("<all>", "<each>"), "gold": ("age > 90", "age > 91")}[change]
-        asked.write_text(asked.read_text().replace(old, new))
+        requests.write_text(requests.read_text().replace(old, new))
     before = digests(tmp_path / "out")
     assert main([*arguments, "augment.fill=empty"]) == 2
-    told = capsys.readouterr().err
-    assert "was begun with questions='9 questions, " in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "was begun with questions='9 questions, " in output
+    assert output.count("\n") == 1
     assert digests(tmp_path / "out") == before

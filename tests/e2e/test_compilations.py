@@ -63,9 +63,9 @@ def test_one_compilation_a_bucket(arguments: list[str], tmp_path: Path, compiled
     lengths = {}
     for split in ("train", "dev", "dev_unseen"):
         examples = load_split(data, split, 0).examples
-        made = make_prompts(examples, RECIPES["arctic"].style("compact"), tokenizer, 320)
-        lengths[split] = [len(prompt.token_ids) for prompt in made.prompts]
-    buckets = {split: {bucket(length) for length in found} for split, found in lengths.items()}
+        prompts = make_prompts(examples, RECIPES["arctic"].style("compact"), tokenizer, 320)
+        lengths[split] = [len(prompt.token_ids) for prompt in prompts.prompts]
+    buckets = {split: {bucket(length) for length in result} for split, result in lengths.items()}
     assert len(set(lengths["train"])) > 6
     assert len(buckets["train"]) > 1, "all prompts fall into one bucket: the bound would say little"
 
@@ -129,7 +129,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
     monkeypatch.setattr("jaxrl_sql.inference.benchmark_evaluation._MOST_QUESTIONS", 8)
     values = dict(argument.split("=", 1) for argument in arguments)
     data, start = values["data.dir"], values["model.checkpoint"]
-    asked = [
+    requests = [
         "--data", f"{data}/dev", "--model", start, "evaluate.sampling.max_new_tokens=12", "evaluate.max_num_seqs=8",
         "evaluate.limit=10", "data.max_prompt_tokens=320", "data.prompt=compact", "run.display=none",
     ]  # fmt: skip
@@ -138,7 +138,7 @@ def test_padded_to_the_most_evaluate_has_the_same_programs_for_all_its_parts(
         jax.clear_caches()
         compiled.clear()
         out = tmp_path / str(few)
-        assert evaluate_main([*asked, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
+        assert evaluate_main([*requests, f"run.pad_to_max={str(few).lower()}", "--out", str(out)]) == 0
         programs.append({name: compiled[name] for name in ("prefill_chunk", "decode_chunk")})
         answers.append([json.loads(line)["sql"] for line in (out / "records.jsonl").read_text().splitlines()])
     assert answers[0] == answers[1]

@@ -39,9 +39,9 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x); INSERT INTO t VALUES (1), (2);")
     names = ("right", "beside", "wrong", "mute", "fails", "busy", "down", "slow", "late")
-    asked = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
-    asked.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": GOLD} for name in names]
+    requests.append({"id": "bad gold", "db_id": "a", "question": "<bad>", "sql": "SELECT y FROM t"})
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     return [
         "data.source=folder", f"data.dir={tmp_path}/data", "recipe=arctic", f"distill.out={tmp_path}/out",
         "distill.model=teacher", "distill.key_env=TEACHER_KEY", "distill.wait_s=0.01", "distill.retries=2",
@@ -59,9 +59,9 @@ class Teacher:
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         (message,) = body["messages"]
         assert "CREATE TABLE" in message["content"]
-        found = re.search(r"Question:\s+<(\w+)>", message["content"])
-        assert found
-        name = found[1]
+        result = re.search(r"Question:\s+<(\w+)>", message["content"])
+        assert result
+        name = result[1]
         with self.lock:
             self.times[name] += 1
             time_asked = self.times[name]
@@ -87,10 +87,10 @@ class Teacher:
 def test_a_thought_that_the_server_s_prompt_opened_is_a_trace(arguments: list[str], recipe: str) -> None:
     config = load_config(TrainConfig, SMALL, [*arguments[:2], f"recipe={recipe}"])
     (example, *_) = split_questions(config.data, "train", 0, None).examples
-    made = find_recipe(recipe)
+    result = find_recipe(recipe)
     answer = Answer(f"\nthose of t\n</think>\n<answer>\n```sql\n{GOLD}\n```\n</answer>", finish_reason="stop")
     with make_executor(config.executor) as executor:
-        record = judge(executor, made, made.endpoint_style(config.data), example, answer)
+        record = judge(executor, result, result.endpoint_style(config.data), example, answer)
     assert (record["verdict"], record["reasoning"], record["sql"]) == ("right", "those of t", GOLD)
 
 
@@ -106,11 +106,11 @@ def test_right_answers_are_kept_and_the_others_are_told(
         command = [*arguments, f"distill.base_url={url}"]
         assert main(command) == 0
         traces = lines(out / "traces.jsonl")
-        assert [one["id"] for one in traces] == ["right", "beside", "busy", "slow", "late"]
-        assert [one["reasoning"] for one in traces[:3]] == ["thought of right", "thought beside", "thought of busy"]
-        assert {(one["sql"], one["model"]) for one in traces} == {("SELECT x FROM t", "teacher")}
-        assert set(load_traces(out / "traces.jsonl")) == {one["id"] for one in traces}
-        rejected = {one["id"]: one["reason"] for one in lines(out / "rejected.jsonl")}
+        assert [trace["id"] for trace in traces] == ["right", "beside", "busy", "slow", "late"]
+        assert [item["reasoning"] for item in traces[:3]] == ["thought of right", "thought beside", "thought of busy"]
+        assert {(entry["sql"], entry["model"]) for entry in traces} == {("SELECT x FROM t", "teacher")}
+        assert set(load_traces(out / "traces.jsonl")) == {element["id"] for element in traces}
+        rejected = {line["id"]: line["reason"] for line in lines(out / "rejected.jsonl")}
         assert rejected == {
             "wrong": "wrong", "mute": "no_sql", "fails": "schema_error", "down": "failed",
             "bad gold": "gold fails: schema_error",
@@ -129,10 +129,10 @@ def test_right_answers_are_kept_and_the_others_are_told(
         assert [one["id"] for one in lines(out / "traces.jsonl")][-1] == "late"
         assert "down" in {one["id"] for one in lines(out / "traces.jsonl")}
         assert main([*command, "executor.vm_steps=1000"]) == 2
-    told = capsys.readouterr()
-    everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
+    captured = capsys.readouterr()
+    everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
-    assert "was begun with executor.vm_steps=300000000, not 1000" in told.err
+    assert "was begun with executor.vm_steps=300000000, not 1000" in captured.err
 
 
 def test_right_answers_that_are_cut_are_not_taught(
@@ -186,9 +186,9 @@ def test_what_was_spent_is_told_and_bounded_over_runs(
     records = lines(out / "answers.jsonl")[1:]
     counts = json.loads((out / "counts.json").read_text())
     assert counts["requests"] == len(seen) == len(records) == 9
-    assert counts["cost"] == counts["completion_tokens"] == sum(one["completion_tokens"] for one in records) > 9
-    assert counts["prompt_tokens"] == sum(len(one["messages"][0]["content"].split()) for one in seen)
-    assert {one["max_completion_tokens"] for one in seen} == {4096}
+    assert counts["cost"] == counts["completion_tokens"] == sum(record["completion_tokens"] for record in records) > 9
+    assert counts["prompt_tokens"] == sum(len(entry["messages"][0]["content"].split()) for entry in seen)
+    assert {item["max_completion_tokens"] for item in seen} == {4096}
     assert "question 9/9 requests 9 tokens read" in capsys.readouterr().out
 
 
@@ -208,11 +208,11 @@ def test_the_budget_holds_over_runs(
         assert len(seen) == 6
         assert main(command) == 0
         assert len(seen) == 9
-    assert [one["reason"] for one in lines(out / "rejected.jsonl")] == ["gold fails: schema_error"]
+    assert [line["reason"] for line in lines(out / "rejected.jsonl")] == ["gold fails: schema_error"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["distill.key_env=NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
         (["distill.base_url="], "distill.base_url"),
@@ -221,11 +221,11 @@ def test_the_budget_holds_over_runs(
     ],
 )
 def test_what_cannot_work_is_one_line(
-    overrides: list[str], words: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    overrides: list[str], message: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "distill.base_url=http://127.0.0.1:9", *overrides]) == 2
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -243,8 +243,8 @@ def test_a_teacher_that_never_answers_is_told_with_its_reason(
 ) -> None:
     with chat_server.serving(lambda _, __: (500, {}, "out of order")) as (url, _):
         assert main([*arguments, f"distill.base_url={url}", "distill.retries=0"]) == 1
-    told = capsys.readouterr().err
-    assert re.search(r"not answered: 9, of which 9 because of: .*out of order", told), told
+    output = capsys.readouterr().err
+    assert re.search(r"not answered: 9, of which 9 because of: .*out of order", output), output
 
 
 def test_a_full_disk_is_one_line_and_the_command_goes_on(
@@ -260,11 +260,11 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(
             assert main(command) == 1
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        told = capsys.readouterr().err
-        assert told == f"error: {out}/answers.jsonl cannot be written: File too large; repeat the command to resume\n"
-        kept = (out / "answers.jsonl").read_text().count("\n") - 1
-        assert kept > 0
-        lost = len(seen) - kept
+        output = capsys.readouterr().err
+        assert output == f"error: {out}/answers.jsonl cannot be written: File too large; repeat the command to resume\n"
+        remaining = (out / "answers.jsonl").read_text().count("\n") - 1
+        assert remaining > 0
+        lost = len(seen) - remaining
         assert main(command) == 0
         assert len(seen) - lost == 9, "what was kept is not asked again"
 
@@ -278,7 +278,7 @@ def test_questions_that_have_changed_are_asked_again_and_no_others(
 
     def asks(url: str, count: int) -> list[str]:
         teacher.times.clear()
-        (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+        (split / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
         assert main([*arguments, f"distill.base_url={url}"]) == 0
         counts = json.loads((tmp_path / "out/counts.json").read_text())
         assert (counts["traces"], counts["answers: right"]) == (count, count), "old answers are not counted"

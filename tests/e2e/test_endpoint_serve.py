@@ -72,7 +72,7 @@ class Script:
             )
         else:
             turns = next(turns for question, turns in TURNS.items() if question in first)
-            answers = turns[sum(one["role"] == "assistant" for one in messages)]
+            answers = turns[sum(message["role"] == "assistant" for message in messages)]
         self.dialogues += [(messages, answer) for answer in answers]
         self.asked += 1
         return self.said(answers[self.asked % len(answers)])
@@ -84,22 +84,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
     (folder / "short.jinja").write_text(TEMPLATE)
     questions = list(TURNS)
-    for split, asked in (("turns", questions[:2]), ("train", questions[2:4]), ("dev", questions[4:])):
+    for split, requests in (("turns", questions[:2]), ("train", questions[2:4]), ("dev", questions[4:])):
         database = folder / "data" / split / "databases/pop/pop.sqlite"
         database.parent.mkdir(parents=True)
         with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("CREATE TABLE singer (name TEXT, age INT)")
             connection.executemany("INSERT INTO singer VALUES (?, ?)", [("Ann", 25), ("Bo", 52), ("Cy", 31)])
-        lines = [{"id": one, "db_id": "pop", "question": one, "sql": GOLD} for one in asked]
-        (folder / "data" / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        lines = [{"id": request, "db_id": "pop", "question": request, "sql": GOLD} for request in requests]
+        (folder / "data" / split / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
 def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
     """Return the commands that ask an endpoint, each in a folder of its own."""
     data, short = root / "data", f"data.chat.template={root / 'short.jinja'}"
-    made = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
-    made += ["run.display=plain", "--endpoint", url]
+    result = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
+    result += ["run.display=plain", "--endpoint", url]
     turns = [
         short,
         "--recipe",
@@ -110,28 +110,33 @@ def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
         url,
     ]
     database = data / "turns/databases/pop/pop.sqlite"
-    given = {
+    arguments = {
         "evaluate": ["--data", str(data / "turns"), f"--out={out / 'evaluate'}", "evaluate.model=taught", *LIMITS],
         "ask": ["--model", "taught", "--db", str(database), "Who is old?"],
         "distill": ["recipe=arctic", "distill.model=taught", "distill.temperature=0", "distill.max_tokens=96"],
         "verbal": ["recipe=paverl", "verbal.model=taught", "verbal.candidates=2", "verbal.rounds=3"],
     }
-    given["distill"] += [f"distill.out={out / 'distill'}"]
-    given["verbal"] += ["verbal.temperature=0.7", "verbal.judge_temperature=0.2", "verbal.max_tokens=96"]
-    given["verbal"] += ["verbal.judge_max_tokens=48", f"verbal.out={out / 'verbal'}"]
-    mains = {"evaluate": (evaluate, turns), "ask": (ask, turns), "distill": (distill, made), "verbal": (verbal, made)}
-    return {name: partial(main, [*given[name], *more]) for name, (main, more) in mains.items()}
+    arguments["distill"] += [f"distill.out={out / 'distill'}"]
+    arguments["verbal"] += ["verbal.temperature=0.7", "verbal.judge_temperature=0.2", "verbal.max_tokens=96"]
+    arguments["verbal"] += ["verbal.judge_max_tokens=48", f"verbal.out={out / 'verbal'}"]
+    mains = {
+        "evaluate": (evaluate, turns),
+        "ask": (ask, turns),
+        "distill": (distill, result),
+        "verbal": (verbal, result),
+    }
+    return {name: partial(main, [*arguments[name], *more]) for name, (main, more) in mains.items()}
 
 
 def agent(root: Path, url: str) -> str:
     """Return the SQL that an agent gets, whose tool asks the endpoint."""
     import mcp
 
-    words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
-    words += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
+    message = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
+    message += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "jaxrl_sql", "mcp", *words, "evaluate.sampling.max_new_tokens=96"],
+        args=["-m", "jaxrl_sql", "mcp", *message, "evaluate.sampling.max_new_tokens=96"],
         env={**os.environ},
     )
 
@@ -144,18 +149,18 @@ def agent(root: Path, url: str) -> str:
     return anyio.run(ask)
 
 
-def found(out: Path, said: str) -> dict[str, Any]:
+def found(out: Path, output: str) -> dict[str, Any]:
     """Return what the commands have left, apart from what a model's chance decides."""
-    records = {one["id"]: one for one in lines(out / "evaluate/records.jsonl")}
-    traces = [(one["id"], one["reasoning"], one["sql"]) for one in lines(out / "distill/traces.jsonl")]
+    records = {line["id"]: line for line in lines(out / "evaluate/records.jsonl")}
+    traces = [(item["id"], item["reasoning"], item["sql"]) for item in lines(out / "distill/traces.jsonl")]
     return {
         "answers": {name: one["answer"] for name, one in records.items()},
         "status": {name: one["status"] for name, one in records.items()},
         "accuracy": json.loads((out / "evaluate/metrics.json").read_text())["accuracy"],
-        "asked": said.splitlines()[0],
+        "asked": output.splitlines()[0],
         "traces": traces,
-        "rejected": {one["id"]: one["reason"] for one in lines(out / "distill/rejected.jsonl")},
-        "chosen": {one["id"]: one["sql"] for one in lines(out / "verbal/predictions.jsonl")},
+        "rejected": {entry["id"]: entry["reason"] for entry in lines(out / "distill/rejected.jsonl")},
+        "chosen": {element["id"]: element["sql"] for element in lines(out / "verbal/predictions.jsonl")},
     }
 
 
@@ -165,12 +170,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def run(root: Path, out: Path, url: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Run the commands and return what they left."""
-    said = ""
+    output = ""
     for name, command in commands(root, out, url).items():
         assert command() == 0, name
-        said = capsys.readouterr().out if name == "ask" else said
+        output = capsys.readouterr().out if name == "ask" else output
         capsys.readouterr()
-    return found(out, said) | {"agent": agent(root, url)}
+    return found(out, output) | {"agent": agent(root, url)}
 
 
 def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
@@ -181,10 +186,10 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
     tokenizer = load_tokenizer(START)
     pairs = [
         (
-            tokenizer.encode(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)),
+            tokenizer.encode(tokenizer.apply_chat_template(output, tokenize=False, add_generation_prompt=True)),
             [*tokenizer.encode(text), tokenizer.eos_token_id],
         )
-        for said, text in dialogues
+        for output, text in dialogues
     ]
     pairs.sort(key=lambda pair: len(pair[0]))
     # The judge's long prompts apart, so that the others are not padded to them.
@@ -202,9 +207,9 @@ def teach(folder: Path, dialogues: Sequence[Dialogue]) -> None:
 
     @jax.jit
     def step(params: Any, state: Any) -> tuple[Any, Any, tuple[jax.Array, jax.Array]]:
-        found, gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        result, gradient = jax.value_and_grad(loss, has_aux=True)(params)
         change, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, change), state, found
+        return optax.apply_updates(params, change), state, result
 
     state = optimizer.init(params)
     for _ in range(400):
@@ -258,6 +263,6 @@ def test_every_command_comes_to_the_same_end_with_our_own_server(
     assert [role for role, _ in expected["answers"]["Who is old?"]] == ["assistant", "environment", "assistant"]
     assert expected["accuracy"] == 0.5
     assert expected["asked"] == expected["agent"] == GOLD
-    teach(tmp_path / "taught", list({json.dumps(one): one for one in script.dialogues}.values()))
+    teach(tmp_path / "taught", list({json.dumps(dialogue): dialogue for dialogue in script.dialogues}.values()))
     with serving(tmp_path / "taught") as url:
         assert run(root, tmp_path / "served", url, capsys) == expected

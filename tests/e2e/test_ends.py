@@ -49,8 +49,8 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
         model = export_model(s, *make_params(s))
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
     assert (declared[:2], set(declared)) == ([5, 2], ends), "what the base declares is first, and nothing is lost"
-    asked = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
-    assert asked["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
+    requests = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
+    assert requests["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
     shutil.rmtree(start)
     pytest.importorskip("gguf")
     assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0

@@ -80,15 +80,15 @@ def _passwords(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_copys_questions_are_judged_on_its_engine(dialect: str, copies: Copies, tmp_path: Path) -> None:
     examples = copies.examples(dialect)
     assert len(examples) > 20
-    assert {one.dialect for one in examples} == {dialect}
-    passwords = {urlsplit(one.reader).password or "" for one in copies.servers.values()} - {""}
+    assert {example.dialect for example in examples} == {dialect}
+    passwords = {urlsplit(server.reader).password or "" for server in copies.servers.values()} - {""}
     assert not any(
         word in repr(examples) + (copies.folders[dialect] / "questions.jsonl").read_text() for word in passwords
     )
-    lines = [{"id": one.uid, "sql": VERSION[dialect] if i == 0 else one.gold_sql} for i, one in enumerate(examples)]
+    lines = [{"id": item.uid, "sql": VERSION[dialect] if i == 0 else item.gold_sql} for i, item in enumerate(examples)]
     predictions = tmp_path / "predictions.jsonl"
     predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = [
+    requests = [
         "--data",
         str(copies.folders[dialect]),
         "--predictions",
@@ -98,20 +98,20 @@ def test_a_copys_questions_are_judged_on_its_engine(dialect: str, copies: Copies
         "--out",
         str(tmp_path / "out"),
     ]
-    assert evaluate([*asked, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
+    assert evaluate([*requests, "--out", str(tmp_path / "out"), "run.display=none"]) == 0
     records = [json.loads(line) for line in next(tmp_path.glob("out/**/records.jsonl")).read_text().splitlines()]
-    by_id = {one["id"]: one for one in records}
+    by_id = {record["id"]: record for record in records}
     first = by_id.pop(examples[0].uid)
     assert first["scores"]["bird"] == 0.0
     assert first["status"] == ("ok" if dialect != "postgresql" else first["status"])  # SHOW is no query to be judged
-    assert {one["scores"]["bird"] for one in by_id.values()} == {1.0}
+    assert {entry["scores"]["bird"] for entry in by_id.values()} == {1.0}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_stand_in_shows_the_engines_names_and_types(dialect: str, copies: Copies) -> None:
-    one = copies.examples(dialect)[0]
-    entry = json.loads((copies.folders[dialect] / "manifest.json").read_text())["databases"][one.db_id]
-    shown = {table.name: {c.name: c.type for c in table.columns} for table in read_schema(one.db_path).tables}
+    item = copies.examples(dialect)[0]
+    entry = json.loads((copies.folders[dialect] / "manifest.json").read_text())["databases"][item.db_id]
+    shown = {table.name: {c.name: c.type for c in table.columns} for table in read_schema(item.db_path).tables}
     assert shown.keys() == {table["name"] for table in entry["tables"].values()}
     types = {kind.lower() for columns in shown.values() for kind in columns.values()}  # SQLite writes TEXT
     assert (
@@ -126,12 +126,12 @@ def test_a_stand_in_shows_the_engines_names_and_types(dialect: str, copies: Copi
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_dialogue_looks_around_on_its_engine(dialect: str, copies: Copies) -> None:
-    one = copies.examples(dialect)[0]
-    table = read_schema(one.db_path).tables[0].name
+    item = copies.examples(dialect)[0]
+    table = read_schema(item.db_path).tables[0].name
     turns = RECIPES["skyrl_sql"].turns
     assert turns is not None
     with make_executor(ExecutorConfig(threads=1, max_rows=3)) as executor:
-        environment = turns(executor, one, 4)
+        environment = turns(executor, item, 4)
 
         def observed(sql: str) -> str:
             pending = environment.next(Action(f"<think>.</think><sql>{sql}</sql>", "stop"))
@@ -149,34 +149,34 @@ def test_a_question_becomes_the_copys_where_its_gold_is_kept(copies: Copies) -> 
     there = {dialect: copies.examples(dialect) for dialect in ("postgresql", "duckdb")}
     change = InDialects({"sqlite": 0.3, "mysql": 0.2, "postgresql": 0.3, "duckdb": 0.2}, there)
     changed = [*map(change, source)]
-    assert [one.uid for one in changed] == [one.uid for one in source]
+    assert [element.uid for element in changed] == [entry.uid for entry in source]
     assert {one.dialect for one in changed} == {"sqlite", *DIALECTS}
     for before, after in zip(source, changed, strict=True):
         if after.dialect in there:
-            kept = {one.uid: one for one in there[after.dialect]}[before.uid]
+            remaining = {one.uid: one for one in there[after.dialect]}[before.uid]
             assert (after.gold_sql, after.engine_url, after.reasoning) == (
-                kept.gold_sql,
-                kept.engine_url,
+                remaining.gold_sql,
+                remaining.engine_url,
                 before.reasoning,
             )
-            assert taught_sql(after) == kept.gold_sql
+            assert taught_sql(after) == remaining.gold_sql
         else:
             assert (after.gold_sql, after.engine_url, after.db_path) == (before.gold_sql, "", before.db_path)
     assert [*map(change, source)] == changed
     assert [*map(change, there["duckdb"])] == [*there["duckdb"]]
     lost = InDialects({"sqlite": 0.0, "duckdb": 1.0}, {"duckdb": there["duckdb"][1:]})
-    dialects = {one.uid: lost(one).dialect for one in source}
+    dialects = {item.uid: lost(item).dialect for item in source}
     assert dialects[there["duckdb"][0].uid] == "sqlite"
     assert dialects[there["duckdb"][1].uid] == "duckdb"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_question_is_written_and_read_again_without_a_password(dialect: str, copies: Copies) -> None:
-    one = copies.examples(dialect)[0]
-    line = plain_record(one)
+    item = copies.examples(dialect)[0]
+    line = plain_record(item)
     written = json.loads((copies.folders[dialect] / "questions.jsonl").read_text().splitlines()[0])
     assert line.items() <= written.items()
-    assert open_url(line["db"]) == one.engine_url
+    assert open_url(line["db"]) == item.engine_url
 
 
 def test_shots_of_another_engine_are_not_shown(copies: Copies) -> None:
@@ -185,11 +185,11 @@ def test_shots_of_another_engine_are_not_shown(copies: Copies) -> None:
         *copies.examples("postgresql"),
         *load_benchmark(copies.data / "train").examples,
     ]
-    asked = copies.examples("postgresql")[0]
-    shown = Shots(mixed, 40).choose(asked)
-    assert {one.dialect for one in shown} == {"postgresql"}
-    assert {"duckdb:" in one.engine_url for one in shown} == {False}
-    assert any(one.engine_url for one in shown)
+    requests = copies.examples("postgresql")[0]
+    shown = Shots(mixed, 40).choose(requests)
+    assert {item.dialect for item in shown} == {"postgresql"}
+    assert {"duckdb:" in entry.engine_url for entry in shown} == {False}
+    assert any(element.engine_url for element in shown)
     assert any(not one.engine_url for one in shown)
 
 
@@ -213,28 +213,30 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
         "rollout.max_num_seqs=16",
         "run.samples_per_step=99",
     ]
-    words = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
-    assert train(words) == 0
-    told = capsys.readouterr()
-    assert "in PostgreSQL" in told.out + told.err
+    message = [*fixed, *model, *sizes, shares, *places, f"run.dir={run}", "run.display=plain", "run.pad_to_max=true"]
+    assert train(message) == 0
+    captured = capsys.readouterr()
+    assert "in PostgreSQL" in captured.out + captured.err
     samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-    ran = {(one["dialect"], one["status"]) for one in samples if one["phase"] == "grpo" and "dialect" in one}
+    ran = {
+        (sample["dialect"], sample["status"]) for sample in samples if sample["phase"] == "grpo" and "dialect" in sample
+    }
     # What a policy writes runs or not; that it was let in, and judged on each engine, does not depend on that.
     assert {dialect for dialect, _ in ran} == {*DIALECTS}
     assert "db_error" not in {status for _, status in ran}
     assert "ok" in {status for _, status in ran}
-    passwords = {urlsplit(one.reader).password or "" for one in copies.servers.values()} - {""}
+    passwords = {urlsplit(server.reader).password or "" for server in copies.servers.values()} - {""}
     files = [path for path in run.rglob("*") if path.suffix in (".yaml", ".jsonl", ".json", ".gz") and path.is_file()]
-    kept = [gzip.decompress(one.read_bytes()) if one.suffix == ".gz" else one.read_bytes() for one in files]
+    remaining = [gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes() for file in files]
     assert passwords
-    assert not any(word.encode() in text for word in passwords for text in kept)
+    assert not any(word.encode() in text for word in passwords for text in remaining)
     # What `view` shows of it: each answer is judged again where it ran.
-    groups = [one for chunk in chunks(open_result_folder(run)) for one in read_chunk(chunk).groups]
+    groups = [group for chunk in chunks(open_result_folder(run)) for group in read_chunk(chunk).groups]
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 1000, 600.0)
         judge.judge(asked_of(groups))
     judge.attach(groups)
-    answers = [(one["example"].dialect, answer) for one in groups for answer in one["answers"] if answer["sql"]]
+    answers = [(item["example"].dialect, answer) for item in groups for answer in item["answers"] if answer["sql"]]
     assert {dialect for dialect, _ in answers} >= {*DIALECTS}
     assert all(answer["verdict"]["results"]["gold"].keys() >= {"columns"} for _, answer in answers)
 
@@ -242,44 +244,44 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
 def test_a_server_answers_questions_of_its_own(
     copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = copies.examples("postgresql")[0]
+    item = copies.examples("postgresql")[0]
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path / "cache"))
     command = [
         "--model",
         str(MODEL),
         "--db",
-        one.engine_url,
+        item.engine_url,
         "data.prompt=compact",
         "evaluate.sampling.max_new_tokens=24",
     ]
-    first = ask([*command, one.question])
-    said = capsys.readouterr()
+    first = ask([*command, item.question])
+    captured = capsys.readouterr()
     assert first in {0, 1}
-    assert "a sample of 200 rows per table" in said.err
+    assert "a sample of 200 rows per table" in captured.err
     shown = next((tmp_path / "cache").rglob("*.sqlite"))
     assert {table.name for table in read_schema(shown).tables} == {
-        table.name for table in read_schema(one.db_path).tables
+        table.name for table in read_schema(item.db_path).tables
     }
     shutil.rmtree(tmp_path / "cache")
-    assert ask([*command, one.question, "--stand-in", one.db_path]) == first
+    assert ask([*command, item.question, "--stand-in", item.db_path]) == first
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
 def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: Path) -> None:
-    one = copies.examples(dialect)[0]
+    item = copies.examples(dialect)[0]
     out = tmp_path / "made"
-    assert synth(["--db", one.engine_url, "--out", str(out), "--n", "12"]) == 0
-    made = load_benchmark(out).examples
-    assert len(made) > 6
-    assert {(one.dialect, one.engine_url) for one in made} == {(dialect, one.engine_url)}
+    assert synth(["--db", item.engine_url, "--out", str(out), "--n", "12"]) == 0
+    result = load_benchmark(out).examples
+    assert len(result) > 6
+    assert {(entry.dialect, entry.engine_url) for entry in result} == {(dialect, item.engine_url)}
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        outcomes = executor.execute_many([(one.database, one.gold_sql) for one in made])
+        outcomes = executor.execute_many([(element.database, element.gold_sql) for element in result])
     assert all(outcome.status == "ok" and outcome.row_count for outcome in outcomes)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("message", "output"),
     [
         (["data.dialects={sqlite: 0.5, mysql: 0.4}"], "add up to 0.9"),
         (["data.dialects={sqlite: 0.5, mysql: 0.5}"], "executor.databases.mysql says where it runs"),
@@ -288,10 +290,10 @@ def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: 
     ],
 )  # fmt: skip
 def test_dialects_without_a_place_are_refused(
-    words: list[str], said: str, copies: Copies, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    message: list[str], output: str, copies: Copies, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     places = {"DATA": str(copies.data), "MYSQL": str(copies.folders["mysql"])}
-    given = [reduce(lambda text, name: text.replace(name, places[name]), places, word) for word in words]
+    arguments = [reduce(lambda text, name: text.replace(name, places[name]), places, word) for word in message]
     fixed = ["data.source=folder", f"data.dir={copies.data}", f"model.checkpoint={MODEL}"]
-    assert train([*fixed, f"run.dir={tmp_path / 'run'}", *given]) == 2
-    assert said in capsys.readouterr().err
+    assert train([*fixed, f"run.dir={tmp_path / 'run'}", *arguments]) == 2
+    assert output in capsys.readouterr().err

@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def golds(data: Path) -> dict[str, str | None]:
-    return {one["id"]: one["sql"] for one in lines(data / "dev/questions.jsonl")}
+    return {line["id"]: line["sql"] for line in lines(data / "dev/questions.jsonl")}
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def numbers(out: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((out / "metrics.json").read_text())
-    assert without_row(found, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
-    return found
+    result: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    assert without_row(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
+    return result
 
 
 def judge(folder: Path, predictions: Path, out: Path, *more: str) -> int:
@@ -83,16 +83,16 @@ def test_golds_are_right_without_jax(data: Path, golds: dict[str, str | None], w
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
     assert "accuracy 100.0 % of 10 questions" in done.stdout
-    found = numbers(out)
-    assert found["accuracy"] == found["bird"] == found["refined"] == found["test_suite"] == 1.0
-    assert (found["count"], found["missing"], found["gold_failures"]) == (10, 0, 0)
+    result = numbers(out)
+    assert result["accuracy"] == result["bird"] == result["refined"] == result["test_suite"] == 1.0
+    assert (result["count"], result["missing"], result["gold_failures"]) == (10, 0, 0)
     records = lines(out / "records.jsonl")
-    assert [one["id"] for one in records] == list(golds)
-    for one in records:
-        assert one["sql"] == one["gold_sql"] == golds[one["id"]]
-        assert one["results"]["prediction"] == one["results"]["gold"]
-        assert (one["status"], one["scores"]["bird"]) == ("ok", 1.0)
-    assert {one["id"]: one["sql"] for one in lines(out / "predictions.jsonl")} == golds
+    assert [item["id"] for item in records] == list(golds)
+    for record in records:
+        assert record["sql"] == record["gold_sql"] == golds[record["id"]]
+        assert record["results"]["prediction"] == record["results"]["gold"]
+        assert (record["status"], record["scores"]["bird"]) == ("ok", 1.0)
+    assert {line["id"]: line["sql"] for line in lines(out / "predictions.jsonl")} == golds
     assert (out / "config.yaml").is_file()
 
 
@@ -106,15 +106,15 @@ def test_golds_are_scored_for_nobody(
     root, path, out = data / "dev/databases", tmp_path / "p.jsonl", tmp_path / "out"
     begun = ["--data", str(data / "dev"), "--predictions", str(path), *LIMITS, "--out", str(out)]
     score = ["score", "--pred", str(path), "--gold", str(data / "dev/questions.jsonl"), "--db-root", str(root)]
-    for answer, told in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
+    for answer, output in (("SELECT 1", f"hold different SQL in sql and {name}"), ("I give up", "are the golds")):
         entries = [{"id": uid, "sql": sql, name: answer} for uid, sql in golds.items()]
-        path.write_text("".join(json.dumps(one) + "\n" for one in entries))
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         assert main(begun) == 2
         ours = capsys.readouterr().err
         assert cli.main(score) == 2
         assert capsys.readouterr().err.partition(": ")[2] == ours.partition(": ")[2]
         assert f"{path}: 10 of 10" in ours
-        assert told in ours
+        assert output in ours
         assert "--field NAME" in ours
         assert f"of the fields id, sql, {name}" in ours
     assert not out.exists()
@@ -131,7 +131,7 @@ def hurt(data: Path, tmp_path: Path) -> Path:
     shutil.copytree(data / "dev", folder)
     questions = lines(folder / "questions.jsonl")
     questions[0]["sql"], questions[1]["sql"] = ENDLESS, "SELECT x FROM nowhere"
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
     return folder
 
 
@@ -140,15 +140,15 @@ def test_what_fails_is_told_apart(hurt: Path, golds: dict[str, str | None], writ
     sqls = {**golds, ids[2]: ENDLESS, ids[3]: "SELECT", ids[4]: None, ids[5]: "SELECT nothing_there"}
     out = tmp_path / "out"
     assert judge(hurt, write(sqls), out) == 0
-    found = numbers(out)
-    assert found["gold_timeouts"] == 1
-    assert found["gold_failures"] == 2
-    assert found["status/timeout"] == found["status/syntax_error"] == found["status/no_sql"] == 1
-    assert found["status/schema_error"] == 1
-    assert found["status/ok"] == 6
-    assert (found["bird"], found["bird/count"]) == (0.5, 8)  # two golds say nothing
-    assert found["accuracy"] == 0.4  # as the leaderboard counts
-    records = {one["id"]: one for one in lines(out / "records.jsonl")}
+    result = numbers(out)
+    assert result["gold_timeouts"] == 1
+    assert result["gold_failures"] == 2
+    assert result["status/timeout"] == result["status/syntax_error"] == result["status/no_sql"] == 1
+    assert result["status/schema_error"] == 1
+    assert result["status/ok"] == 6
+    assert (result["bird"], result["bird/count"]) == (0.5, 8)  # two golds say nothing
+    assert result["accuracy"] == 0.4  # as the leaderboard counts
+    records = {line["id"]: line for line in lines(out / "records.jsonl")}
     assert records[ids[0]]["gold_status"] == "timeout"
     assert records[ids[0]]["scores"] == {}
     assert records[ids[2]]["results"]["prediction"]["error"].startswith("timeout")
@@ -163,8 +163,8 @@ def test_missing_predictions_are_refused_or_counted_apart(
     assert "5 of 10 questions have no prediction" in capsys.readouterr().err
     assert not (tmp_path / "out/metrics.json").exists()
     assert judge(data / "dev", some, tmp_path / "out", "--allow-missing") == 0
-    found = numbers(tmp_path / "out")
-    assert (found["missing"], found["count"], found["accuracy"], found["accuracy/with_missing"]) == (5, 5, 1.0, 0.5)
+    result = numbers(tmp_path / "out")
+    assert (result["missing"], result["count"], result["accuracy"], result["accuracy/with_missing"]) == (5, 5, 1.0, 0.5)
     assert "5 questions have no prediction and are skipped" in capsys.readouterr().out
     assert judge(data / "dev", write({**golds, "other": "SELECT 1"}), tmp_path / "more") == 2
     assert "--allow-extra" in capsys.readouterr().err
@@ -188,17 +188,17 @@ def test_broken_off_work_goes_on_to_the_same_numbers(
     assert "3 answers are judged already" in capsys.readouterr().out
     for name in ("metrics.json", "predictions.jsonl"):
         assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    kept = (tmp_path / "torn/config.yaml").read_bytes()
+    remaining = (tmp_path / "torn/config.yaml").read_bytes()
     assert judge(data / "dev", write(golds), tmp_path / "torn", "seed=7") == 2
     assert "was begun with sets=" in capsys.readouterr().err
-    assert (tmp_path / "torn/config.yaml").read_bytes() == kept
+    assert (tmp_path / "torn/config.yaml").read_bytes() == remaining
     assert judge(data / "dev", write(sqls), tmp_path / "torn", "executor.vm_steps=99") == 2
 
 
 def test_several_benchmarks_are_weighted_by_their_size(
     data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unseen = {one["id"]: "SELECT 1" for one in lines(data / "dev_unseen/questions.jsonl")}
+    unseen = {line["id"]: "SELECT 1" for line in lines(data / "dev_unseen/questions.jsonl")}
     other = tmp_path / "unseen.json"
     other.write_text(json.dumps(unseen))
     out = tmp_path / "out"
@@ -206,13 +206,13 @@ def test_several_benchmarks_are_weighted_by_their_size(
     assert "1 files of predictions for 2 folders" in capsys.readouterr().err
     more = ("--data", str(data / "dev_unseen"), "--predictions", str(other))
     assert judge(data / "dev", write(golds), out, *more) == 0
-    found = numbers(out)
-    assert found["dev/accuracy"] == 1.0
-    assert found["dev_unseen/accuracy"] == 0.0
-    assert found["count"] == 10 + len(unseen)
-    assert found["accuracy"] == pytest.approx(10 / (10 + len(unseen)))
-    assert (found["macro/accuracy"], found["macro/refined"]) == (0.5, 0.5)
-    assert {one["set"] for one in lines(out / "records.jsonl")} == {"dev", "dev_unseen"}
+    result = numbers(out)
+    assert result["dev/accuracy"] == 1.0
+    assert result["dev_unseen/accuracy"] == 0.0
+    assert result["count"] == 10 + len(unseen)
+    assert result["accuracy"] == pytest.approx(10 / (10 + len(unseen)))
+    assert (result["macro/accuracy"], result["macro/refined"]) == (0.5, 0.5)
+    assert {item["set"] for item in lines(out / "records.jsonl")} == {"dev", "dev_unseen"}
     assert len(lines(out / "dev_unseen/predictions.jsonl")) == len(unseen)
     shown = capsys.readouterr().out
     assert "mean, weighted by size" in shown
@@ -226,13 +226,13 @@ def test_two_evaluations_side_by_side(
     assert judge(data / "dev", write({**golds, ids[0]: "SELECT 1", ids[1]: "SELECT 1"}), first) == 0
     assert judge(data / "dev", write({**golds, ids[1]: None, ids[2]: "SELECT x FROM y"}), second) == 0
     assert main(["--compare", str(first), str(second), "--out", str(tmp_path / "beside")]) == 0
-    made = json.loads((tmp_path / "beside/compare.json").read_text())
-    bird = made["rules"]["bird"]
+    result = json.loads((tmp_path / "beside/compare.json").read_text())
+    bird = result["rules"]["bird"]
     assert (bird["first"], bird["second"], bird["p_value"], bird["p_mcnemar"]) == (0.8, 0.8, 1.0, 1.0)
     assert bird["databases"] == 2
     assert (bird["better"], bird["worse"]) == ([ids[0]], [ids[2]])
-    assert [one["id"] for one in made["changed"]] == [ids[0], ids[2]]
-    assert made["changed"][1]["second"]["status"] == "schema_error"
+    assert [item["id"] for item in result["changed"]] == [ids[0], ids[2]]
+    assert result["changed"][1]["second"]["status"] == "schema_error"
     text = (tmp_path / "beside/compare.md").read_text()
     assert ids[0] in text
     assert "SELECT x FROM y" in text
@@ -270,21 +270,24 @@ def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
     """Spider's own folder, in which one question's database is gone, and its own form of predictions."""
     spider, questions = tmp_path / "spider", lines(data / "dev/questions.jsonl")
     shutil.copytree(data / "dev/databases", spider / "database")
-    asked = [{"db_id": one["db_id"], "question": one["question"], "query": one["sql"]} for one in questions]
-    asked.insert(3, {"db_id": "gone", "question": "?", "query": "SELECT 1"})
-    (spider / "dev.json").write_text(json.dumps(asked))
+    requests = [
+        {"db_id": question["db_id"], "question": question["question"], "query": question["sql"]}
+        for question in questions
+    ]
+    requests.insert(3, {"db_id": "gone", "question": "?", "query": "SELECT 1"})
+    (spider / "dev.json").write_text(json.dumps(requests))
     (spider / "tables.json").write_text("[]")
     path = tmp_path / "pred.sql"
-    path.write_text("".join(f"{one['query']}\n" for one in asked))
+    path.write_text("".join(f"{item['query']}\n" for item in requests))
     out = tmp_path / "out"
     assert judge(spider, path, out) == 0
-    found = numbers(out)
-    assert (found["accuracy"], found["count"], found["left_out"]) == (1.0, 10, 1)
+    result = numbers(out)
+    assert (result["accuracy"], result["count"], result["left_out"]) == (1.0, 10, 1)
     shown = capsys.readouterr().out
     assert "skipped 1 (" in shown
     assert "predictions are for questions that cannot be judged" in shown
     written = (out / "predictions.sql").read_text().splitlines()
-    assert written == [one["query"] if one["db_id"] != "gone" else NOTHING for one in asked]
+    assert written == [request["query"] if request["db_id"] != "gone" else NOTHING for request in requests]
     path.write_text("SELECT 1\n" * 10)
     assert judge(spider, path, tmp_path / "other") == 2
     assert "10 lines for 11 questions" in capsys.readouterr().err
@@ -292,23 +295,23 @@ def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
 
 def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_path: Path) -> None:
     question = lines(data / "dev/questions.jsonl")[0]
-    folder, given = tmp_path / "spider2", tmp_path / "given"
+    folder, arguments = tmp_path / "spider2", tmp_path / "given"
     for name in ("resource/databases/spider2-localdb", "evaluation_suite/gold/exec_result"):
         (folder / name).mkdir(parents=True)
-    given.mkdir()
+    arguments.mkdir()
     db = folder / "resource/databases/spider2-localdb/Shop.sqlite"
     shutil.copy(data / f"dev/databases/{question['db_id']}/{question['db_id']}.sqlite", db)
     with closing(sqlite3.connect(db)) as connection:
         connection.executescript("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
-    asked = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
-    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"instance_id": f"local00{i}", "db": "Shop", "question": "Which?"} for i in range(3)]
+    (folder / "spider2-lite.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     sqls = ("SELECT b, a FROM t ORDER BY a DESC", "SELECT b FROM t", "SELECT c FROM t")
     for i, sql in enumerate(sqls):
         (folder / f"evaluation_suite/gold/exec_result/local00{i}.csv").write_text("a\n1\n2\n")
-        (given / f"local00{i}.sql").write_text(sql)
+        (arguments / f"local00{i}.sql").write_text(sql)
     out = tmp_path / "out"
-    assert judge(folder, given, out) == 0
-    assert [one["scores"]["spider2"] for one in lines(out / "records.jsonl")] == [1.0, 0.0, 0.0]
+    assert judge(folder, arguments, out) == 0
+    assert [line["scores"]["spider2"] for line in lines(out / "records.jsonl")] == [1.0, 0.0, 0.0]
     assert numbers(out)["accuracy"] == pytest.approx(1 / 3)
     assert (out / "submission/local001.sql").read_text() == f"{sqls[1]}\n"
     assert (out / "submission_csv/local000.csv").read_text() == "b,a\ny,2\nx,1\n"
@@ -316,7 +319,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         ([], "give one of --predictions FILE"),
         (["--predictions", "P", "--model", str(CONFIGS / "quickstart_start")], "give one of --predictions FILE"),
@@ -331,7 +334,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
     ],
 )
 def test_what_cannot_be_judged_is_one_line(
-    command: list[str], words: str, data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path,
+    command: list[str], message: str, data: Path, golds: dict[str, str | None], write: Write, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     path = str(write({**golds, next(iter(golds)): "SELECT 1"}))
@@ -340,13 +343,13 @@ def test_what_cannot_be_judged_is_one_line(
         str(data / "dev"),
         "--out",
         str(tmp_path / "out"),
-        *(path if one == "P" else one for one in command),
+        *(path if item == "P" else item for item in command),
     ]
     assert main(chosen) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    assert words in said
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+    assert message in output
 
 
 def test_no_folder_is_named(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -389,7 +392,7 @@ def test_sets_in_another_order_keep_their_own_answers(tmp_path: Path) -> None:
     assert (before["right/accuracy"], before["wrong/accuracy"]) == (1.0, 0.0)
     assert judge_sets(tmp_path / "out", *wrong, *right) == 0
     assert numbers(tmp_path / "out") == before
-    assert {(one["set"], one["sql"]) for one in records(tmp_path / "out")} == {
+    assert {(record["set"], record["sql"]) for record in records(tmp_path / "out")} == {
         ("right", GOLD), ("wrong", "SELECT 9"), ("wrong", "SELECT 8"),
     }  # fmt: skip
 
@@ -398,35 +401,35 @@ def test_sets_in_another_order_keep_their_own_answers(tmp_path: Path) -> None:
 def test_verdicts_on_a_database_that_was_written_to_are_not_taken(
     mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
+    requests = make_set(tmp_path / "a", (GOLD, "SELECT x FROM t WHERE x < 3"))
     with closing(sqlite3.connect(tmp_path / "a/databases/d/d.sqlite")) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
-        assert judge_sets(tmp_path / "out", *asked) == 0
+        assert judge_sets(tmp_path / "out", *requests) == 0
         assert numbers(tmp_path / "out")["accuracy"] == 1.0
-        assert judge_sets(tmp_path / "out", *asked) == 0
+        assert judge_sets(tmp_path / "out", *requests) == 0
         capsys.readouterr()
         connection.execute("INSERT INTO t VALUES (3)")
         connection.commit()
-        assert judge_sets(tmp_path / "out", *asked) == 2
+        assert judge_sets(tmp_path / "out", *requests) == 2
         assert "was begun with sets=" in capsys.readouterr().err
-        assert judge_sets(tmp_path / "new", *asked) == 0
+        assert judge_sets(tmp_path / "new", *requests) == 0
         assert numbers(tmp_path / "new")["accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("rule", ["r_ves", "r_ves_alternate"])
 def test_a_rule_of_speed_may_be_the_benchmarks_own(rule: str, tmp_path: Path) -> None:
-    asked = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
-    assert judge_sets(tmp_path / "out", *asked, f"evaluate.rule={rule}") == 0
-    one, other = records(tmp_path / "out")
-    assert (one["own"], other["own"]) == (rule, rule)
-    assert one["scores"][rule] > other["scores"][rule] == 0.0
+    requests = make_set(tmp_path / "a", (GOLD, "SELECT 9"))
+    assert judge_sets(tmp_path / "out", *requests, f"evaluate.rule={rule}") == 0
+    item, other = records(tmp_path / "out")
+    assert (item["own"], other["own"]) == (rule, rule)
+    assert item["scores"][rule] > other["scores"][rule] == 0.0
 
 
 def test_another_rule_of_the_same_answers_is_the_records_own(tmp_path: Path) -> None:
-    asked = make_set(tmp_path / "a", (GOLD, DOUBLED))
-    assert judge_sets(tmp_path / "out", *asked, "evaluate.rule=bird") == 0
+    requests = make_set(tmp_path / "a", (GOLD, DOUBLED))
+    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=bird") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (1.0, "bird")
-    assert judge_sets(tmp_path / "out", *asked, "evaluate.rule=refined") == 0
+    assert judge_sets(tmp_path / "out", *requests, "evaluate.rule=refined") == 0
     assert (numbers(tmp_path / "out")["accuracy"], records(tmp_path / "out")[0]["own"]) == (0.5, "refined")
 
 
@@ -434,8 +437,8 @@ def test_several_answers_are_judged_by_the_rule_that_they_were_begun_with(tmp_pa
     make_set(tmp_path / "a", (GOLD, GOLD))
 
     def settings(rule: str, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        asked = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
-        config = load_config(EvaluateConfig, None, [*asked, "evaluate.sampling.temperature=1.0"])
+        requests = [f"evaluate.data=[{tmp_path / 'a'}]", f"evaluate.rule={rule}", f"evaluate.samples={samples}"]
+        config = load_config(EvaluateConfig, None, [*requests, "evaluate.sampling.temperature=1.0"])
         policy, cfg, limits = policy_spec(config), config.evaluate, config.executor
         sets = open_sets(cfg, policy.recipe, limits, [], [])
         return answer_settings(policy, cfg, limits, sets), judge_settings(cfg, sets)
@@ -459,7 +462,7 @@ def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsy
     shown = capsys.readouterr().out
     assert f"1 questions are others in {tmp_path / 'two'} and not compared (1)" in shown
     assert "1 questions changed by bird" in shown
-    write_lines(tmp_path / "two/records.jsonl", [{**one, "db_id": "another"} for one in (first, second)])
+    write_lines(tmp_path / "two/records.jsonl", [{**item, "db_id": "another"} for item in (first, second)])
     assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
     assert "have no question in common, only ids: 0, 1" in capsys.readouterr().err
 
@@ -467,11 +470,13 @@ def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsy
 @pytest.mark.data
 def test_real_golds_in_birds_form_are_right(real_data: Path, tmp_path: Path) -> None:
     questions = lines(real_data / "bird_superhero/questions.jsonl")
-    numbered = {str(i): f"{one['sql']}\t----- bird -----\t{one['db_id']}" for i, one in enumerate(questions)}
+    numbered = {
+        str(i): f"{question['sql']}\t----- bird -----\t{question['db_id']}" for i, question in enumerate(questions)
+    }
     path = tmp_path / "predict_dev.json"
     path.write_text(json.dumps(numbered))
     out = tmp_path / "out"
     files = ["--predictions", str(path), "--field", "sql", "--out", str(out)]
     assert main(["--data", str(real_data / "bird_superhero"), *files]) == 0
-    found = numbers(out)
-    assert (found["count"], found["bird"], found["refined"], found["test_suite"]) == (129, 1.0, 1.0, 1.0)
+    result = numbers(out)
+    assert (result["count"], result["bird"], result["refined"], result["test_suite"]) == (129, 1.0, 1.0, 1.0)

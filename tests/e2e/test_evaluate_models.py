@@ -40,8 +40,8 @@ def write_set(folder: Path, names: tuple[str, ...]) -> Path:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER, y INTEGER); INSERT INTO t VALUES (1, 5), (2, 6);")
-    asked = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in names]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     return folder
 
 
@@ -56,9 +56,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def numbers(out: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((out / "metrics.json").read_text())
-    assert without_row(found, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
-    return found
+    result: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    assert without_row(result, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
+    return result
 
 
 def judge(folder: Path, sqls: dict[str, str], out: Path, *more: str) -> int:
@@ -76,8 +76,8 @@ def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys:
     chosen = f"evaluate.include_ids={ids}"
     assert judge(four, every, tmp_path / "all", chosen) == 0
     assert "2 of 4 questions are selected (evaluate.include_ids)" in capsys.readouterr().out
-    found = numbers(tmp_path / "all")
-    assert (found["count"], found["accuracy"], found["missing"]) == (2, 0.5, 0)
+    result = numbers(tmp_path / "all")
+    assert (result["count"], result["accuracy"], result["missing"]) == (2, 0.5, 0)
     assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "no more than is asked is needed"
     assert numbers(tmp_path / "some")["accuracy"] == 1.0
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
@@ -94,8 +94,8 @@ def test_questions_with_an_answer_alone(tmp_path: Path) -> None:
     home = tmp_path / "ehrsql" / "mimic_iii"
     home.mkdir(parents=True)
     shutil.copy(write_set(tmp_path / "x", ("q",)) / "databases/a/a.sqlite", home.parent / "mimic_iii.sqlite")
-    asked = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
-    records = [one | {"query": "nan" if one["is_impossible"] else RIGHT} for one in asked]
+    requests = [{"id": f"e{i}", "db_id": "mimic_iii", "question": f"{i}?", "is_impossible": i == 1} for i in range(3)]
+    records = [request | {"query": "nan" if request["is_impossible"] else RIGHT} for request in requests]
     (home / "valid.json").write_text(json.dumps(records))
     sqls = {"e0": RIGHT, "e1": OTHER, "e2": OTHER}
     assert judge(tmp_path / "ehrsql", sqls, tmp_path / "all") == 0
@@ -201,7 +201,7 @@ def test_a_model_is_shown_as_much_of_a_schema_as_was_asked_for(data: Path, answe
         name: {record["id"]: record["prompt"] for record in lines(out / "records.jsonl")}
         for name, out in (("whole", answered), ("part", tmp_path / "part"))
     }
-    asks = {one["id"]: one["question"] for one in lines(tmp_path / "part/records.jsonl")}
+    asks = {line["id"]: line["question"] for line in lines(tmp_path / "part/records.jsonl")}
     tokenizer = load_tokenizer(str(MODEL))
     schemas = {
         name: {key: prompt[: prompt.index(asks[key])] for key, prompt in of.items()} for name, of in shown.items()
@@ -216,17 +216,17 @@ def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     out = tmp_path / "out"
     warm = ("evaluate.sampling.temperature=1.0", "evaluate.samples=4", "evaluate.runs=2", "evaluate.limit=6")
     assert ask_model(data / "dev", out, *QUICK, *warm) == 0
-    found = numbers(out)
-    assert (found["count"], found["runs"]) == (6, 2)
-    assert found["pass/1"] == pytest.approx(found["vote/1"], abs=0.35)  # both the mean of one sample, one by drawing
-    assert found["pass/1"] <= found["pass/2"] <= found["pass/4"]
-    assert found["vote/4"] == pytest.approx(found["bird"])
+    result = numbers(out)
+    assert (result["count"], result["runs"]) == (6, 2)
+    assert result["pass/1"] == pytest.approx(result["vote/1"], abs=0.35)  # both the mean of one sample, one by drawing
+    assert result["pass/1"] <= result["pass/2"] <= result["pass/4"]
+    assert result["vote/4"] == pytest.approx(result["bird"])
     records = lines(out / "records.jsonl")
-    assert {one["run"] for one in records} == {0, 1}
-    assert all(one["samples"] == 4 and len(one["votes"]) <= 4 for one in records)
-    means = [sum(one["scores"]["bird"] for one in records if one["run"] == run) / 6 for run in (0, 1)]
-    assert found["accuracy"] == pytest.approx(sum(means) / 2)
-    assert found["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
+    assert {record["run"] for record in records} == {0, 1}
+    assert all(item["samples"] == 4 and len(item["votes"]) <= 4 for item in records)
+    means = [sum(entry["scores"]["bird"] for entry in records if entry["run"] == run) / 6 for run in (0, 1)]
+    assert result["accuracy"] == pytest.approx(sum(means) / 2)
+    assert result["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
     assert "votes by their size" in capsys.readouterr().out
 
 
@@ -250,19 +250,19 @@ def test_a_run_is_asked_as_it_was_trained(
 ) -> None:
     out = tmp_path / "out"
     assert ask_model(data / "dev", out, "evaluate.limit=4", model=run) == 0
-    found, records = numbers(out), lines(out / "records.jsonl")
-    dialogues = [one for one in records if isinstance(one["answer"], list)]
+    result, records = numbers(out), lines(out / "records.jsonl")
+    dialogues = [item for item in records if isinstance(item["answer"], list)]
     assert dialogues, "no answer asked the database"
     assert any(role == "environment" for role, _ in dialogues[0]["answer"])
-    assert found["turns/mean"] > 1
-    assert found["dialogue/queries"] > 0
+    assert result["turns/mean"] > 1
+    assert result["dialogue/queries"] > 0
     for record in records:
         answer, reason = record["answer"], record["finish_reason"]
         written = [answer] if isinstance(answer, str) else [text for role, text in answer if role == "assistant"]
         assert reason in {"stop", "length", "turns"}
         assert (reason == "stop") == written[-1].endswith("</solution>")
         assert reason != "turns" or len(written) == 3
-    assert sum(value for name, value in found.items() if name.startswith("count/turns/")) == 4
+    assert sum(value for name, value in result.items() if name.startswith("count/turns/")) == 4
     assert "turns" in capsys.readouterr().out
     assert ask_model(data / "dev", tmp_path / "one", "evaluate.limit=4", "--recipe", "arctic", model=run / "model") == 2
     assert "arctic answers in one turn" in capsys.readouterr().err
@@ -275,16 +275,16 @@ def test_questions_that_are_too_long_are_wrong_and_told(
     lengths = "data.max_prompt_tokens=10"
     assert ask_model(data / "dev", tmp_path / "out", *QUICK, lengths) == 2
     assert "no prompt fits data.max_prompt_tokens=10" in capsys.readouterr().err
-    made = make_prompts(
+    result = make_prompts(
         load_split(data, "dev").examples, RECIPES["arctic"].style("compact"), load_tokenizer(MODEL), 9999
     ).prompts
-    longest = max(len(prompt.token_ids) for prompt in made)
-    fitting = [prompt.uid for prompt in made if len(prompt.token_ids) < longest]
+    longest = max(len(prompt.token_ids) for prompt in result)
+    fitting = [prompt.uid for prompt in result if len(prompt.token_ids) < longest]
     assert ask_model(data / "dev", tmp_path / "some", *QUICK, f"data.max_prompt_tokens={longest - 1}") == 0
-    found, records = numbers(tmp_path / "some"), lines(tmp_path / "some/records.jsonl")
-    assert [one["id"] for one in records if one["status"] != "not_asked"] == fitting
-    assert found["status/not_asked"] == 10 - len(fitting)
-    assert all(one["scores"]["bird"] == 0.0 for one in records if one["status"] == "not_asked")
+    results, records = numbers(tmp_path / "some"), lines(tmp_path / "some/records.jsonl")
+    assert [record["id"] for record in records if record["status"] != "not_asked"] == fitting
+    assert results["status/not_asked"] == 10 - len(fitting)
+    assert all(item["scores"]["bird"] == 0.0 for item in records if item["status"] == "not_asked")
     assert "prompts that are too long count as wrong" in capsys.readouterr().out
 
 
@@ -296,11 +296,11 @@ class Server:
 
     def __call__(self, _number: int, body: dict[str, Any]) -> Any:
         first, *rest = body["messages"]
-        found = re.search(r"Question:\s+<(\w+)>", first["content"])
-        assert found
-        name = found[1]
+        result = re.search(r"Question:\s+<(\w+)>", first["content"])
+        assert result
+        name = result[1]
         if rest:
-            assert [one["role"] for one in rest] == ["assistant", "user"] * (len(rest) // 2)
+            assert [item["role"] for item in rest] == ["assistant", "user"] * (len(rest) // 2)
             assert rest[-1]["content"].startswith("<observation>")
         if name == "q4" and rest:
             return 400, {}, "too long"
@@ -326,25 +326,25 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
         script.busy = True
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
         assert "repeat the command to resume" in capsys.readouterr().err
-        asked = len(seen)
+        requests = len(seen)
         script.busy = False
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3", "evaluate.max_requests=10") == 0
-        assert len(seen) == asked + 2, "what had ended is not asked again"
+        assert len(seen) == requests + 2, "what had ended is not asked again"
         assert "10 of 10 requests" in capsys.readouterr().out
-        assert {one["temperature"] for one in seen} == {0.0}
-        assert {one["max_tokens"] for one in seen} == {3072}
+        assert {entry["temperature"] for entry in seen} == {0.0}
+        assert {element["max_tokens"] for element in seen} == {3072}
         assert not any("top_k" in one or "stop" in one for one in seen)
-    found = numbers(out)
-    records = {one["id"]: one for one in map(json.loads, (out / "records.jsonl").read_text().splitlines())}
+    result = numbers(out)
+    records = {item["id"]: item for item in map(json.loads, (out / "records.jsonl").read_text().splitlines())}
     assert {name: one["status"] for name, one in records.items()} == {
         "q1": "ok", "q2": "ok", "q3": "no_sql", "q4": "not_asked"
     }  # fmt: skip
     assert [role for role, _ in records["q1"]["answer"]] == ["assistant", "environment", "assistant"]
     assert records["q1"]["answer"][0][1].endswith("</sql>")
     assert "5\n6" in records["q1"]["answer"][1][1]
-    assert (found["accuracy"], found["bird"], found["turns/mean"] > 1) == (0.5, 0.5, True)
+    assert (result["accuracy"], result["bird"], result["turns/mean"] > 1) == (0.5, 0.5, True)
     assert [records[name]["finish_reason"] for name in ("q1", "q2", "q3", "q4")] == ["stop", "stop", "turns", ""]
-    assert (found["truncated"], found["finish_reason/turns"]) == (0.0, 1.0)
+    assert (result["truncated"], result["finish_reason/turns"]) == (0.0, 1.0)
     assert "HTTP 400 too long" in records["q4"]["fault"]
 
 
@@ -396,13 +396,13 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: P
         to = (f"evaluate.base_url={url}", "evaluate.model=m", "evaluate.key_env=''")
         assert main(["--data", str(four), "--out", str(tmp_path / "out"), "--as", "omnisql", *to, *LIMITS, *more]) == 0
     assert len(seen) == 8
-    assert not any("temperature" in one for one in seen)
-    assert {one["max_completion_tokens"] for one in seen} == {2048}
+    assert not any("temperature" in entry for entry in seen)
+    assert {item["max_completion_tokens"] for item in seen} == {2048}
     assert (numbers(tmp_path / "out")["runs"], numbers(tmp_path / "out")["accuracy"]) == (2, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         (["--as", "arctic", "evaluate.sampling.turns=2"], "recipe arctic answers in one turn"),
         (["--as", "arctic", "data.shots=2"], "examples are not supported with an endpoint"),
@@ -413,13 +413,13 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: P
     ],
 )
 def test_a_question_that_cannot_be_asked_is_one_line(
-    more: list[str], words: str, four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], message: str, four: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = ("evaluate.base_url=http://127.0.0.1:9/v1", "evaluate.model=m", "evaluate.key_env=''")
     assert main(["--data", str(four), "--out", str(tmp_path / "out"), *to, *LIMITS, *more]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert words in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert message in output
 
 
 def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
@@ -435,22 +435,24 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
         request = EvaluationRequest(data=["d"], model=str(run), system=system)
         return load_config(EvaluateConfig, None, *evaluation_layers(request, overrides))
 
-    made = {system: asked(system) for system in SYSTEMS}
-    for config in made.values():
+    result = {system: asked(system) for system in SYSTEMS}
+    for config in result.values():
         assert (config.data.prompt, config.evaluate.sampling.stop) == ("chat", [])
         assert config.model.checkpoint == str(run / "model")
         style = find_recipe(config.recipe).style_for(config.data)
         assert style.show is find_recipe(config.recipe).schema
-    told = {name: (one.recipe, one.evaluate.sampling.temperature, one.evaluate.samples) for name, one in made.items()}
-    assert told == {
+    output = {
+        name: (item.recipe, item.evaluate.sampling.temperature, item.evaluate.samples) for name, item in result.items()
+    }
+    assert output == {
         "omnisql": ("omnisql", 0.0, 1), "arctic": ("arctic", 0.0, 1), "sql_r1": ("sql_r1", 0.8, 8),
         "paverl": ("paverl", 0.0, 1), "think2sql": ("think2sql", 0.6, 1), "qwen3": ("omnisql", 0.7, 1),
         "qwen3_thinking": ("omnisql", 0.6, 1), "skyrl_sql": ("skyrl_sql", 0.0, 1),
     }  # fmt: skip
-    assert (made["think2sql"].evaluate.rule, made["think2sql"].evaluate.runs) == ("refined", 3)
-    assert (made["skyrl_sql"].evaluate.sampling.turns, made["skyrl_sql"].evaluate.rule) == (5, "bird")
-    assert (made["qwen3"].data.chat.thinking, made["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
-    assert (made["arctic"].data.retrieval.top_k, made["omnisql"].data.retrieval.top_k) == (0, 20)
+    assert (result["think2sql"].evaluate.rule, result["think2sql"].evaluate.runs) == ("refined", 3)
+    assert (result["skyrl_sql"].evaluate.sampling.turns, result["skyrl_sql"].evaluate.rule) == (5, "bird")
+    assert (result["qwen3"].data.chat.thinking, result["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
+    assert (result["arctic"].data.retrieval.top_k, result["omnisql"].data.retrieval.top_k) == (0, 20)
     assert asked("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
         "what is said comes last"
     )
@@ -462,8 +464,8 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
     small = ("evaluate.sampling.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
     model = ["--model", str(MODEL), "data.chat.thinking=template"]
     assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
-    found, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
-    assert (found["runs"], found["count"], "refined/std" in found) == (2, 2, True)
+    result, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
+    assert (result["runs"], result["count"], "refined/std" in result) == (2, 2, True)
     assert (written.recipe, written.evaluate.rule, written.evaluate.sampling.repetition_penalty) == (
         "think2sql",
         "refined",
@@ -472,8 +474,8 @@ def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> N
 
 
 def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> None:
-    def rule(recipe: str, own: str = "bird", *overrides: str) -> str:
-        return eval_rule(load_config(TrainConfig, SMALL, overrides).validation.rule, find_recipe(recipe), own)
+    def rule(recipe: str, local: str = "bird", *overrides: str) -> str:
+        return eval_rule(load_config(TrainConfig, SMALL, overrides).validation.rule, find_recipe(recipe), local)
 
     judged = {name: rule(name) for name in ("arctic", "sql_r1", "paverl", "think2sql", "skyrl_sql")}
     assert judged == {
@@ -484,16 +486,16 @@ def test_training_judges_by_the_recipe_s_rule_and_the_best_is_kept_by_it() -> No
         "test_suite",
         "bird",
     ]
-    assert [rule("think2sql", own) for own in ("spider2", "ehrsql")] == ["spider2", "ehrsql"]
+    assert [rule("think2sql", private) for private in ("spider2", "ehrsql")] == ["spider2", "ehrsql"]
     assert rule("think2sql", "spider2", "validation.rule=bird") == "bird"
     with pytest.raises(Exception, match="rules 'ex': there are"):
         rule("arctic", "bird", "validation.rule=ex")
 
 
 def test_a_system_that_is_none_is_one_line_with_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
-    assert main(asked) == 2
-    said = capsys.readouterr()
-    assert (said.out + said.err).count("\n") == 1
-    assert said.err.startswith("error: --as artic: none of arctic, omnisql, ")
-    assert said.err.endswith("the nearest is arctic\n")
+    requests = ["--data", str(tmp_path), "--predictions", "file", "--out", str(tmp_path / "out"), "--as", "artic"]
+    assert main(requests) == 2
+    captured = capsys.readouterr()
+    assert (captured.out + captured.err).count("\n") == 1
+    assert captured.err.startswith("error: --as artic: none of arctic, omnisql, ")
+    assert captured.err.endswith("the nearest is arctic\n")

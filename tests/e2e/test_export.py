@@ -35,10 +35,10 @@ def finished(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(whole, tmp_path_factory.mktemp("export") / "run")
 
 
-def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
-    np.testing.assert_allclose(found["embed"], wanted["embed"], rtol=2**-8)
+def same(wanted: dict[str, Any], result: dict[str, Any]) -> None:
+    np.testing.assert_allclose(result["embed"], wanted["embed"], rtol=2**-8)
     for name, leaf in wanted["layers"].items():
-        np.testing.assert_allclose(found["layers"][name], leaf, rtol=2**-8, err_msg=name)
+        np.testing.assert_allclose(result["layers"][name], leaf, rtol=2**-8, err_msg=name)
 
 
 def test_what_is_exported_is_the_policy_of_that_step(
@@ -72,14 +72,19 @@ def test_a_run_leaves_as_folder_card_and_gguf(finished: Path, capsys: pytest.Cap
     out, file, card = map(Path, capsys.readouterr().out.split())
     assert (out, file.name, card.name) == (finished / "export", "export-f16.gguf", "README.md")
     same(load_checkpoint(finished / "model")[1], load_checkpoint(out)[1])
-    kept = dict(read_tensors(file))
+    remaining = dict(read_tensors(file))
     for name, tensor in read_tensors(finished / "model"):
         as_kept = tensor.astype(np.float16) if tensor.ndim > 1 else tensor
-        np.testing.assert_array_equal(kept[name], as_kept, err_msg=name)
+        np.testing.assert_array_equal(remaining[name], as_kept, err_msg=name)
     text = card.read_text()
     assert text.startswith("---\nlicense: other\n")
-    for said in ("| recipe | arctic |", "| GRPO steps | 3 |", "| seed | 0 (data 0) |", "| base | none: new weights |"):
-        assert said in text
+    for output in (
+        "| recipe | arctic |",
+        "| GRPO steps | 3 |",
+        "| seed | 0 (data 0) |",
+        "| base | none: new weights |",
+    ):
+        assert output in text
     assert "[0.0%, " in text, "an interval of an accuracy of nothing"
     assert f"`{hashlib.sha256(file.read_bytes()).hexdigest()}`" in text
     assert str(finished.parent) not in text, "no path of this machine"
@@ -91,8 +96,10 @@ def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys:
     shift, others = {}, [tmp_path / name for name in ("up", "down")]
     for other, factor in zip(others, (1.0, -2.0), strict=True):
         shutil.copytree(finished / "model", other)
-        shift[other] = {name: factor * np.random.default_rng(0).normal(size=one.shape) for name, one in policy.items()}
-        moved = {name: (one + shift[other][name]).astype(np.float32) for name, one in policy.items()}
+        shift[other] = {
+            name: factor * np.random.default_rng(0).normal(size=entry.shape) for name, entry in policy.items()
+        }
+        moved = {name: (element + shift[other][name]).astype(np.float32) for name, element in policy.items()}
         save_file(moved, other / "model.safetensors")
     assert export([str(finished), "--average", str(others[0]), "--dtype", "float32"]) == 0
     assert capsys.readouterr().out.split()[0] == str(finished / "averaged")
@@ -101,8 +108,8 @@ def test_the_mean_of_weights_is_exported(finished: Path, tmp_path: Path, capsys:
     for count, folder in enumerate((finished / "averaged", finished / "averaged-5"), start=1):
         mean = dict(read_tensors(folder))
         assert mean.keys() == policy.keys()
-        for name, one in policy.items():
-            wanted = one + sum(shift[other][name] for other in others[:count]) / (count + 1)
+        for name, item in policy.items():
+            wanted = item + sum(shift[other][name] for other in others[:count]) / (count + 1)
             np.testing.assert_allclose(mean[name], wanted, atol=1e-6, err_msg=name)
     card = (finished / "averaged-5" / "README.md").read_text()
     assert "The weights are the mean of these and of up, down. No run measured its accuracy." in card
@@ -121,7 +128,9 @@ def test_only_models_of_one_shape_and_tokens_are_averaged(
     tokens = json.loads((other / "tokenizer.json").read_text())
     last = max(tokens["model"]["vocab"], key=tokens["model"]["vocab"].__getitem__)
     tokens["model"]["vocab"]["another"] = tokens["model"]["vocab"].pop(last)
-    tokens["model"]["merges"] = [one for one in tokens["model"]["merges"] if "".join(one).replace(" ", "") != last]
+    tokens["model"]["merges"] = [
+        merge for merge in tokens["model"]["merges"] if "".join(merge).replace(" ", "") != last
+    ]
     (other / "tokenizer.json").write_text(json.dumps(tokens))
     assert export([str(START), "--average", str(other), "--out", str(tmp_path / "none")]) == 2
     assert "its tokens are not those of" in capsys.readouterr().err
@@ -140,11 +149,13 @@ class Hub(BaseHTTPRequestHandler):
             answer = {"url": f"http://{self.headers['Host']}/org/tiny", "error": "no rights to that name"}
         elif where.endswith("/preupload/main"):
             files = json.loads(body)["files"]
-            answer = {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
+            answer = {
+                "files": [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in files]
+            }
         elif where.endswith("/commit/main"):
             lines = [json.loads(line) for line in body.splitlines()]
-            files = [one["value"] for one in lines if one["key"] == "file"]
-            COMMITS.append({one["path"]: base64.b64decode(one["content"]) for one in files})
+            files = [item["value"] for item in lines if item["key"] == "file"]
+            COMMITS.append({entry["path"]: base64.b64decode(entry["content"]) for entry in files})
             answer = {"commitUrl": f"http://{self.headers['Host']}/org/tiny/commit/1", "commitOid": "1" * 40}
         self.reply(status, answer)
 
@@ -159,7 +170,7 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *words: object) -> None:
+    def log_message(self, *message: object) -> None:
         """Say nothing."""
 
 
@@ -205,7 +216,7 @@ def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "output"),
     [
         (["nowhere"], "model nowhere: no such folder or file"),
         (["empty"], "empty: no config.json"),
@@ -217,20 +228,24 @@ def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: p
     ],
 )
 def test_what_cannot_be_exported_is_one_line(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    output: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
-    assert export(given) == 2
+    assert export(arguments) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert output in err
     assert err.count("\n") == 1
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Path:
+def prompted_model(tmp_path: Path) -> Path:
     """Return a model's folder that says how it is asked, by a template of its own."""
     folder = tmp_path / "asked"
     shutil.copytree(START, folder)
@@ -241,7 +256,7 @@ def asked(tmp_path: Path) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    return {one.name for one in folder.iterdir()}
+    return {item.name for item in folder.iterdir()}
 
 
 def listed(folder: Path) -> set[str]:
@@ -249,14 +264,14 @@ def listed(folder: Path) -> set[str]:
     return {line.split("`")[1] for line in lines if line.startswith("| `")}
 
 
-def test_what_the_first_wrote_and_the_second_does_not_is_gone(asked: Path, tmp_path: Path) -> None:
+def test_what_the_first_wrote_and_the_second_does_not_is_gone(prompted_model: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     out = tmp_path / "out"
-    assert export([str(asked), "--out", str(out), "--gguf", "f16"]) == 0
+    assert export([str(prompted_model), "--out", str(out), "--gguf", "f16"]) == 0
     first = {"out-f16.gguf", "prompt.jinja", "jaxrl_sql.yaml", "chat_template.jinja"}
     assert first <= names(out)
     assert first <= listed(out)
-    assert export([str(asked), "--out", str(out), "--gguf", "q8_0"]) == 0
+    assert export([str(prompted_model), "--out", str(out), "--gguf", "q8_0"]) == 0
     assert names(out) & {*first, "out-q8_0.gguf"} == first - {"out-f16.gguf"} | {"out-q8_0.gguf"}
     plain = tmp_path / "plain"
     shutil.copytree(START, plain)
@@ -285,6 +300,6 @@ def test_the_file_that_is_exported_stays(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     out = tmp_path / "out"
     assert export([str(START), "--out", str(out), "--gguf", "f16"]) == 0
-    kept = (out / "out-f16.gguf").read_bytes()
+    remaining = (out / "out-f16.gguf").read_bytes()
     assert export([str(out / "out-f16.gguf"), "--out", str(out)]) == 0
-    assert (out / "out-f16.gguf").read_bytes() == kept
+    assert (out / "out-f16.gguf").read_bytes() == remaining

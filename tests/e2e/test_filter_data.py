@@ -66,16 +66,16 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
         {**first, "id": "noisy", "question": "d"},
         {**first, "id": "lost", "question": "e", "db_id": "nowhere"},
     ]
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (split / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
     (tmp_path / "noisy").write_text("noisy\n")
     command = arguments(
         f"data.dir={tmp_path}/data", f"filter.noisy={tmp_path}/noisy", "filter.max_sql_characters=500",
         f"data.tokenizer.path={MODEL}", "filter.long_prompts=true", "filter.subsample_every=2",
     )  # fmt: skip
     assert main(command) == 0
-    kept = [one["id"] for one in lines(tmp_path / "out/kept.jsonl")]
-    dropped = {one["id"]: one for one in lines(tmp_path / "out/dropped.jsonl")}
-    assert sorted([*kept, *dropped]) == sorted(one["id"] for one in questions)
+    remaining = [line["id"] for line in lines(tmp_path / "out/kept.jsonl")]
+    dropped = {item["id"]: item for item in lines(tmp_path / "out/dropped.jsonl")}
+    assert sorted([*remaining, *dropped]) == sorted(entry["id"] for entry in questions)
     assert {uid: dropped[uid]["reason"] for uid in ("again", "fails", "empty", "long", "noisy", "lost")} == {
         "again": "asked before",
         "fails": "gold fails: schema_error",
@@ -86,8 +86,8 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     }
     assert dropped["long"]["characters"] == 511
     counts = json.loads((tmp_path / "out/counts.json").read_text())
-    assert counts["kept"] == len(kept) == -(-(counts["kept"] + counts["dropped"]["not one in 2"]) // 2)
-    assert counts["dropped"] == dict(Counter(one["reason"] for one in dropped.values()))
+    assert counts["kept"] == len(remaining) == -(-(counts["kept"] + counts["dropped"]["not one in 2"]) // 2)
+    assert counts["dropped"] == dict(Counter(element["reason"] for element in dropped.values()))
     shown = capsys.readouterr().out
     assert f"questions {len(questions)} 100.0 %" in " ".join(shown.split())
     assert "gold fails: schema_error" in shown
@@ -95,7 +95,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     assert main(command) == 0
     assert (tmp_path / "out/kept.jsonl").read_bytes() == again
     chosen = DataConfig("folder", f"{tmp_path}/data", select=SelectConfig(include_ids=f"{tmp_path}/out/kept.jsonl"))
-    assert [example.uid for example in training_questions(chosen, DatabasesConfig()).examples] == kept
+    assert [example.uid for example in training_questions(chosen, DatabasesConfig()).examples] == remaining
 
 
 SAMPLED = (
@@ -141,14 +141,14 @@ def test_pass_rates_are_counted_and_kept(
     arguments: Start, rated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = shutil.copytree(rated, tmp_path / "out")
-    rates = {one["id"]: one["right"] for one in lines(out / "rates.jsonl")[1:]}
+    rates = {line["id"]: line["right"] for line in lines(out / "rates.jsonl")[1:]}
     assert 0 < sum(rates.values()) < 4 * len(rates), "a model that is always right or wrong shows nothing"
     truncated = [rate["truncated"] for rate in lines(out / "rates.jsonl")[1:]]
     assert all(0 <= count <= 4 for count in truncated)
     assert json.loads((out / "counts.json").read_text())["truncated"] == sum(truncated)
-    kept = [one["id"] for one in lines(out / "kept.jsonl")]
-    assert kept == [uid for uid, right in rates.items() if 1 <= right <= 3]
-    reasons = {one["id"]: one["reason"] for one in lines(out / "dropped.jsonl")}
+    remaining = [item["id"] for item in lines(out / "kept.jsonl")]
+    assert remaining == [uid for uid, right in rates.items() if 1 <= right <= 3]
+    reasons = {entry["id"]: entry["reason"] for entry in lines(out / "dropped.jsonl")}
     assert {reasons[uid] for uid, right in rates.items() if right == 0} <= {"seldom right"}
 
     capsys.readouterr()
@@ -192,18 +192,18 @@ def test_rates_of_questions_that_have_changed_are_not_taken(
     first = questions[0]["id"]
     questions[0]["question"] = "How many?"
     rates = tmp_path / "out/rates.jsonl"
-    forged = [{**one, "right": 4} if one.get("id") == first else one for one in lines(rates)]
+    forged = [{**line, "right": 4} if line.get("id") == first else line for line in lines(rates)]
     with Journal(tmp_path / "forged", forged[0]["settings"]) as journal:
         for record in forged[1:]:
             journal.add({name: value for name, value in record.items() if name != "crc"})
     (tmp_path / "forged").replace(rates)
     try:
-        file.write_text("".join(json.dumps(one) + "\n" for one in questions[:-1]))
+        file.write_text("".join(json.dumps(question) + "\n" for question in questions[:-1]))
         assert main(command) == 0
         error = capsys.readouterr().err
         assert "asked again: 1 questions of which the text, a gold or the database has changed\n" in error
-        assert [one["id"] for one in lines(rates)[1:]] == [*(one["id"] for one in forged[1:]), first]
-        assert [one["right"] for one in lines(rates)[1:] if one["id"] == first] == [4, 0]
+        assert [entry["id"] for entry in lines(rates)[1:]] == [*(item["id"] for item in forged[1:]), first]
+        assert [element["right"] for element in lines(rates)[1:] if element["id"] == first] == [4, 0]
         counts = json.loads((tmp_path / "out/counts.json").read_text())
         assert sum(counts["right"].values()) == counts["kept"] == len(forged) - 2, "one is asked no more"
         assert main(command) == 0
@@ -217,7 +217,7 @@ def test_answers_are_read_with_the_thought_that_the_template_opened() -> None:
         """A tokenizer whose template opens a thought."""
 
         def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-            return "".join(one["content"] for one in messages) + "<think>\n"
+            return "".join(message["content"] for message in messages) + "<think>\n"
 
     config = load_config(TrainConfig, SMALL, ["recipe=sql_r1", "data.prompt=chat"])
     style = style_for(config.recipe, config.data, Thinker())

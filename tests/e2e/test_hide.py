@@ -39,7 +39,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
     golds = {"fine": "SELECT name FROM users", "hash": "SELECT name FROM users WHERE password_hash = '$2b$12$abc'"}
     lines = [{"id": uid, "db_id": "shop", "question": f"{uid}?", "sql": sql} for uid, sql in golds.items()]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
@@ -87,8 +87,8 @@ def test_a_dialogue_shows_the_refusal_and_not_the_value(
 def test_help_says_at_the_option_that_values_are_sent(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ask(["--help"])
-    words = " ".join(capsys.readouterr().out.split())
-    assert "values and rows of the database are sent to it, except the columns of data.hide" in words
+    message = " ".join(capsys.readouterr().out.split())
+    assert "values and rows of the database are sent to it, except the columns of data.hide" in message
 
 
 def test_distill_and_evaluate_leave_out_what_reads_a_hidden_column(
@@ -130,7 +130,7 @@ def test_agents_read_no_hidden_column(database: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "message"),
     [
         (
             ["data.hide=[users.pasword]"],
@@ -140,13 +140,13 @@ def test_agents_read_no_hidden_column(database: Path) -> None:
     ],
 )
 def test_a_wrong_name_is_refused_before_anything_is_asked(
-    database: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    database: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1", "--db", str(database)]
     assert ask([*begun, *more, "Who?"]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert serve_agents([*begun, *more]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_server_s_columns_are_not_hidden_by_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,8 +113,8 @@ def saved_arrays(run: Path, step: int) -> dict[str, np.ndarray]:
     """
     path = run / "checkpoints" / str(step) / "state"
     with ocp.PyTreeCheckpointer() as checkpointer:
-        found = checkpointer.metadata(path).item_metadata.tree
-        whole = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), found)
+        result = checkpointer.metadata(path).item_metadata.tree
+        whole = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), result)
         return dict(checkpointer.restore(path, restore_args=whole))
 
 
@@ -128,8 +128,8 @@ def assert_same(run: Path, whole: Path, but_checkpoints: bool = False) -> None:
     assert (run / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
     assert rollouts(run) == rollouts(whole)
     assert any(name.startswith("train-") for name in rollouts(whole))
-    kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, whole)]
-    assert but_checkpoints or kept[0] == kept[1]
+    remaining = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, whole)]
+    assert but_checkpoints or remaining[0] == remaining[1]
     got, want = saved_arrays(run, STEPS), saved_arrays(whole, STEPS)
     assert got.keys() == want.keys()
     for name, array in want.items():
@@ -157,8 +157,8 @@ def kill_when(
 
 def has_step(run: Path, step: int, phase: str) -> Callable[[], bool]:
     """Say whether the lines of a run name a step of a phase."""
-    path, words = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
-    return lambda: path.exists() and words in path.read_text(encoding="utf-8")
+    path, message = run / "metrics.jsonl", f'"step": {step}, "phase": "{phase}"'
+    return lambda: path.exists() and message in path.read_text(encoding="utf-8")
 
 
 def is_saving(run: Path, step: int) -> Callable[[], bool]:
@@ -230,8 +230,8 @@ def test_the_run_is_worth_comparing(whole: Path) -> None:
     assert all(row["reward/zero_variance"] < 1 for row in grpo if "reward/zero_variance" in row)
     assert len({row["policy/entropy"] for row in grpo}) == len(grpo)
     assert len({sample["text"] for sample in lines(whole / "samples.jsonl")}) > 10
-    kept = sorted(int(path.name) for path in (whole / "checkpoints").iterdir())
-    assert kept[-2:] == [12, 13]
+    remaining = sorted(int(path.name) for path in (whole / "checkpoints").iterdir())
+    assert remaining[-2:] == [12, 13]
     assert (whole / "checkpoints" / "12" / "arrays").is_dir(), "no groups in flight are saved"
-    before, after = (saved_arrays(whole, step) for step in kept[-2:])
+    before, after = (saved_arrays(whole, step) for step in remaining[-2:])
     assert any(not np.array_equal(before[name], array) for name, array in after.items())

@@ -60,8 +60,8 @@ PartitionName=high Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
-def printed(words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(shlex.split(words)) == 0
+def printed(message: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(shlex.split(message)) == 0
     return capsys.readouterr().out
 
 
@@ -79,10 +79,10 @@ def lint(script: str) -> None:
 
 
 def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = (
+    requests = (
         "slurm --hosts 4 --chips 8 --time 12:00:00 --partition long --folder '/shared/a b' --config configs/arctic.yaml"
     )
-    text = printed(f"{asked} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
+    text = printed(f"{requests} mesh.fsdp=32 'run.dir=runs/one two' --name one", capsys)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options == [
         "--job-name=one", "--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8", "--partition=long",
@@ -97,12 +97,12 @@ def test_slurms_file_asks_for_what_is_said(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
-    made = yaml.safe_load(printed(f"{asked} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
-    assert (made["kind"], made["metadata"], made["spec"]["failurePolicy"]) == (
+    requests = "jobset --hosts 4 --chips 4 --image i:1 --claim c --accelerator tpu-v5p-slice:2x2x4 --folder /shared"
+    result = yaml.safe_load(printed(f"{requests} {CONFIG} mesh.fsdp=16 run.dir=runs/One_2", capsys))
+    assert (result["kind"], result["metadata"], result["spec"]["failurePolicy"]) == (
         "JobSet", {"name": "one-2"}, {"maxRestarts": 1000},
     )  # fmt: skip
-    (hosts,) = made["spec"]["replicatedJobs"]
+    (hosts,) = result["spec"]["replicatedJobs"]
     job = hosts["template"]["spec"]
     assert [job[name] for name in ("parallelism", "completions", "completionMode", "backoffLimit")] == [
         4,
@@ -113,9 +113,9 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
     pod = job["template"]["spec"]
     assert set(pod["nodeSelector"].values()) == {"tpu-v5p-slice", "2x2x4"}
     (container,) = pod["containers"]
-    given = {one["name"]: one.get("value") for one in container["env"]}
-    assert given["JAX_COORDINATOR_ADDRESS"] == "one-2-hosts-0-0.one-2:8476"
-    assert given["JAX_NUM_PROCESSES"] == "4"
+    arguments = {item["name"]: item.get("value") for item in container["env"]}
+    assert arguments["JAX_COORDINATOR_ADDRESS"] == "one-2-hosts-0-0.one-2:8476"
+    assert arguments["JAX_NUM_PROCESSES"] == "4"
     assert container["resources"] == {"limits": {"google.com/tpu": 4}}
     assert container["command"][2].endswith(" && test -e runs/One_2/model/config.json")
     gpus = yaml.safe_load(printed(f"jobset --hosts 2 --chips 8 --image i --claim c {CONFIG} mesh.data=16", capsys))
@@ -127,15 +127,15 @@ def test_a_jobset_starts_a_pod_a_host(capsys: pytest.CaptureFixture[str]) -> Non
 def strict(node: Any) -> Any:
     """Return a schema of Kubernetes' form as JSON Schema, under which a field that it does not name is a fault."""
     if isinstance(node, list):
-        return [strict(one) for one in node]
+        return [strict(item) for item in node]
     if not isinstance(node, dict):
         return node
-    found = {name: strict(one) for name, one in node.items()}
+    result = {name: strict(entry) for name, entry in node.items()}
     if node.get("x-kubernetes-int-or-string"):
-        found["type"] = ["integer", "string"]
+        result["type"] = ["integer", "string"]
     if "properties" in node and not node.get("x-kubernetes-preserve-unknown-fields"):
-        found.setdefault("additionalProperties", False)
-    return found
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 @pytest.mark.skipif("JAXRL_SQL_JOBSET_CRD" not in os.environ, reason="JAXRL_SQL_JOBSET_CRD names JobSet's definition")
@@ -146,14 +146,16 @@ def test_a_jobset_is_as_its_definition_says(more: str, capsys: pytest.CaptureFix
     """JobSet's repository has the file: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml."""
     definition = yaml.load(Path(os.environ["JAXRL_SQL_JOBSET_CRD"]).read_text(), Loader=yaml.CSafeLoader)
     (schema,) = [
-        one["schema"]["openAPIV3Schema"] for one in definition["spec"]["versions"] if one["name"] == "v1alpha2"
+        version["schema"]["openAPIV3Schema"]
+        for version in definition["spec"]["versions"]
+        if version["name"] == "v1alpha2"
     ]
     schema["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     checked = pytest.importorskip("jsonschema").Draft202012Validator(strict(schema))
-    made = yaml.safe_load(printed(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
-    assert [f"{list(fault.path)}: {fault.message}" for fault in checked.iter_errors(made)] == []
-    made["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 4
-    assert len(list(checked.iter_errors(made))) == 1
+    result = yaml.safe_load(printed(f"jobset --hosts 4 --image i:1 --claim c --folder /shared {more}", capsys))
+    assert [f"{list(fault.path)}: {fault.message}" for fault in checked.iter_errors(result)] == []
+    result["spec"]["replicatedJobs"][0]["template"]["spec"]["paralelism"] = 4
+    assert len(list(checked.iter_errors(result))) == 1
 
 
 def test_a_tpu_vms_script_is_begun_again_after_a_preemption(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -182,11 +184,11 @@ esac
     done = subprocess.run([BASH, str(tmp_path / "file")], env={**os.environ, **path}, timeout=300, check=False)
     assert done.returncode == 0
     calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
-    assert [one for one in calls if one != "describe"] == ["create", "ssh", "delete", "create", "ssh"]
+    assert [call for call in calls if call != "describe"] == ["create", "ssh", "delete", "create", "ssh"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("message", "output"),
     [
         ("slurm", "required: --hosts"),
         ("slurn --hosts 2", "invalid choice: 'slurn'"),
@@ -212,16 +214,16 @@ esac
     ],
 )
 def test_what_no_run_could_be_started_with_is_one_line(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
+    message: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code = main(shlex.split(words))
+        code = main(shlex.split(message))
     except SystemExit as ended:
         code = ended.code  # type: ignore[assignment]
     shown = capsys.readouterr()
     assert (code, shown.out) == (2, "")
     assert shown.err.count("\n") == 1
-    assert said in shown.err
+    assert output in shown.err
 
 
 Slurm = Callable[..., str]
@@ -230,10 +232,10 @@ Slurm = Callable[..., str]
 def wait(holds: Callable[[], Any], what: Callable[[], str], seconds: float) -> Any:
     """Wait until something holds, and return it; fail with what there is to see when it does not."""
     end = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (result := holds()):
         assert time.monotonic() < end, what()
         time.sleep(0.2)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -257,22 +259,25 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     log = (folder / "out").open("w")
 
-    def start(name: str, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([str(programs[name]), *words], env=env, stdout=log, stderr=log, start_new_session=True)
+    def start(name: str, *message: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [str(programs[name]), *message], env=env, stdout=log, stderr=log, start_new_session=True
+        )
 
-    def ask(*words: str) -> str:
-        return subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=300).stdout
+    def ask(*text: str) -> str:
+        return subprocess.run(text, env=env, capture_output=True, text=True, check=True, timeout=300).stdout
 
     def logs() -> str:
         files = [folder / name for name in ("out", "slurmctld.log", "slurmd.log")]
-        return "\n".join(one.read_text()[-3000:] for one in files if one.exists())
+        return "\n".join(file.read_text()[-3000:] for file in files if file.exists())
 
     def is_idle() -> bool:
-        words = [shutil.which("sinfo") or "", "-h", "-o", "%T"]
-        return "idle" in subprocess.run(words, env=env, capture_output=True, text=True, check=False).stdout
+        phrases = [shutil.which("sinfo") or "", "-h", "-o", "%T"]
+        return "idle" in subprocess.run(phrases, env=env, capture_output=True, text=True, check=False).stdout
 
     place = [
-        f"--{one}={folder}/munge.{one.partition('-')[0]}" for one in ("socket", "pid-file", "log-file", "seed-file")
+        f"--{entry}={folder}/munge.{entry.partition('-')[0]}"
+        for entry in ("socket", "pid-file", "log-file", "seed-file")
     ]
     started = [start("munged", "--foreground", "--force", f"--key-file={folder}/key", *place)]
     try:
@@ -281,13 +286,13 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         wait(is_idle, logs, 300)
         yield ask
     finally:
-        for one in reversed(started):
-            one.send_signal(signal.SIGTERM)
-        for one in reversed(started):
+        for item in reversed(started):
+            item.send_signal(signal.SIGTERM)
+        for item in reversed(started):
             try:
-                one.wait(60)
+                item.wait(60)
             except subprocess.TimeoutExpired:
-                one.kill()
+                item.kill()
         log.close()
 
 
@@ -314,9 +319,21 @@ class Job:
 
     def __init__(self, slurm: Slurm, name: str, folder: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.slurm, self.run = slurm, folder / name
-        asked = ["slurm", "--hosts", "1", "--tasks", "2", "--partition", "low", "--name", name, "--folder", str(folder)]
+        requests = [
+            "slurm",
+            "--hosts",
+            "1",
+            "--tasks",
+            "2",
+            "--partition",
+            "low",
+            "--name",
+            name,
+            "--folder",
+            str(folder),
+        ]
         program = ["--program", f"{sys.executable} -m jaxrl_sql"]
-        text = printed(shlex.join([*asked, *program, *settings(data, self.run, folder / "cache")]), capsys)
+        text = printed(shlex.join([*requests, *program, *settings(data, self.run, folder / "cache")]), capsys)
         (folder / f"{name}.sh").write_text(text)
         self.id = slurm("sbatch", "--parsable", str(folder / f"{name}.sh")).strip()
         self.file = folder / f"{name}-{self.id}.log"
@@ -357,8 +374,8 @@ def test_a_job_runs_in_a_folder_whose_name_has_blanks(
     folder = tmp_path / 'it\'s "a" folder'
     (folder / "run" / "model").mkdir(parents=True)
     (folder / "run" / "model" / "config.json").touch()  # nothing is left to do: the job is not queued again
-    asked = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
-    (tmp_path / "here.sh").write_text(printed(shlex.join([*asked, *CONFIG.split(), "run.dir=run"]), capsys))
+    requests = ["slurm", "--hosts", "1", "--name", "here", "--folder", str(folder), "--program", "bash -c pwd"]
+    (tmp_path / "here.sh").write_text(printed(shlex.join([*requests, *CONFIG.split(), "run.dir=run"]), capsys))
     job = slurm("sbatch", "--parsable", str(tmp_path / "here.sh")).strip()
     wait(lambda: "JobState=COMPLETED" in slurm("scontrol", "show", "job", job), lambda: job, 300)
     assert (folder / f"here-{job}.log").read_text() == f"{folder}\n"
@@ -378,10 +395,10 @@ def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
     wait(lambda: "Restarts=1" in job.shown(), job.log, 300)
     assert job.wait_for_end() == "COMPLETED", job.log()
     assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", urgent)
-    said = job.log()
-    assert "received SIGTERM: saving" in said
-    assert "going on from step" in said
-    assert said.count("done in ") == 1
+    output = job.log()
+    assert "received SIGTERM: saving" in output
+    assert "going on from step" in output
+    assert output.count("done in ") == 1
     whole, preempted = alone.run, job.run
     assert untimed(preempted / "metrics.jsonl") == untimed(whole / "metrics.jsonl")
     assert (preempted / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()

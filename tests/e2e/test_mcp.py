@@ -278,11 +278,11 @@ def called(name: str, *many: dict[str, Any]) -> Work:
     """Return the work that calls a tool again and again: (whether it failed, its text) of each call."""
 
     async def work(client: mcp.Client) -> list[tuple[bool, str]]:
-        found = []
+        result = []
         for arguments in many:
             reply = await client.call_tool(name, arguments)
-            found.append((bool(reply.is_error), "".join(getattr(part, "text", "") for part in reply.content)))
-        return found
+            result.append((bool(reply.is_error), "".join(getattr(part, "text", "") for part in reply.content)))
+        return result
 
     return work
 
@@ -319,22 +319,22 @@ def test_the_command_serves_its_tools_over_stdio(ships: Path) -> None:
     assert "CREATE TABLE" in schema.content[0].text
     assert "port" in schema.content[0].text
     assert "port" not in part.content[0].text
-    found = json.loads(rows.content[0].text)
-    assert found == {"columns": ["id", "name"], "rows": [[i, f"ship {i}"] for i in (1, 2, 3)], "is_cut": True}
+    result = json.loads(rows.content[0].text)
+    assert result == {"columns": ["id", "name"], "rows": [[i, f"ship {i}"] for i in (1, 2, 3)], "is_cut": True}
     assert "SEARCH ship" in plan.content[0].text
 
 
 def test_what_fails_says_why(ships: Path) -> None:
     queries = [{"sql": "SELECT nam FROM ship"}, {"sql": ""}, {"sql": "SELEC 1"}]
-    (failed, said), empty, wrong = talk(called("query", *queries), str(ships))
+    (failed, output), empty, wrong = talk(called("query", *queries), str(ships))
     assert failed
-    assert "nam" in said
-    assert "name" in said.replace("nam ", "")
+    assert "nam" in output
+    assert "name" in output.replace("nam ", "")
     assert empty[0]
     assert wrong[0]
-    ((failed, said),) = talk(called("schema", {"tables": ["ships"]}), str(ships))
+    ((failed, output),) = talk(called("schema", {"tables": ["ships"]}), str(ships))
     assert failed
-    assert "port, ship" in said.replace("ship, port", "port, ship")
+    assert "port, ship" in output.replace("ship, port", "port, ship")
 
 
 @pytest.mark.parametrize("tool", ["query", "explain"])
@@ -342,8 +342,8 @@ def test_nothing_is_written_on_sqlite(ships: Path, tool: str) -> None:
     out = ships.parent / "written"
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SQLITE.splitlines()]
     before = state(ships.parent)
-    found = talk(called(tool, *({"sql": text} for text in texts)), str(ships))
-    ran = [text for text, (failed, _) in zip(texts, found, strict=True) if not failed]
+    result = talk(called(tool, *({"sql": text} for text in texts)), str(ships))
+    ran = [text for text, (failed, _) in zip(texts, result, strict=True) if not failed]
     assert ran == (["SELECT * FROM pragma_journal_mode('WAL')"] if tool == "explain" else [])  # a plan calls nothing
     assert state(ships.parent) == before
 
@@ -405,14 +405,14 @@ def test_nothing_is_written_on_a_server(engine: str, tool: str, serve: Callable[
     texts = [line.replace("\\n", "\n").replace("{out}", str(out)) for line in ON_SERVERS[engine].splitlines()]
     server = serve(engine)
     before = held(server)
-    found = talk(
+    result = talk(
         called(tool, *({"sql": text} for text in (*texts, *more))), server.reader, "executor.engine_timeout_ms=1000"
     )
     assert held(server) == before
-    ran = {text for text, (failed, _) in zip((*texts, *more), found, strict=True) if not failed}
-    assert {one.replace(str(out), "{out}") for one in ran & {*texts}} <= (READS if tool == "explain" else HARMLESS)
+    ran = {text for text, (failed, _) in zip((*texts, *more), result, strict=True) if not failed}
+    assert {item.replace(str(out), "{out}") for item in ran & {*texts}} <= (READS if tool == "explain" else HARMLESS)
     assert not out.exists()
-    assert not any("root:" in said for _, said in found)
+    assert not any("root:" in output for _, output in result)
 
 
 @pytest.mark.parametrize(
@@ -436,12 +436,12 @@ def test_nothing_is_written_on_duckdb(tmp_path: Path, tool: str, is_hostile: boo
     statements = hostile if is_hostile else texts
     before = state(folder)
     calls = ({"sql": text} for text in statements)
-    found = talk(called(tool, *calls), f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
+    result = talk(called(tool, *calls), f"duckdb:{folder / 'shop.db'}", "executor.engine_timeout_ms=1000")
     assert state(folder) == before
-    ran = {text for text, (failed, _) in zip(statements, found, strict=True) if not failed}
+    ran = {text for text, (failed, _) in zip(statements, result, strict=True) if not failed}
     assert ran & {*texts} <= (READS if tool == "explain" else set())
     assert not out.exists()
-    assert not any("root:" in said for _, said in found)
+    assert not any("root:" in output for _, output in result)
 
 
 # A session's own, which ends with the statement, and a file that is NULL to who may not read it.
@@ -470,7 +470,7 @@ def test_cells_are_what_json_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--db", "none.sqlite"], "no such file"),
         (["--db", str(START / "config.json")], "--db: "),
@@ -479,9 +479,9 @@ def test_cells_are_what_json_has() -> None:
     ],
 )
 def test_what_cannot_be_served_is_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1

@@ -59,9 +59,9 @@ def commands() -> list[list[str]]:
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = []
-    for words in commands():
-        name = " ".join(words[: 2 if words[0] == "data" else 1])
-        code = main([*words, *([] if "--compare" in words else SMALLER.get(name, []))])
+    for command in commands():
+        name = " ".join(command[: 2 if command[0] == "data" else 1])
+        code = main([*command, *([] if "--compare" in command else SMALLER.get(name, []))])
         output = capsys.readouterr()
         # The little model need not write SQL that runs.
         assert code in ((0, 1) if name == "ask" else (0,)), f"{name}: {output.err}"
@@ -70,8 +70,8 @@ def test_the_commands_of_the_page_run(team: Path, capsys: pytest.CaptureFixture[
         "data audit", "data synth", "data audit", "evaluate", "sft", "train", "evaluate", "evaluate", "ask",
     ]  # fmt: skip
     audited = json.loads((team / "runs/shop_audit/audit.json").read_text())["sets"]
-    assert {name: one["questions"] for name, one in audited.items()} == {"train.csv": 45, "more": 24, "dev.csv": 15}
-    assert not any("fails" in kind for one in audited.values() for kind in one["findings"])
+    assert {name: item["questions"] for name, item in audited.items()} == {"train.csv": 45, "more": 24, "dev.csv": 15}
+    assert not any("fails" in kind for entry in audited.values() for kind in entry["findings"])
     for name in ("before", "after"):
         assert json.loads((team / f"runs/shop_{name}/metrics.json").read_text())["count"] == 15
     phases = {

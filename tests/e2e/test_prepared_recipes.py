@@ -30,7 +30,7 @@ Questions = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return generated questions and databases, 8 of each of 6."""
     folder = tmp_path_factory.mktemp("made")
     generate(folder, SynthSpec(seed=5, train_dbs=6, dev_dbs=2, unseen_dbs=1, train_questions=8, dev_questions=8))
@@ -47,39 +47,49 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def questions(made: Path) -> Questions:
-    return [json.loads(line) for line in (made / "questions.jsonl").read_text().splitlines()]
+def questions(prepared_set: Path) -> Questions:
+    return [json.loads(line) for line in (prepared_set / "questions.jsonl").read_text().splitlines()]
 
 
-def synsql(made: Path, home: Path) -> list[str]:
-    shutil.copytree(made / "databases", home / "databases")
+def synsql(prepared_set: Path, home: Path) -> list[str]:
+    shutil.copytree(prepared_set / "databases", home / "databases")
     labels = {"easy": "Simple", "medium": "Complex", "hard": "Complex", "extra": "Complex"}
     records = [
-        {name: one[name] for name in ("db_id", "question", "sql")}
-        | {"external_knowledge": "", "cot": one["reasoning"], "sql_complexity": labels[one["difficulty"]]}
-        for one in questions(made)
+        {name: question[name] for name in ("db_id", "question", "sql")}
+        | {"external_knowledge": "", "cot": question["reasoning"], "sql_complexity": labels[question["difficulty"]]}
+        for question in questions(prepared_set)
     ]
     (home / "data.json").write_text(json.dumps(records))
     return [f"sources.synsql.dir={home}", "sources.synsql.count=8"]
 
 
-def spider_and_bird(made: Path, home: Path) -> list[str]:
+def spider_and_bird(prepared_set: Path, home: Path) -> list[str]:
     """Write both sets, and what was made of Gretel's: scripts turned into databases, of which a list is taken."""
-    shutil.copytree(made / "databases", home / "spider/database")
-    shutil.copytree(made / "databases", home / "bird/train_databases")
-    asked = questions(made)
-    spider = [{"db_id": one["db_id"], "question": one["question"], "query": one["sql"]} for one in asked]
+    shutil.copytree(prepared_set / "databases", home / "spider/database")
+    shutil.copytree(prepared_set / "databases", home / "bird/train_databases")
+    requests = questions(prepared_set)
+    spider = [
+        {"db_id": request["db_id"], "question": request["question"], "query": request["sql"]} for request in requests
+    ]
     for name, part in (("train_spider", spider[:24]), ("train_others", spider[24:40]), ("dev", spider[40:])):
         (home / f"spider/{name}.json").write_text(json.dumps(part))
     (home / "spider/tables.json").write_text("[]")
-    bird = [{"db_id": one["db_id"], "question": one["question"], "evidence": "", "SQL": one["sql"]} for one in asked]
+    bird = [
+        {"db_id": item["db_id"], "question": item["question"], "evidence": "", "SQL": item["sql"]} for item in requests
+    ]
     (home / "bird/train.json").write_text(json.dumps(bird))
-    first = asked[0]["db_id"]
-    with closing(sqlite3.connect(made / f"databases/{first}/{first}.sqlite")) as connection:
+    first = requests[0]["db_id"]
+    with closing(sqlite3.connect(prepared_set / f"databases/{first}/{first}.sqlite")) as connection:
         script = "\n".join(line for line in connection.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;"))
     rows = [
-        {"id": i, "sql_prompt": one["question"], "sql_context": script, "sql": one["sql"], "sql_complexity": "joins"}
-        for i, one in enumerate(asked[:3])
+        {
+            "id": i,
+            "sql_prompt": entry["question"],
+            "sql_context": script,
+            "sql": entry["sql"],
+            "sql_complexity": "joins",
+        }
+        for i, entry in enumerate(requests[:3])
     ]
     (home / "gretel").mkdir()
     parquet.write_table(pa.Table.from_pylist(rows), home / "gretel/train-00000-of-00001.parquet")
@@ -94,29 +104,29 @@ def spider_and_bird(made: Path, home: Path) -> list[str]:
     ]
 
 
-def spider(made: Path, home: Path) -> list[str]:
-    spider_and_bird(made, home)
+def spider(prepared_set: Path, home: Path) -> list[str]:
+    spider_and_bird(prepared_set, home)
     return [f"sources.spider.dir={home}/spider", "count=24", "validation.questions=8", "validation.databases=1"]
 
 
-def bird(made: Path, home: Path) -> list[str]:
-    spider_and_bird(made, home)
+def bird(prepared_set: Path, home: Path) -> list[str]:
+    spider_and_bird(prepared_set, home)
     return [f"sources.bird.dir={home}/bird"]
 
 
-def skyrl(made: Path, home: Path) -> list[str]:
-    shutil.copytree(made / "databases", home / "db_files/data/SynSQL-2.5M/databases")
+def skyrl(prepared_set: Path, home: Path) -> list[str]:
+    shutil.copytree(prepared_set / "databases", home / "db_files/data/SynSQL-2.5M/databases")
 
-    def asked(one: dict[str, Any]) -> str:
-        return f"{{db_details}}:…;\n {{external_knowledge}}: ;\n {{question}}: {one['question']}"
+    def asked(item: dict[str, Any]) -> str:
+        return f"{{db_details}}:…;\n {{external_knowledge}}: ;\n {{question}}: {item['question']}"
 
     rows = [
         {
-            "data_source": "synsql", "data": "synsql", "db_id": one["db_id"],
-            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": asked(one)}],
-            "reward_spec": {"method": "rule", "ground_truth": one["sql"]}, "extra_info": {"index": 0},
+            "data_source": "synsql", "data": "synsql", "db_id": question["db_id"],
+            "prompt": [{"role": "system", "content": "Task."}, {"role": "user", "content": asked(question)}],
+            "reward_spec": {"method": "rule", "ground_truth": question["sql"]}, "extra_info": {"index": 0},
         }
-        for one in questions(made)[:12]
+        for question in questions(prepared_set)[:12]
     ]  # fmt: skip
     parquet.write_table(pa.Table.from_pylist(rows), home / "train.parquet")
     return [f"sources.skyrl.dir={home}"]
@@ -133,15 +143,15 @@ SYSTEMS: dict[str, tuple[str, Callable[[Path, Path], list[str]], int]] = {
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
-    name: str, made: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, prepared_set: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     mix, write, taken = SYSTEMS[name]
     home, out, run = tmp_path / "released", tmp_path / "data", tmp_path / "run"
     home.mkdir()
     (evals,) = load_config(TrainConfig, f"configs/{name}.yaml").data.evals
-    judged = [] if evals == "validation" else [f"evals.{evals}.dir={made}", f"evals.{evals}.split=''"]
-    values = [*write(made, home), *judged]
+    judged = [] if evals == "validation" else [f"evals.{evals}.dir={prepared_set}", f"evals.{evals}.split=''"]
+    values = [*write(prepared_set, home), *judged]
     assert prepare(["--config", f"configs/data/{mix}.yaml", "--out", str(out), "repeats=false", *values]) == 0
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["written"]["train"]["questions"] == taken

@@ -94,9 +94,9 @@ def test_mini_dev_is_judged_on_its_server(
     assert judged(folder, split, rewritten, tmp_path / "none") == 2
     assert f"1471 runs on {'PostgreSQL' if dialect == 'postgresql' else 'MySQL'}: {key}" in capsys.readouterr().err
     assert judged(folder, split, rewritten, tmp_path / "told", f"{key}={reader}") == 2
-    said = capsys.readouterr().err
-    assert "holds the password of reader: leave it out" in said
-    assert password not in said
+    output = capsys.readouterr().err
+    assert "holds the password of reader: leave it out" in output
+    assert password not in output
     monkeypatch.setenv({"postgresql": "PGPASSWORD", "mysql": "MYSQL_PWD"}[dialect], password)
     for sql, right in ((rewritten, 1.0), ("SELECT segment FROM customers", 0.0)):
         out = tmp_path / f"right{right:g}"
@@ -116,10 +116,10 @@ def test_a_dump_is_loaded_whole_or_not_at_all(
 
     def refusal(*arguments: str) -> str:
         assert copy(arguments) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        assert (urlsplit(owner).password or "?") not in said
-        return said
+        output = capsys.readouterr().err
+        assert output.count("\n") == 1
+        assert (urlsplit(owner).password or "?") not in output
+        return output
 
     other = urlsplit(owner)._replace(path="/other").geturl()
     assert "nowhere" in refusal("--from", str(dump), "--to", other)

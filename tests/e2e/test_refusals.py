@@ -95,21 +95,21 @@ CASES: dict[str, tuple[Command, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "words", "what", "do"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("command", "message", "what", "do"), CASES.values(), ids=CASES)
 def test_bad_input_is_one_line(
-    command: Command, words: str, what: str, do: str, here: Path, capsys: pytest.CaptureFixture[str]
+    command: Command, message: str, what: str, do: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         try:
-            code = command(words.replace("{port}", port).split())
+            code = command(message.replace("{port}", port).split())
         except SystemExit as stopped:  # of the parser, which shows the usage first
             code = int(stopped.code or 0)
     assert code == 2
-    said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if "error: " in line]
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if "error: " in line]
     assert len(lines) == 1
-    assert "Traceback" not in said.err
+    assert "Traceback" not in captured.err
     assert what.replace("{port}", port) in lines[0]
     assert do in lines[0]
     assert here.is_dir()
@@ -119,11 +119,21 @@ def test_bad_input_is_one_line(
 def test_a_broken_weight_is_one_line_where_questions_are_read_before(
     command: Command, here: Path, small_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["data.max_prompt_tokens=320", "run.display=plain"]
+    message = ["data.max_prompt_tokens=320", "run.display=plain"]
     if command is evaluate:
-        words += ["--model", "nan", "--data", str(small_data), "--split", "dev", "--out", "out", "data.prompt=compact"]
+        message += [
+            "--model",
+            "nan",
+            "--data",
+            str(small_data),
+            "--split",
+            "dev",
+            "--out",
+            "out",
+            "data.prompt=compact",
+        ]
     else:
-        words += [
+        message += [
             "model.checkpoint=nan",
             "data.prompt=compact",
             "model.compute_dtype=same",
@@ -133,7 +143,7 @@ def test_a_broken_weight_is_one_line_where_questions_are_read_before(
             "run.dir=trained",
             "sft.steps=1",
         ]
-    assert command(words) == 2
+    assert command(message) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert len(lines) == 1
     assert BROKEN in lines[0]

@@ -56,12 +56,12 @@ def test_a_dry_run_says_what_the_run_would_need_and_leaves_nothing(
 ) -> None:
     run = tmp_path / "run"
     assert main(alone(run, "sft.epochs=2", "sft.databases=1", "sft.questions=2", "--dry-run")) == 0
-    said = capsys.readouterr().out
-    assert "prompts: 8 of " in said
-    assert "memory a device, about: weights " in said
-    told = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", said)
-    assert told is not None
-    assert int(told[1]) == 2 * int(told[2])
+    output = capsys.readouterr().out
+    assert "prompts: 8 of " in output
+    assert "memory a device, about: weights " in output
+    messages = re.search(r"supervised phase: (\d+) steps, (\d+) an epoch", output)
+    assert messages is not None
+    assert int(messages[1]) == 2 * int(messages[2])
     assert not run.exists()
     assert main(alone(run, "data.max_prompt_tokens=8", "--dry-run")) == 2
     capsys.readouterr()
@@ -236,10 +236,10 @@ def test_a_checkpoint_that_cannot_be_written_whole_is_told_in_one_line(alone: St
     )
     command = [sys.executable, "-c", limited, *alone(run, "model.d_ff=4096")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    told = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    output = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert ended.returncode == 1, ended.stderr
-    assert len(told) == 1
-    assert told[0] == f"error: {run} cannot be written: File too large; none saved"
+    assert len(output) == 1
+    assert output[0] == f"error: {run} cannot be written: File too large; none saved"
     assert saved_steps(run) == []
 
 
@@ -248,22 +248,22 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything(
     kind: str, alone: Start, request: pytest.FixtureRequest, tmp_path: Path, capsys: Capture
 ) -> None:
     run = tmp_path / "run"
-    words = "cannot be written: Not a directory"
+    message = "cannot be written: Not a directory"
     if kind == "a file stands there":
         run.write_text("mine", encoding="utf-8")
         run = run / "below"
     else:
         disk: Path = request.getfixturevalue("small_disk")
-        run, words = disk / "run", "No space left on device"
+        run, message = disk / "run", "No space left on device"
         if kind == "no room":
             (disk / "ballast").write_bytes(bytes((2 << 20) - 100_000))
-            words = "a checkpoint takes"
+            message = "a checkpoint takes"
         else:
             assert mount("-o", "remount,ro", str(disk)) == 0
-            words = "cannot be written: Read-only file system"
+            message = "cannot be written: Read-only file system"
     assert main(alone(run)) == 2
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert error.count("\n") == 1
 
 

@@ -90,10 +90,10 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of adapters that change what the model writes."""
     folder = tmp_path_factory.mktemp("adapters")
     config, _ = load_checkpoint(START)
-    made = init_adapters(config, 4, 8.0, ["q", "v"], jax.random.key(0))
+    result = init_adapters(config, 4, 8.0, ["q", "v"], jax.random.key(0))
     rng = np.random.default_rng(0)
-    pairs = {k: Pair(pair.a, rng.normal(0, 0.5, pair.b.shape).astype(np.float32)) for k, pair in made.pairs.items()}
-    save_adapters(folder, config, Adapters(pairs, made.scale))
+    pairs = {k: Pair(pair.a, rng.normal(0, 0.5, pair.b.shape).astype(np.float32)) for k, pair in result.pairs.items()}
+    save_adapters(folder, config, Adapters(pairs, result.scale))
     return folder
 
 
@@ -172,16 +172,23 @@ def test_a_stop_string_ends_an_answer_and_is_left_out(client: openai.OpenAI) -> 
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: bool) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "messages": WORDS, "max_tokens": 40, "seed": 5, "n": 2, "temperature": 3}
-    asked["logprobs"] = True
-    whole = client.chat.completions.create(**asked)
+    requests: dict[str, Any] = {
+        "model": MODEL,
+        "messages": WORDS,
+        "max_tokens": 40,
+        "seed": 5,
+        "n": 2,
+        "temperature": 3,
+    }
+    requests["logprobs"] = True
+    whole = client.chat.completions.create(**requests)
     if stops:
         text = whole.choices[0].message.content or ""
-        asked["stop"] = [text[len(text) // 2 :][:4]]
-        whole = client.chat.completions.create(**asked)
+        requests["stop"] = [text[len(text) // 2 :][:4]]
+        whole = client.chat.completions.create(**requests)
     texts, tokens, events, reasons = ["", ""], [0, 0], 0, ["", ""]
     usage = None
-    for event in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+    for event in client.chat.completions.create(**requests, stream=True, stream_options={"include_usage": True}):
         usage = event.usage or usage
         for choice in event.choices:
             events += 1
@@ -198,19 +205,19 @@ def test_a_stream_says_what_the_whole_answer_does(client: openai.OpenAI, stops: 
 
 def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: Path, engine: Engine) -> None:
     assert [model.id for model in client.models.list()] == [MODEL, "bent"]
-    found = {
+    result = {
         name: client.completions.create(model=name, prompt=IDS, max_tokens=16, temperature=3, seed=1).choices[0].text
         for name in (MODEL, "bent", MODEL)
     }
     params = policy_params(load_adapters(adapters, engine.model), engine.params)
     bent = Engine(engine.model, params, engine.tokenizer, engine.config)
     (alone,) = bent.generate([IDS], SamplingParams(temperature=3, seed=1, max_new_tokens=16))
-    assert found["bent"] == alone.text
-    assert found["bent"] != found[MODEL]
+    assert result["bent"] == alone.text
+    assert result["bent"] != result[MODEL]
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "code", "words"),
+    ("body", "status", "code", "message"),
     [
         ({"model": "other", "prompt": "a"}, 404, "model_not_found", "'other' is not served: quickstart_start, bent"),
         ({"prompt": [1] * 3000}, 400, "context_length_exceeded", "2048 positions"),
@@ -237,13 +244,13 @@ def test_an_adapter_is_a_model_of_its_own_name(client: openai.OpenAI, adapters: 
     ],
 )
 def test_what_cannot_be_served_is_an_error_object(
-    server: str, body: dict[str, Any], status: int, code: str | None, words: str
+    server: str, body: dict[str, Any], status: int, code: str | None, message: str
 ) -> None:
-    found = post(f"{server}/completions", {"model": MODEL} | body)
-    assert found[0] == status
-    assert set(found[1]["error"]) == {"message", "type", "param", "code"}
-    assert found[1]["error"]["code"] == code
-    assert words in found[1]["error"]["message"]
+    result = post(f"{server}/completions", {"model": MODEL} | body)
+    assert result[0] == status
+    assert set(result[1]["error"]) == {"message", "type", "param", "code"}
+    assert result[1]["error"]["code"] == code
+    assert message in result[1]["error"]["message"]
 
 
 def test_as_many_and_as_long_stop_strings_as_are_allowed_are_served(server: str) -> None:
@@ -288,11 +295,11 @@ def test_requests_that_differ_in_n_and_in_stop_strings_share_programs(server: st
 
 def test_a_name_that_a_page_elsewhere_points_here_is_refused(server: str) -> None:
     body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 16}).encode()
-    for method, path, words in (("GET", "models", b""), ("POST", "completions", body)):
-        status, _, found = send(method, f"{server}/{path}", words, "evil.example:8000")
+    for method, path, message in (("GET", "models", b""), ("POST", "completions", body)):
+        status, _, result = send(method, f"{server}/{path}", message, "evil.example:8000")
         assert status == 403
-        assert "Host 'evil.example:8000' is not this machine's loopback" in found["error"]["message"]
-        assert send(method, f"{server}/{path}", words, "localhost:1")[0] == 200
+        assert "Host 'evil.example:8000' is not this machine's loopback" in result["error"]["message"]
+        assert send(method, f"{server}/{path}", message, "localhost:1")[0] == 200
 
 
 def test_where_it_listens_to_all_any_name_is_answered() -> None:
@@ -308,8 +315,8 @@ def test_the_command_serves_until_it_is_asked_to_end() -> None:
 
 def post(url: str, body: Any) -> tuple[int, Any]:
     """Return the status and the answer of a request."""
-    status, _, found = send("POST", url, body if isinstance(body, bytes) else json.dumps(body).encode())
-    return status, found
+    status, _, result = send("POST", url, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return status, result
 
 
 def send(method: str, url: str, body: bytes = b"", host: str = "", encoding: str = "") -> tuple[int, Any, Any]:
@@ -324,8 +331,8 @@ def send(method: str, url: str, body: bytes = b"", host: str = "", encoding: str
 
 def health(server: str) -> dict[str, Any]:
     """Return what the server says of itself."""
-    found: dict[str, Any] = send("GET", f"{server.removesuffix('/v1')}/health")[2]
-    return found
+    result: dict[str, Any] = send("GET", f"{server.removesuffix('/v1')}/health")[2]
+    return result
 
 
 def until(holds: Callable[[], bool]) -> bool:
@@ -362,10 +369,10 @@ def load(server: str, clients: int, is_over: Callable[[Counter[str]], bool]) -> 
         while not is_over(ends) and time.monotonic() < last:
             body = {"model": MODEL, "prompt": [*IDS, number % 500], "max_tokens": 16, "return_token_ids": True}
             try:
-                status, headers, found = send("POST", f"{server}/completions", json.dumps(body).encode())
+                status, headers, result = send("POST", f"{server}/completions", json.dumps(body).encode())
                 end = str(status) if headers.get("Retry-After") else f"{status} without a time"
                 if status == 200:
-                    choice = found["choices"][0]
+                    choice = result["choices"][0]
                     end = "whole" if choice["finish_reason"] in ("stop", "length") and choice["token_ids"] else "cut"
                 else:
                     time.sleep(0.05)
@@ -406,11 +413,11 @@ def test_200_clients_get_whole_answers_or_429_while_others_go_away(server: str) 
     with ThreadPoolExecutor(4) as pool:
         leaving = [pool.submit(leave, server, seconds) for _ in range(4)]
         ends = load(server, 200, lambda _: time.monotonic() > end)
-        left = sum(one.result() for one in leaving)
+        left = sum(item.result() for item in leaving)
     assert until(lambda: health(server)["running"] == 0)
-    found = health(server)
-    print(f"{seconds:g} s: {dict(ends)}; {left} went away, {found['cancelled'] - before} of them as they ran")
+    result = health(server)
+    print(f"{seconds:g} s: {dict(ends)}; {left} went away, {result['cancelled'] - before} of them as they ran")
     assert set(ends) <= {"whole", "429"}
     assert ends["whole"] > 100
-    assert (found["status"], found["waiting"], found["running"]) == ("ok", 0, 0)
-    assert found["cancelled"] > before
+    assert (result["status"], result["waiting"], result["running"]) == ("ok", 0, 0)
+    assert result["cancelled"] > before

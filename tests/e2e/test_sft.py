@@ -129,9 +129,9 @@ def test_a_dry_run_is_of_the_supervised_phase_alone(
 ) -> None:
     command = supervised(tmp_path / "run", "grpo.prompts=3", "--dry-run")
     assert main([*command, "sft.steps=3"]) == 0
-    said = capsys.readouterr().out
-    assert "supervised phase: 3 steps" in said
-    assert "grpo pads" not in said
+    output = capsys.readouterr().out
+    assert "supervised phase: 3 steps" in output
+    assert "grpo pads" not in output
     assert main([*command, "sft.steps=0"]) == 2, "the run would refuse it"
     assert "sft.steps=0 and sft.epochs=0 teach nothing" in capsys.readouterr().err
 
@@ -159,11 +159,16 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     supervised: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = supervised(tmp_path / "run")
-    data = Path(next(one for one in command if one.startswith("data.dir=")).removeprefix("data.dir="))
+    data = Path(next(element for element in command if element.startswith("data.dir=")).removeprefix("data.dir="))
     questions = [json.loads(line) for line in (data / "train/questions.jsonl").read_text().splitlines()][:12]
-    (tmp_path / "kept.jsonl").write_text("".join(json.dumps({"id": one["id"]}) + "\n" for one in questions))
-    told = [{"id": one["id"], "reasoning": f"trace {one['id']}", "sql": one["sql"]} for one in questions[:8]]
-    (tmp_path / "traces.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*told, {**told[0], "id": "?"}]))
+    (tmp_path / "kept.jsonl").write_text("".join(json.dumps({"id": item["id"]}) + "\n" for item in questions))
+    output = [
+        {"id": question["id"], "reasoning": f"trace {question['id']}", "sql": question["sql"]}
+        for question in questions[:8]
+    ]
+    (tmp_path / "traces.jsonl").write_text(
+        "".join(json.dumps(entry) + "\n" for entry in [*output, {**output[0], "id": "?"}])
+    )
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",
         "sampling.turns=3", "sampling.max_total_tokens=400", "sft.steps=0", "sft.epochs=3",

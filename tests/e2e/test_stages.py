@@ -82,8 +82,8 @@ def kept(run: Path) -> dict[str, bytes]:
 def assert_all_that_is_learned_has_an_advantage(run: Path) -> None:
     """Also where several steps learn from one rollout, more is sampled than is learned, or tokens differ in theirs."""
     read = [read_chunk(chunk) for chunk in chunks(open_result_folder(run)) if chunk.kind == "train"]
-    groups = [group for one in read for group in one.groups]
-    add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
+    groups = [group for item in read for group in item.groups]
+    add_advantages(groups, {at: rows for entry in read for at, rows in entry.advantages.items()})
     learned = [group for group in groups if group["chosen"] is not None]
     assert len(learned) == 2 * STEPS
     assert all("advantage" in answer for group in learned for answer in group["answers"])

@@ -97,10 +97,10 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
     source = open_result_folder(whole)
     read = [read_chunk(chunk) for chunk in chunks(source)]
     assert not any(one.is_cut for one in read)
-    groups = [group for one in read for group in one.groups]
+    groups = [group for item in read for group in item.groups]
     add_advantages(groups, {at: rows for one in read for at, rows in one.advantages.items()})
     tokens = read_tokens(source)
-    trained = [one for one in groups if one["phase"] == "grpo"]
+    trained = [entry for entry in groups if entry["phase"] == "grpo"]
     assert [one["step"] for one in trained] == [3, 3, 4, 4, 5, 5]
     assert sorted(one["chosen"] for one in trained) == [0, 0, 0, 1, 1, 1]
     for group in trained:
@@ -112,9 +112,9 @@ def test_every_answer_is_kept_with_its_advantage(whole: Path) -> None:
             assert role == "assistant"
             assert len(unpack_ids(ids)) == len(unpack_logprobs(logprobs)) > 0
             assert max(unpack_logprobs(logprobs)) <= 0.0
-            said = "".join(tokens[token] for token in unpack_ids(ids))  # halves of characters are no text
-            assert said.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
-    evaluated = [one for one in groups if one["phase"].startswith("eval/")]
+            output = "".join(tokens[token] for token in unpack_ids(ids))  # halves of characters are no text
+            assert output.encode("ascii", "ignore").startswith(text.encode("ascii", "ignore"))
+    evaluated = [element for element in groups if element["phase"].startswith("eval/")]
     assert {one["step"] for one in evaluated} == {2, 5}
     assert all(len(one["answers"]) == 1 and one["rule"] for one in evaluated)
     reasons = [answer["finish_reason"] for group in (*trained, *evaluated) for answer in group["answers"]]
@@ -199,8 +199,8 @@ def adapters_of(folder: Path, config: ModelConfig) -> Adapters:
     fields = json.loads((folder / "adapter_config.json").read_text())
     tensors = load_file(folder / "adapter_model.safetensors")
     rank, pairs = fields["r"], {}
-    specs = [one for one in param_specs(config) if one.is_stacked and one.is_matrix]
-    for spec in (one for one in specs if one.hf_name.split(".")[-2] in fields["target_modules"]):
+    specs = [param_spec for param_spec in param_specs(config) if param_spec.is_stacked and param_spec.is_matrix]
+    for spec in (item for item in specs if item.hf_name.split(".")[-2] in fields["target_modules"]):
         names = [spec.hf_name.format(layer=i).removesuffix(".weight") for i in range(config.n_layers)]
         a, b = (np.stack([tensors[f"base_model.model.{n}.lora_{x}.weight"].T for n in names]) for x in "AB")
         layers, *sizes = spec.shape
@@ -245,11 +245,11 @@ def test_adapters_are_trained_beside_a_base_that_stays_bit_for_bit(
     assert biggest < base["embed"].nbytes, "a checkpoint holds the base"
     if not steps:
         return
-    kept, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), untimed(run / "metrics.jsonl")
+    remaining, rows = (run / "adapters/adapter_model.safetensors").read_bytes(), untimed(run / "metrics.jsonl")
     rewind(run, steps + 1)
     assert main([*command, "run.resume=true"]) == 0
     assert untimed(run / "metrics.jsonl") == rows
-    assert (run / "adapters/adapter_model.safetensors").read_bytes() == kept
+    assert (run / "adapters/adapter_model.safetensors").read_bytes() == remaining
 
 
 def test_an_unknown_adapter_target_is_one_line(
@@ -294,8 +294,8 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
 
 def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     """Prepare a fault and return the overrides that lead to it."""
-    if (found := _make_bad_model(kind, data, folder)) is not None:
-        return found
+    if (bad_model := _make_bad_model(kind, data, folder)) is not None:
+        return bad_model
     if kind == "unknown key":
         return ["grpo.num_generation=4"]
     if kind == "wrong type":
@@ -321,7 +321,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "message"),
     [
         ("unknown key", "num_generations"),
         ("wrong type", "grpo.steps"),
@@ -338,7 +338,7 @@ def _make_bad(kind: str, data: Path, folder: Path) -> list[str]:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(
-    kind: str, words: str, small_data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, message: str, small_data: Path, arguments: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = _make_bad(kind, small_data, tmp_path)
     compiled: list[str] = []
@@ -354,7 +354,7 @@ def test_bad_input_is_one_line_and_exit_code_two(
         jax.monitoring.unregister_event_duration_listener(note)
     assert compiled == [], "refused, but only after something was compiled"
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert error.count("\n") == 1
 
 

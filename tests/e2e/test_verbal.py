@@ -50,8 +50,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     database.parent.mkdir(parents=True)
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript("CREATE TABLE t(x INTEGER); INSERT INTO t VALUES (1), (2);")
-    asked = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
-    (split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+    requests = [{"id": name, "db_id": "a", "question": f"<{name}>", "sql": RIGHT} for name in ANSWERS]
+    (split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     return [
         "recipe=paverl", "data.source=folder", f"data.dir={tmp_path}/data", "data.evals=[dev]", "run.display=plain",
         "verbal.model=m", "verbal.key_env=VERBAL_KEY", "verbal.wait_s=0.01", "verbal.retries=1",
@@ -70,9 +70,9 @@ class Server:
         (message,) = body["messages"]
         text = message["content"]
         assert "--MIN 1 MAX 2" in text, "the schema is shown as a profile"
-        found = re.search(r"Question:\s+<(\w+)>", text)
-        assert found
-        name, is_judge = found[1], "Candidate 1:" in text
+        result = re.search(r"Question:\s+<(\w+)>", text)
+        assert result
+        name, is_judge = result[1], "Candidate 1:" in text
         self.before(name)
         stage = f"{name}/{'judge' if is_judge else 'candidates'}"
         with self.lock:
@@ -105,8 +105,8 @@ def test_the_best_of_each_is_chosen_and_compared(
     server = Server(chat_server)
     with chat_server.serving(server) as (url, seen):
         assert main([*arguments, f"verbal.base_url={url}"]) == 0
-    told = capsys.readouterr()
-    predictions = {one["id"]: one["sql"] for one in lines(out / "predictions.jsonl")}
+    captured = capsys.readouterr()
+    predictions = {line["id"]: line["sql"] for line in lines(out / "predictions.jsonl")}
     assert list(predictions) == list(ANSWERS)
     babble = predictions.pop("babble")
     assert babble in {WRONG, RIGHT, OTHER}
@@ -114,9 +114,9 @@ def test_the_best_of_each_is_chosen_and_compared(
         "plain": RIGHT, "vote": WRONG, "slow": RIGHT, "empty": EMPTY, "mute": None, "refused": None, "busy": RIGHT,
     }  # fmt: skip
 
-    records = {one["id"]: one for one in lines(out / "records.jsonl")}
+    records = {item["id"]: item for item in lines(out / "records.jsonl")}
     slow = records["slow"]
-    assert [(one["sql"], one["copies"], one["score"]) for one in slow["candidates"]] == [
+    assert [(candidate["sql"], candidate["copies"], candidate["score"]) for candidate in slow["candidates"]] == [
         (WRONG, 3, 0.0), (RIGHT, 2, 1.0), (OTHER, 1, 0.0),
     ]  # fmt: skip
     assert (slow["attempts"], slow["replies"], slow["unread"]) == (6, [[0, 1, 0]] * 4, 0)
@@ -143,16 +143,16 @@ def test_the_best_of_each_is_chosen_and_compared(
     assert (numbers["unfinished"], numbers["skipped"], numbers["unread"]) == (0, 0, 8)
     attempts, replies = numbers["attempts"] - numbers["unanswered"], numbers["replies"] + numbers["unread"]
     assert (numbers["truncated"], numbers["truncated/judge"]) == (9 / attempts, 8 / replies)
-    assert f"warning: 9 of {attempts} answers " in told.out
-    assert "are cut at the token limit: raise verbal.max_tokens=2048" in told.out
-    assert f"warning: 8 of {replies} judge's replies " in told.out
-    assert "are cut at the token limit: raise verbal.judge_max_tokens=1024" in told.out
+    assert f"warning: 9 of {attempts} answers " in captured.out
+    assert "are cut at the token limit: raise verbal.max_tokens=2048" in captured.out
+    assert f"warning: 8 of {replies} judge's replies " in captured.out
+    assert "are cut at the token limit: raise verbal.judge_max_tokens=1024" in captured.out
     assert numbers["requests"] == len(seen)
     assert numbers["cost"] == numbers["prompt_tokens"] + numbers["completion_tokens"] > 0
-    assert "3 attempts were not answered; " in told.err
-    assert re.search(r"verbal RL +\d\d\.\d", told.out)
-    assert re.search(r"question 8/8 requests \d+ tokens read [\d,]+ tokens written \d+ cost", told.out)
-    everything = told.out + told.err + "".join(path.read_text() for path in out.iterdir())
+    assert "3 attempts were not answered; " in captured.err
+    assert re.search(r"verbal RL +\d\d\.\d", captured.out)
+    assert re.search(r"question 8/8 requests \d+ tokens read [\d,]+ tokens written \d+ cost", captured.out)
+    everything = captured.out + captured.err + "".join(path.read_text() for path in out.iterdir())
     assert KEY not in everything
 
 
@@ -176,9 +176,9 @@ def test_a_budget_ends_the_work_and_a_larger_one_goes_on_to_the_same_end(
         command = [*arguments, f"verbal.base_url={url}", f"verbal.out={parts}"]
         assert main([*command, "verbal.max_requests=11"]) == 0
         assert len(seen) == 11
-        told = capsys.readouterr().out
-        assert "8 of 8 questions are not finished, such as plain, vote, slow" in told
-        assert "verbal.max_requests=11 is reached; a larger number continues" in told
+        output = capsys.readouterr().out
+        assert "8 of 8 questions are not finished, such as plain, vote, slow" in output
+        assert "verbal.max_requests=11 is reached; a larger number continues" in output
         assert main([*command, "verbal.max_requests=40"]) == 0
         assert len(seen) == 40
         numbers = json.loads((parts / "metrics.json").read_text())
@@ -219,14 +219,14 @@ def test_answers_to_a_question_that_has_changed_are_refused(
                 connection.execute("INSERT INTO t VALUES (3)")
                 connection.commit()
         else:
-            asked = split / "questions.jsonl"
-            asked.write_text(asked.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
+            requests = split / "questions.jsonl"
+            requests.write_text(requests.read_text().replace(RIGHT, "SELECT max(x) FROM t", 1))
         capsys.readouterr()
         assert main([*command, "verbal.max_requests=9"]) == 2
         assert len(seen) == 2
-    told = capsys.readouterr().err
-    assert "plain was answered when its text, golds or database were others: name another folder" in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "plain was answered when its text, golds or database were others: name another folder" in output
+    assert output.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -291,10 +291,10 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
         command = [*arguments, f"verbal.base_url={url}", "verbal.retries=0"]
         assert main([*command, "verbal.batch=1"]) == 0
         assert "1 of 8 questions are not finished, such as slow" in capsys.readouterr().out
-        assert [one["id"] for one in lines(tmp_path / "out/predictions.jsonl")] == [n for n in ANSWERS if n != "slow"]
+        assert [line["id"] for line in lines(tmp_path / "out/predictions.jsonl")] == [n for n in ANSWERS if n != "slow"]
         failing.clear()
         assert main(command) == 0
-        assert [one["id"] for one in lines(tmp_path / "out/predictions.jsonl")] == list(ANSWERS)
+        assert [item["id"] for item in lines(tmp_path / "out/predictions.jsonl")] == list(ANSWERS)
 
         failing.update(ANSWERS)
         before = len(seen)
@@ -304,7 +304,7 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["verbal.base_url=''"], "name model.checkpoint, or verbal.base_url"),
         (["verbal.model=''"], "name of a model"),
@@ -316,11 +316,11 @@ def test_a_server_that_is_down_stops_the_work_and_one_question_that_fails_is_lef
     ],
 )
 def test_what_cannot_work_is_one_line(
-    overrides: list[str], words: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    overrides: list[str], message: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "verbal.base_url=http://127.0.0.1:9", *overrides]) == 2
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -343,13 +343,13 @@ def test_a_model_of_our_own_chooses_among_its_candidates(
     records = lines(out / "records.jsonl")
     numbers = json.loads((out / "metrics.json").read_text())
     assert len(records) == numbers["count"] == 8
-    judged = [one for one in records if len(one["candidates"]) > 1]
+    judged = [record for record in records if len(record["candidates"]) > 1]
     assert judged
-    assert all(one["unread"] == 2 + 2 for one in judged)
-    assert all(one["spent"]["requests"] == one["attempts"] + one["unread"] for one in records)
+    assert all(item["unread"] == 2 + 2 for item in judged)
+    assert all(entry["spent"]["requests"] == entry["attempts"] + entry["unread"] for entry in records)
     assert numbers["bird"] > 0
     assert numbers["best/bird"] >= max(numbers["bird"], numbers["first/bird"], numbers["majority/bird"])
-    assert numbers["requests"] == sum(one["spent"]["requests"] for one in records)
+    assert numbers["requests"] == sum(element["spent"]["requests"] for element in records)
     assert "cost" not in numbers
 
     # The start has 2,048 positions or fewer: an answer may not be longer than what the prompt leaves.

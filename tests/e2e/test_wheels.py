@@ -105,8 +105,8 @@ def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: P
     code = f"{example}\nassert observation is not None and reward == -1.0, (observation, reward)\n" + WITHOUT_JAX
     run(programs, tmp_path, "python", "-W", "error", "-c", code)
     (tmp_path / "predictions.jsonl").write_text('{"id": "dev_0", "pred_sql": "SELECT 0"}\n')
-    words = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
-    run(programs, tmp_path, "jaxrl-sql", "evaluate", *words)
+    message = ["--data", "dev.csv", "--predictions", "predictions.jsonl", "--out", "scores"]
+    run(programs, tmp_path, "jaxrl-sql", "evaluate", *message)
     assert json.loads((tmp_path / "scores/metrics.json").read_text())["count"] == 1
     command = [str(programs / "jaxrl-sql"), "quickstart", "grpo.steps=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -129,8 +129,8 @@ def test_the_wheels_hold_what_they_need(dist: Path) -> None:
     assert re.search(r"-cp311-abi3-", wheels["sqlexec_rs"].name)
     assert "sqlexec_rs/sqlexec-worker" in names["sqlexec_rs"]
     assert f"sqlexec_rs-{version}.dist-info/licenses/THIRD_PARTY_NOTICES.txt" in names["sqlexec_rs"]
-    (asked,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
-    assert "@" not in asked, "a published wheel asks for the published executor"
+    (requests,) = [line for line in metadata["jaxrl_sql"].get_all("Requires-Dist") if line.startswith("sqlexec-rs")]
+    assert "@" not in requests, "a published wheel asks for the published executor"
     files = [path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*") if path.is_file()]
     assert {f"jaxrl_sql/config/shipped/{path.as_posix()}" for path in files} <= names["jaxrl_sql"]
 
@@ -143,7 +143,7 @@ def test_a_clone_asks_for_the_executor_in_it_unless_told_otherwise(
     code = f"import build_backend as b; b.prepare_metadata_for_build_editable({str(tmp_path)!r}, {settings})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
     (path,) = tmp_path.glob("*.dist-info/METADATA")
-    (asked,) = [
-        one for one in Parser().parsestr(path.read_text()).get_all("Requires-Dist") if one.startswith("sqlexec")
+    (requests,) = [
+        item for item in Parser().parsestr(path.read_text()).get_all("Requires-Dist") if item.startswith("sqlexec")
     ]
-    assert asked == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")
+    assert requests == ("sqlexec-rs<0.2,>=0.1" if settings else f"sqlexec-rs @ {(ROOT / 'sqlexec_rs').as_uri()}")

@@ -55,13 +55,13 @@ def run_together(
         for number in range(processes)
     ]
     try:
-        said = [process.communicate(timeout=900) for process in started]
+        output = [process.communicate(timeout=900) for process in started]
     finally:
         for process in started:
             process.kill()
             process.wait()
-    assert [process.returncode for process in started] == [0] * processes, "\n".join(e[-3000:] for _, e in said)
-    return said
+    assert [process.returncode for process in started] == [0] * processes, "\n".join(e[-3000:] for _, e in output)
+    return output
 
 
 def measure(folder: Path, *meshes: str) -> Measured:

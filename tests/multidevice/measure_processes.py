@@ -33,23 +33,23 @@ def main(processes: int, start: Path, folder: Path) -> None:
     """Write `<mesh>.<process>.npz` and `told.<process>.json`, and together `saved/`."""
     start_processes(processes)
     number = jax.process_index()
-    told: dict[str, Any] = {"processes": jax.process_count(), "devices": len(jax.devices())}
+    output: dict[str, Any] = {"processes": jax.process_count(), "devices": len(jax.devices())}
     with first_process_first("a look"):
-        told["seen"] = sorted(path.name for path in folder.iterdir())
+        output["seen"] = sorted(path.name for path in folder.iterdir())
         (folder / f"here.{number}").touch()
     for shape, kinds in MESHES.items():
         mesh, name = make_mesh(*shape), "x".join(map(str, shape))
         config, params = load_checkpoint(start, mesh=mesh)
         numbers, misplaced = steps.measure(mesh, params, kinds)
         np.savez(folder / f"{name}.{number}.npz", **numbers)
-        told[name] = {"misplaced": misplaced, "rows": rows_here(mesh, steps.B)}
+        output[name] = {"misplaced": misplaced, "rows": rows_here(mesh, steps.B)}
         with jax.set_mesh(mesh):
             save_checkpoint(folder / "saved", config, params)
-            told["share"] = list(share(7))
-            told["exchanged"] = exchange([number, ["a" if number == 0 else "bb"]])
+            output["share"] = list(share(7))
+            output["exchanged"] = exchange([number, ["a" if number == 0 else "bb"]])
             if shape == (2, 2, 2):
-                told["checkpoint"] = measure_checkpoint(folder / "checkpoints", params)
-    (folder / f"told.{number}.json").write_text(json.dumps(told), encoding="utf-8")
+                output["checkpoint"] = measure_checkpoint(folder / "checkpoints", params)
+    (folder / f"told.{number}.json").write_text(json.dumps(output), encoding="utf-8")
 
 
 def measure_checkpoint(folder: Path, params: Any) -> dict[str, Any]:

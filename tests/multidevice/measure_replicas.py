@@ -63,38 +63,38 @@ def two_calls(engine: ReplicatedEngine, goes_ahead: bool) -> tuple[list[Sample],
     """
     prompts = steps.make_prompts()
     samplings = [SamplingParams(max_new_tokens=8 + 5 * number, n=2, seed=1) for number in range(len(prompts))]
-    asked = len(prompts) if goes_ahead else 4
-    first = list(engine.generate(prompts[:asked], samplings[:asked], ahead=4 if goes_ahead else None))
+    requests = len(prompts) if goes_ahead else 4
+    first = list(engine.generate(prompts[:requests], samplings[:requests], ahead=4 if goes_ahead else None))
     whole = engine.gather(first)
-    left = [dataclasses.replace(one, prompt_index=one.prompt_index - 4) for one in whole if one.prompt_index >= 4]
+    left = [dataclasses.replace(item, prompt_index=item.prompt_index - 4) for item in whole if item.prompt_index >= 4]
     second = list(engine.generate(prompts[4:], samplings[4:], 1, begun=left))
-    here = [[one for one in first if one.prompt_index < 4], second]
-    everywhere = [[one for one in whole if one.prompt_index < 4], engine.gather(second)]
-    own, all_ = (
+    here = [[entry for entry in first if entry.prompt_index < 4], second]
+    everywhere = [[element for element in whole if element.prompt_index < 4], engine.gather(second)]
+    local, all_ = (
         [*calls[0], *(dataclasses.replace(one, prompt_index=one.prompt_index + 4) for one in calls[1])]
         for calls in (here, everywhere)
     )
-    return own, all_, sum(one.finish_reason == UNFINISHED for one in left)
+    return local, all_, sum(one.finish_reason == UNFINISHED for one in left)
 
 
 def measure(grid: tuple[int, int]) -> dict[str, Any]:
     """Sample as a grid is asked to -> the samples of each way."""
     shape, kinds = GRIDS[grid]
-    mesh, made = make_mesh(*shape), dict[str, Any]()
+    mesh, result = make_mesh(*shape), dict[str, Any]()
     with jax.set_mesh(mesh):
         params = steps.place_params(mesh, steps.make_params())
         engine = ReplicatedEngine(steps.CONFIG, params, Talker(), EngineConfig(3), replica_grid(mesh, *grid))
         for name in kinds:
             if "ahead" in name:
-                own, whole, made[f"{name}: unfinished"] = two_calls(engine, name == "ahead")
+                local, whole, result[f"{name}: unfinished"] = two_calls(engine, name == "ahead")
             else:
-                own = one_call(engine, name)
-                whole = engine.gather(own)
-            in_order = sorted(whole, key=lambda one: (one.prompt_index, one.index))
-            made[name] = [dataclasses.asdict(one) for one in in_order]
-            made[f"{name}: own"] = sorted({one.prompt_index for one in own})
-        made["replicas"] = [replica.number for replica in engine.replicas]
-    return made
+                local = one_call(engine, name)
+                whole = engine.gather(local)
+            in_order = sorted(whole, key=lambda element: (element.prompt_index, element.index))
+            result[name] = [dataclasses.asdict(item) for item in in_order]
+            result[f"{name}: own"] = sorted({entry.prompt_index for entry in local})
+        result["replicas"] = [replica.number for replica in engine.replicas]
+    return result
 
 
 def main(processes: int, folder: Path) -> None:

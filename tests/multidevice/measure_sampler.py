@@ -49,8 +49,8 @@ def measure(mesh: jax.sharding.Mesh, dtype: str, prompts: list[Prompt]) -> dict[
         ones = np.ones((B, G), np.float32)
         batch = shard_batch(pack_groups(groups, ones, ones, T), mesh, B)
         old, _ = make_scorer(make_policy(model, compute_dtype=jnp.dtype(dtype)))(params, None, batch)
-        found = sampler_metrics(old, batch.rollout_logprobs, batch.trained())
-        return reduce_metrics(jax.device_get(found))
+        result = sampler_metrics(old, batch.rollout_logprobs, batch.trained())
+        return reduce_metrics(jax.device_get(result))
 
 
 def main(folder: Path, shape: str) -> None:

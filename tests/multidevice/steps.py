@@ -101,8 +101,8 @@ def measure(
     with jax.set_mesh(mesh):
         for kind in kinds:
             optimizer = make_optimizer(OPTIM, 10)
-            own = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
-            state = init_state(own, optimizer, reference=make_reference(params))
+            local = jax.tree.map(lambda x: x.copy(), params)  # the update donates its state
+            state = init_state(local, optimizer, reference=make_reference(params))
             batch = shard_batch(make_batch(kind, here), mesh, B)
             misplaced += [
                 f"batch {leaf.shape}" for leaf in jax.tree.leaves(batch) if not _lies(leaf, batch_sharding(mesh))
@@ -134,9 +134,9 @@ def grpo_step(policy: Any, cfg: GrpoConfig, optimizer: Any) -> Any:
     compare, update = make_advantage_fn(policy, cfg), make_updates(policy, cfg, optimizer)
 
     def step(state: Any, batch: GroupBatch) -> tuple[Any, Any]:
-        batch, found = compare(state, batch)
+        batch, result = compare(state, batch)
         state, metrics = update(state, batch)
-        return state, {**metrics, **found}
+        return state, {**metrics, **result}
 
     return step
 
@@ -145,8 +145,8 @@ def measure_ppo(mesh: jax.sharding.Mesh, params: Any) -> dict[str, Any]:
     """Make two steps of PPO with a sequence ratio and the KL in the reward -> arrays by name."""
     optimizer = make_optimizer(OPTIM, 10)
     with jax.set_mesh(mesh):
-        own = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
-        state = init_state(own, optimizer, reference=make_reference(params))
+        local = add_value_head(jax.tree.map(lambda x: x.copy(), params), CONFIG, mesh)
+        state = init_state(local, optimizer, reference=make_reference(params))
         batch = shard_batch(make_batch("ppo", rows_here(mesh, B)), mesh, B)
         updates = grpo_step(make_policy(CONFIG), PPO, optimizer)
         for _ in range(2):

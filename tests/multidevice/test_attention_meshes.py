@@ -110,7 +110,7 @@ def _strict() -> Any:
 
     queries, keys, values, sums = "b t h d", "b s k e", "b s k f", "b h t"
 
-    def guarded(compute: Any, given: list[str], made: str) -> Any:
+    def guarded(compute: Any, arguments: list[str], result: str) -> Any:
         """Return a function that leaves its splits to the partitioner, and looks at them as JAX looks at cuDNN's."""
 
         def partition(mesh: Any, operands: Any, results: Any) -> Any:
@@ -123,7 +123,7 @@ def _strict() -> Any:
             return mesh, compute, out, tuple(x.sharding for x in operands)
 
         call = custom_partitioning(compute)
-        call.def_partition(partition=partition, sharding_rule=f"{', '.join(given)} -> {made}")
+        call.def_partition(partition=partition, sharding_rule=f"{', '.join(arguments)} -> {result}")
         return call
 
     def masked(seen: Any) -> tuple[Any, list[str], list[Any]]:

@@ -59,17 +59,17 @@ def _measure(name: str) -> dict[str, Any]:
     config = ModelConfig("qwen3", vocab, 16, 1, 2, 2, 8, 32, Rope(1e4), Norms(), name == "tied", True, False, 512)
     mesh = make_mesh(*MESHES[name])
     narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
-    found = []
+    result = []
     with jax.set_mesh(mesh):
         batch = shard_batch(host, mesh, b)
         wide = jax.tree.map(lambda x: x.astype(jnp.float32), narrow)
         for params, compute in ((narrow, None), (wide, "bfloat16")):
             policy = make_policy(config, remat="full", compute_dtype=compute, kept_bytes=b * g * t * vocab // 4)
             step = make_step(policy, sft_loss, keeps)
-            found.append(step(init_state(shard_params(params, config, mesh), keeps), batch)[0].opt_state)
-    got, want = (jax.tree.map(np.asarray, one) for one in found)
-    for one in (got, want):  # and the rows of tokens one by one
-        one["rows"] = [list(one["embed"]), list(one["unembed"].T) if "unembed" in one else []]
+            result.append(step(init_state(shard_params(params, config, mesh), keeps), batch)[0].opt_state)
+    got, want = (jax.tree.map(np.asarray, entry) for entry in result)
+    for item in (got, want):  # and the rows of tokens one by one
+        item["rows"] = [list(item["embed"]), list(item["unembed"].T) if "unembed" in item else []]
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
     return {
         "types": sorted({str(x.dtype) for x in jax.tree.leaves(got)}),

@@ -58,11 +58,13 @@ def _check() -> None:
                 _, whole = load_checkpoint(source, "bfloat16")
                 for shape in MESHES:
                     mesh = make_mesh(*shape)
-                    _, found = load_checkpoint(source, "bfloat16", mesh)
-                    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, whole)
-                    assert jax.tree.map(lambda leaf: leaf.sharding, found) == param_shardings(config, mesh)
+                    _, checkpoint = load_checkpoint(source, "bfloat16", mesh)
+                    jax.tree.map(
+                        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), checkpoint, whole
+                    )
+                    assert jax.tree.map(lambda leaf: leaf.sharding, checkpoint) == param_shardings(config, mesh)
                     _, apart = load_checkpoint(source, "bfloat16", mesh, by_layer=True)
-                    split = split_layers(found)
+                    split = split_layers(checkpoint)
                     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), apart, split)
                     assert jax.tree.map(lambda leaf: leaf.sharding, apart) == jax.tree.map(
                         lambda leaf: leaf.sharding, split

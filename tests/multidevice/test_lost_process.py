@@ -51,13 +51,13 @@ class Pair:
             for number in (0, 1)
         ]  # fmt: skip
         readers = [threading.Thread(target=self._read, args=(number,)) for number in (0, 1)]
-        for one in readers:
-            one.start()
+        for item in readers:
+            item.start()
         try:
-            self.codes = [one.wait(900) for one in self.processes]  # of seconds; a busy machine takes its time
+            self.codes = [process.wait(900) for process in self.processes]  # of seconds; a busy machine takes its time
         finally:
-            for one in self.processes:
-                one.kill()
+            for item in self.processes:
+                item.kill()
             for reader in readers:
                 reader.join()
 
@@ -111,25 +111,25 @@ def test_a_run_that_lost_a_process_resumes_and_is_the_run_of_one(
     arguments: list[str], together: Any, tmp_path: Path
 ) -> None:
     """Two processes resume from a supervised step; samples, metrics and the model are those of one process."""
-    both, one = tmp_path / "both", tmp_path / "one"
-    words = [*arguments, f"run.dir={both}", "run.resume=true"]
-    pair = Pair(words, "step 3/", lambda pair: pair.processes[1].kill())
+    both, item = tmp_path / "both", tmp_path / "one"
+    message = [*arguments, f"run.dir={both}", "run.resume=true"]
+    pair = Pair(message, "step 3/", lambda pair: pair.processes[1].kill())
     assert pair.codes == [1, -signal.SIGKILL]
     assert sum(line.startswith(LOST) for line in pair.said[0]) == 1, "\n".join(pair.said[0])
     assert (both / "checkpoints" / "1").is_dir()
     assert not (both / "checkpoints" / "4").is_dir()
-    pair = Pair(words)
+    pair = Pair(message)
     assert pair.codes == [0, 0], "\n".join(pair.said[0])
     assert GLOO.sub("", "".join(pair.said[1])) == "", "only the first process talks"
-    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={one}", "mesh.processes=1"], 1, 2)
+    together(["-m", "jaxrl_sql.train", *arguments, f"run.dir={item}", "mesh.processes=1"], 1, 2)
 
-    assert sorted(path.name for path in both.iterdir()) == sorted(path.name for path in one.iterdir())
-    rows = [untimed(folder / "metrics.jsonl") for folder in (both, one)]
+    assert sorted(path.name for path in both.iterdir()) == sorted(path.name for path in item.iterdir())
+    rows = [untimed(folder / "metrics.jsonl") for folder in (both, item)]
     for got, want in zip(*rows, strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
-    assert untimed(both / "samples.jsonl") == untimed(one / "samples.jsonl")
-    (config, weights), (same, wanted) = (load_checkpoint(folder / "model") for folder in (both, one))
+    assert untimed(both / "samples.jsonl") == untimed(item / "samples.jsonl")
+    (config, weights), (same, wanted) = (load_checkpoint(folder / "model") for folder in (both, item))
     assert config == same
     for name, leaf in wanted["layers"].items():
         np.testing.assert_allclose(weights["layers"][name], leaf, atol=1e-4, err_msg=name)

@@ -98,7 +98,7 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
         "splash": partial(splash.attend_tree, interpret=True),
         "cudnn": partial(cudnn.attend_tree, kernel=kernel),
     }
-    mesh, found = make_mesh(2, 2, 2), {}
+    mesh, result = make_mesh(2, 2, 2), {}
     for name in cases:
         parts, tokens, backend = CASES[name]
         with jax.set_mesh(mesh):
@@ -109,11 +109,11 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
                 backends[backend],
             )
         moved = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
-        found[name] = {
+        result[name] = {
             "moved": max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in moved),
             "scores": float(np.abs(scored - scores)[inside].max() / np.abs(scores).max()),
         }
-    return found
+    return result
 
 
 if __name__ == "__main__":

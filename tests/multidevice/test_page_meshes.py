@@ -103,9 +103,12 @@ def _problem(case: Case, r: Any) -> tuple[Callable[[Any, Any], Any], Any, list[l
             completion_access(completion_map, jnp.asarray(length), jnp.asarray(prompt[prompt_of]), positions, SIZE),
         )
         near = [
-            one.query_positions[..., None] - one.key_positions[:, None] < 6 if case.window else True for one in access
+            item.query_positions[..., None] - item.key_positions[:, None] < 6 if case.window else True
+            for item in access
         ]
-        paged = [PagedKeys(*kv, one, one.valid & close) for kv, one, close in zip(pools, access, near, strict=True)]
+        paged = [
+            PagedKeys(*kv, entry, entry.valid & close) for kv, entry, close in zip(pools, access, near, strict=True)
+        ]
         return paged_attention(q, paged, Score(0.5, 2.0 if case.capped else None))
 
     def floats(*shape: int) -> Any:

@@ -29,7 +29,7 @@ def both(measured: Any, together: Any, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def told(both: Path) -> list[dict[str, Any]]:
+def reports(both: Path) -> list[dict[str, Any]]:
     return [json.loads((both / f"told.{number}.json").read_text(encoding="utf-8")) for number in (0, 1)]
 
 
@@ -49,27 +49,27 @@ def test_two_processes_compute_what_one_computes(measured: Any, both: Path, mesh
             assert np.abs(got - alone[name]).max() <= TOLERANCE * np.abs(alone[name]).max(), name
 
 
-def test_each_process_packs_and_holds_its_part(told: list[dict[str, Any]]) -> None:
-    assert [(one["processes"], one["devices"]) for one in told] == [(2, 8)] * 2
-    assert [one["2x2x2"]["rows"] for one in told] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+def test_each_process_packs_and_holds_its_part(reports: list[dict[str, Any]]) -> None:
+    assert [(item["processes"], item["devices"]) for item in reports] == [(2, 8)] * 2
+    assert [entry["2x2x2"]["rows"] for entry in reports] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     # Where one axis of tensors lies over all processes, each holds a part of every row's heads, and so all rows.
-    assert [one["1x1x8"]["rows"] for one in told] == [list(range(8))] * 2
-    assert all(one[mesh]["misplaced"] == [] for one in told for mesh in MESHES)
+    assert [element["1x1x8"]["rows"] for element in reports] == [list(range(8))] * 2
+    assert all(one[mesh]["misplaced"] == [] for one in reports for mesh in MESHES)
 
 
-def test_what_is_shared_out_comes_together_in_order(told: list[dict[str, Any]]) -> None:
-    assert [one["share"] for one in told] == [[0, 1, 2], [3, 4, 5, 6]]
-    assert told[0]["exchanged"] == told[1]["exchanged"] == [0, ["a"], 1, ["bb"]]
-    assert [one["seen"] for one in told] == [[], ["here.0"]], "the first was not first"
+def test_what_is_shared_out_comes_together_in_order(reports: list[dict[str, Any]]) -> None:
+    assert [item["share"] for item in reports] == [[0, 1, 2], [3, 4, 5, 6]]
+    assert reports[0]["exchanged"] == reports[1]["exchanged"] == [0, ["a"], 1, ["bb"]]
+    assert [entry["seen"] for entry in reports] == [[], ["here.0"]], "the first was not first"
 
 
-def test_each_process_adds_the_checksums_of_its_part_and_all_refuse_damage(told: list[dict[str, Any]]) -> None:
-    for one in told:
-        checkpoint = one["checkpoint"]
+def test_each_process_adds_the_checksums_of_its_part_and_all_refuse_damage(reports: list[dict[str, Any]]) -> None:
+    for item in reports:
+        checkpoint = item["checkpoint"]
         assert (checkpoint["is_equal"], checkpoint["host"]) == (True, {"at": 1})
         assert {"1", "1/state/ocdbt.process_0", "1/state/ocdbt.process_1"} <= set(checkpoint["listed"])
         assert "cannot be read: state/ocdbt.process_1/d/" in checkpoint["refused"]
-    assert told[0]["checkpoint"] == told[1]["checkpoint"]
+    assert reports[0]["checkpoint"] == reports[1]["checkpoint"]
 
 
 def test_a_folder_is_read_and_written_whole(measured: Any, both: Path) -> None:

@@ -18,81 +18,81 @@ SAMPLED = [
 
 
 @pytest.fixture(scope="module")
-def told(together: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def reports(together: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     """Return by number of processes what each process wrote, by grid."""
-    found = {}
+    result = {}
     for processes in (1, 2):
         folder = tmp_path_factory.mktemp(f"replicas{processes}")
         together([str(Path(__file__).with_name("measure_replicas.py")), str(processes), str(folder)], processes)
-        found[processes] = [
+        result[processes] = [
             {grid: json.loads((folder / f"{grid}.{number}.json").read_text(encoding="utf-8")) for grid in GRIDS}
             for number in range(processes)
         ]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(("grid", "kind"), SAMPLED)
-def test_two_processes_sample_what_one_samples(told: Any, grid: str, kind: str) -> None:
+def test_two_processes_sample_what_one_samples(reports: Any, grid: str, kind: str) -> None:
     """Each bit, several turns too; each process has all samples in the end, and made its part of them.
 
     Where a copy lies over four devices the order in which processors add up is not always the same.
     """
-    (alone,), both = told[1], told[2]
+    (alone,), both = reports[1], reports[2]
     assert len(alone[grid][kind]) == 16
     assert both[0][grid][kind] == both[1][grid][kind]
     if grid == "2x4":
         assert_close(both[0][grid][kind], alone[grid][kind])
     else:
         assert both[0][grid][kind] == alone[grid][kind]
-    first, second = (set(one[grid][f"{kind}: own"]) for one in both)
+    first, second = (set(item[grid][f"{kind}: own"]) for item in both)
     assert first, second
     assert not first & second or grid == "8x1"
     assert first | second == set(range(8))
 
 
-def test_each_process_drives_the_replicas_on_its_devices(told: Any) -> None:
-    assert [one["4x2"]["replicas"] for one in told[2]] == [[0, 1], [2, 3]]
-    assert [one["8x1"]["replicas"] for one in told[2]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+def test_each_process_drives_the_replicas_on_its_devices(reports: Any) -> None:
+    assert [item["4x2"]["replicas"] for item in reports[2]] == [[0, 1], [2, 3]]
+    assert [entry["8x1"]["replicas"] for entry in reports[2]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize(("grid", "kind"), SAMPLED[4:])
-def test_a_sample_does_not_depend_on_the_replicas(told: Any, grid: str, kind: str) -> None:
+def test_a_sample_does_not_depend_on_the_replicas(reports: Any, grid: str, kind: str) -> None:
     """Equal tokens, and log-probabilities but for the order of sums over `tensor`."""
-    assert_close(told[1][0][grid][kind], told[1][0]["4x2"][kind])
+    assert_close(reports[1][0][grid][kind], reports[1][0]["4x2"][kind])
 
 
-def test_what_copies_begin_ahead_is_what_the_next_call_samples(told: Any) -> None:
+def test_what_copies_begin_ahead_is_what_the_next_call_samples(reports: Any) -> None:
     """A call leaves samples of the next one unfinished on every copy, and they end as if it had begun none."""
-    alone, both = told[1][0]["4x2"], told[2]
+    alone, both = reports[1][0]["4x2"], reports[2]
     assert_close(alone["ahead"], alone["not ahead"])
     assert alone["ahead: unfinished"] > 0
     assert alone["not ahead: unfinished"] == 0
-    assert [one["4x2"]["ahead: unfinished"] for one in both] == [alone["ahead: unfinished"]] * 2
+    assert [item["4x2"]["ahead: unfinished"] for item in both] == [alone["ahead: unfinished"]] * 2
 
 
 def assert_close(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
     """Assert that samples have equal tokens, and log-probabilities but for rounding."""
-    assert [one["token_ids"] for one in got] == [one["token_ids"] for one in want]
+    assert [item["token_ids"] for item in got] == [entry["token_ids"] for entry in want]
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a["logprobs"], b["logprobs"], atol=1e-5)
 
 
 def test_weights_of_many_layers_are_brought(together: Any) -> None:
     """On as many devices as there are threads a collective waits for ever where too much is asked for behind it."""
-    ((said, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
-    assert said.split() == ["8"] * 20
+    ((output, _),) = together([str(Path(__file__).with_name("measure_bringing.py"))], 1, devices=2, threads=2)
+    assert output.split() == ["8"] * 20
 
 
-def test_some_answers_have_several_turns(told: Any) -> None:
-    turns = [[turn["role"] for turn in one["turns"]] for one in told[1][0]["4x2"]["turns"]]
+def test_some_answers_have_several_turns(reports: Any) -> None:
+    turns = [[turn["role"] for turn in item["turns"]] for item in reports[1][0]["4x2"]["turns"]]
     assert max(map(len, turns)) == 5
     assert min(map(len, turns)) == 1
 
 
-def test_copies_sample_what_the_mesh_that_trains_samples(told: Any, measured: Any) -> None:
+def test_copies_sample_what_the_mesh_that_trains_samples(reports: Any, measured: Any) -> None:
     """The same prompts and keys by one engine over 2x2x2 (`measure_meshes.py`): the same tokens."""
     numbers = np.load(measured.folder / "2x2x2.npz")
     for kind, name in (("greedy", "tokens"), ("drawn", "drawn")):
-        for one in told[1][0]["4x2"][kind]:
-            place = f"['{name}']['{one['prompt_index']}.{one['index']}']"
-            assert numbers[place].tolist() == one["token_ids"]
+        for item in reports[1][0]["4x2"][kind]:
+            place = f"['{name}']['{item['prompt_index']}.{item['index']}']"
+            assert numbers[place].tolist() == item["token_ids"]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.multidevice
 def test_sampler_and_trainer_give_the_same_log_probabilities(together: Any, tmp_path: Path, mesh: str) -> None:
     """In bfloat16 to what rounding leaves of an answer's tokens; a mean of nothing would not be in bfloat16."""
     together([str(Path(__file__).with_name("measure_sampler.py")), str(tmp_path), mesh], 1)
-    found = json.loads((tmp_path / "sampler.json").read_text(encoding="utf-8"))
+    result = json.loads((tmp_path / "sampler.json").read_text(encoding="utf-8"))
     for dtype, low, high in (("float32", 1e-8, 1e-5), ("bfloat16", 1e-5, 1e-2)):
-        assert low < found[dtype]["policy/sampler_delta_mean"] < high, dtype
-        assert found[dtype]["policy/sampler_kl"] < high, dtype
+        assert low < result[dtype]["policy/sampler_delta_mean"] < high, dtype
+        assert result[dtype]["policy/sampler_kl"] < high, dtype

@@ -67,25 +67,25 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     ]  # fmt: skip
     for processes in (1, 2):
         run = [f"run.dir={tmp_path}/run{processes}", f"mesh.processes={processes}"]
-        said = together(["-m", "jaxrl_sql.train", *arguments, *run], processes)
-        assert "grpo" in said[0][0]
-        for output, _ in said[1:]:
+        printed = together(["-m", "jaxrl_sql.train", *arguments, *run], processes)
+        assert "grpo" in printed[0][0]
+        for output, _ in printed[1:]:
             assert GLOO.sub("", output) == "", "only the first process talks"
-    one, two = tmp_path / "run1", tmp_path / "run2"
-    assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in one.iterdir())
-    for want, got in zip(lines(one / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):
+    item, two = tmp_path / "run1", tmp_path / "run2"
+    assert sorted(path.name for path in two.iterdir()) == sorted(path.name for path in item.iterdir())
+    for want, got in zip(lines(item / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
     assert without_row([name for line in lines(two / "metrics.jsonl") for name in line], TRAINING) == []
-    assert lines(two / "samples.jsonl") == lines(one / "samples.jsonl")
+    assert lines(two / "samples.jsonl") == lines(item / "samples.jsonl")
     assert (two / "checkpoints" / "3").is_dir()
-    config, want = load_checkpoint(one / "model")
+    config, want = load_checkpoint(item / "model")
     again, got = load_checkpoint(two / "model")
     assert again == config
     for name, leaf in want["layers"].items():
         np.testing.assert_allclose(got["layers"][name], leaf, atol=1e-4, err_msg=name)
     if kind == "a step ahead":
-        stale = [row["rollout/stale_tokens"] for row in lines(one / "metrics.jsonl") if "rollout/stale_tokens" in row]
+        stale = [row["rollout/stale_tokens"] for row in lines(item / "metrics.jsonl") if "rollout/stale_tokens" in row]
         assert stale[0] == 0 < stale[1]
     if kind != "the mesh":
         unbroken = lines(two / "metrics.jsonl"), lines(two / "samples.jsonl")

@@ -48,7 +48,7 @@ Rule = Callable[[test_scorers.Pair], float]
 
 
 def rule_of(function: Callable[..., float], **options: Any) -> Rule:
-    return lambda one: function(one.predicted, one.gold, (one.width, one.gold_width), **options)
+    return lambda item: function(item.predicted, item.gold, (item.width, item.gold_width), **options)
 
 
 # The cells for which the references of `test_rules.py` were written, all and a few.
@@ -127,7 +127,7 @@ def fuzz_statements(
         connection.limit(limit, most)
     statements = fuzz_grammar.Statements(draw, schema, parameters=True)
     is_wide = connection.execute("PRAGMA encoding").fetchone() != ("UTF-8",)
-    asked = []
+    requests = []
     for _ in range(N_STATEMENTS):
         sql, is_broken = statements.statement(), draw.random() < 0.2
         sql = statements.broken(sql) if is_broken else sql
@@ -138,11 +138,11 @@ def fuzz_statements(
         if theirs is None:
             counts["too long, or no text"] += 1
         else:
-            asked.append((sql, tuple(statements.values) or None, is_broken, theirs))
-    counts["statements"] += len(asked)
+            requests.append((sql, tuple(statements.values) or None, is_broken, theirs))
+    counts["statements"] += len(requests)
     for mode, executor in chosen.items():
-        outcomes = executor.execute_many([(path, sql, values) for sql, values, *_ in asked])
-        for (sql, values, is_broken, theirs), outcome in zip(asked, outcomes, strict=True):
+        outcomes = executor.execute_many([(path, sql, values) for sql, values, *_ in requests])
+        for (sql, values, is_broken, theirs), outcome in zip(requests, outcomes, strict=True):
             try:
                 counts[compare(theirs, outcome, is_broken=is_broken)] += 1
             except DifferenceError as difference:
@@ -158,28 +158,28 @@ def fuzz_rules(draw: random.Random, folder: Path, executor: Executor) -> Counter
     counts: Counter[str] = Counter()
     for rules, pools in ((SCORERS, list(test_scorers.CELLS.values())), (DESCRIPTIONS, POOLS)):
         pool, most = draw.choice(pools), draw.choice([3, 5, 12])
-        given = [test_scorers.pair(draw, pool, most) for _ in range(N_PAIRS)]
-        predicted = [test_scorers.as_sql(one.width, one.predicted) for one in given]
-        golds = [([f"c{i}" for i in range(one.gold_width)], one.gold) for one in given]
-        counts["pairs"] += len(given)
+        arguments = [test_scorers.pair(draw, pool, most) for _ in range(N_PAIRS)]
+        predicted = [test_scorers.as_sql(argument.width, argument.predicted) for argument in arguments]
+        golds = [([f"c{i}" for i in range(item.gold_width)], item.gold) for item in arguments]
+        counts["pairs"] += len(arguments)
         for rule, options, reference in rules:
-            arrays = executor.score_many([database] * len(given), predicted, golds, (rule,), options=options)
-            for one, value in zip(given, arrays[rule].tolist(), strict=True):
-                wanted = reference(one)
+            arrays = executor.score_many([database] * len(arguments), predicted, golds, (rule,), options=options)
+            for entry, value in zip(arguments, arrays[rule].tolist(), strict=True):
+                wanted = reference(entry)
                 if abs(value - wanted) > 1e-12:
-                    raise DifferenceError(f"{rule} with {options} gives {value}, its scorer {wanted}: {one}")
-            counts["equal verdicts"] += len(given)
+                    raise DifferenceError(f"{rule} with {options} gives {value}, its scorer {wanted}: {entry}")
+            counts["equal verdicts"] += len(arguments)
     return counts
 
 
 def make_executors(stack: ExitStack) -> dict[tuple[str, str, bool], Executor]:
     """Make an executor a mode, by isolation, way of opening files, and whether LIKE matches blobs."""
-    made = {}
+    result = {}
     for isolation, mode, like_blobs in itertools.product(("thread", "process"), MODES, (False, True)):
         options = {"immutable": mode == "immutable", "copy_up_to_bytes": (1 << 30) * (mode == "copied")}
         executor = Executor(1, LIMITS, isolation, like_blobs=like_blobs, cache_bytes=1 << 20, **options)
-        made[isolation, mode, like_blobs] = stack.enter_context(executor)
-    return made
+        result[isolation, mode, like_blobs] = stack.enter_context(executor)
+    return result
 
 
 def fuzz(seed: int, rounds: range, minutes: float) -> Counter[str]:
@@ -194,10 +194,10 @@ def fuzz(seed: int, rounds: range, minutes: float) -> Counter[str]:
         try:
             with ExitStack() as stack:
                 executors = make_executors(stack)
-                for one in range(10):
-                    (folder / str(one)).mkdir()
-                    counts += fuzz_statements(draw, folder / str(one), executors)
-                    counts += fuzz_rules(draw, folder / str(one), draw.choice(list(executors.values())))
+                for index in range(10):
+                    (folder / str(index)).mkdir()
+                    counts += fuzz_statements(draw, folder / str(index), executors)
+                    counts += fuzz_rules(draw, folder / str(index), draw.choice(list(executors.values())))
         except DifferenceError as difference:
             again = f"--seed={seed} --round={number}"
             raise DifferenceError(f"{difference}\nagain: {again}; the databases are in {folder}") from None

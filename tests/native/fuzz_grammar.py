@@ -69,12 +69,12 @@ def value(draw: random.Random, schema: Schema) -> Any:
     return draw.choice(draw.choice(kinds))
 
 
-def literal(one: Any) -> str:
-    if one is None:
+def literal(item: Any) -> str:
+    if item is None:
         return "NULL"
-    if isinstance(one, bytes):
-        return f"x'{one.hex()}'"
-    return "'" + one.replace("'", "''") + "'" if isinstance(one, str) else repr(one)
+    if isinstance(item, bytes):
+        return f"x'{item.hex()}'"
+    return "'" + item.replace("'", "''") + "'" if isinstance(item, str) else repr(item)
 
 
 def make_database(draw: random.Random, path: Path) -> Schema:
@@ -143,7 +143,7 @@ class Statements:
         # What was drawn and not used leaves no value behind.
         used = list(dict.fromkeys(re.findall(r"\?\d+", text)))
         self.values = [self.values[int(name[1:]) - 1] for name in used]
-        return re.sub(r"\?\d+", lambda found: f"?{used.index(found[0]) + 1}", text)
+        return re.sub(r"\?\d+", lambda result: f"?{used.index(result[0]) + 1}", text)
 
     def any(self) -> str:
         """Draw a compound, a common table expression, or a SELECT."""
@@ -170,20 +170,20 @@ class Statements:
 
     def broken(self, sql: str) -> str:
         """Return a statement with a token taken out, doubled, put elsewhere or put in."""
-        words = sql.split(" ")
+        message = sql.split(" ")
         for _ in range(self.draw.randint(1, 2)):
-            at = self.draw.randrange(len(words))
+            at = self.draw.randrange(len(message))
             match self.draw.randrange(4):
                 case 0:
-                    words[at] = ""
+                    message[at] = ""
                 case 1:
-                    words.insert(at, words[at])
+                    message.insert(at, message[at])
                 case 2:
-                    other = self.draw.randrange(len(words))
-                    words[at], words[other] = words[other], words[at]
+                    other = self.draw.randrange(len(message))
+                    message[at], message[other] = message[other], message[at]
                 case _:
-                    words[at] = self.draw.choice(NOISE)
-        return " ".join(words)
+                    message[at] = self.draw.choice(NOISE)
+        return " ".join(message)
 
     def pick(self, *choices: str) -> str:
         return self.draw.choice(choices)
@@ -221,10 +221,10 @@ class Statements:
         text, names = f"{quoted(first.name)} AS a", [f"a.{quoted(column)}" for column in first.columns]
         if depth > 1 and draw.random() < 0.35:
             other = draw.choice(self.schema.tables)
-            own = [f"b.{quoted(column)}" for column in other.columns]
+            local = [f"b.{quoted(column)}" for column in other.columns]
             kind = self.pick("JOIN", "LEFT JOIN", "CROSS JOIN", "FULL JOIN", "RIGHT JOIN")
-            on = "" if kind == "CROSS JOIN" else f" ON {draw.choice(names)} = {draw.choice(own)}"
-            return f"{text} {kind} {quoted(other.name)} AS b{on}", names + own
+            on = "" if kind == "CROSS JOIN" else f" ON {draw.choice(names)} = {draw.choice(local)}"
+            return f"{text} {kind} {quoted(other.name)} AS b{on}", names + local
         if depth > 1 and draw.random() < 0.15:
             return f"({self.simple(width=2).replace(' FROM', ', 1 AS one FROM', 1)}) AS a", ["a.one"]
         return text, names
@@ -282,11 +282,11 @@ class Statements:
         draw = self.draw
         if draw.random() < 0.5:
             return draw.choice(names)
-        one = value(draw, self.schema)
+        item = value(draw, self.schema)
         if self.parameters and draw.random() < 0.2:
-            self.values.append(one)
+            self.values.append(item)
             return f"?{len(self.values)}"
-        return literal(one)
+        return literal(item)
 
     def expression(self, names: list[str], depth: int) -> str:  # noqa: PLR0911  a kind each
         draw = self.draw

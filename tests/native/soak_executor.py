@@ -103,13 +103,13 @@ class Database:
 def writers(databases: Sequence[Database]) -> Iterator[list[subprocess.Popen[str]]]:
     """Keep a writer connected to each of these databases."""
     with ExitStack() as stack:
-        made = []
-        for one in databases:
-            command = [sys.executable, "-c", WRITER, str(one.path)]
+        result = []
+        for database in databases:
+            command = [sys.executable, "-c", WRITER, str(database.path)]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            made.append(stack.enter_context(process))
-        yield made
-        for process in made:
+            result.append(stack.enter_context(process))
+        yield result
+        for process in result:
             assert process.stdin is not None
             process.stdin.close()
 
@@ -165,48 +165,51 @@ class Soak:
     def round(self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]) -> None:
         """Change, ask and compare once. Raises WrongError."""
         draw = self.draw
-        written = {id(one) for one, _ in connected}
-        for one in self.databases:
-            if id(one) not in written and draw.random() < 0.3:
-                self.counts[one.overwrite(draw)] += 1
+        written = {id(item) for item, _ in connected}
+        for database in self.databases:
+            if id(database) not in written and draw.random() < 0.3:
+                self.counts[database.overwrite(draw)] += 1
             elif draw.random() < 0.1:
-                one.path.touch()
+                database.path.touch()
                 self.counts["touched"] += 1
-        asked = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
-        before = self.expected(asked)
-        jobs = [executor.submit([(one.path, sql) for one, sql in asked]) for executor in executors]
+        requests = [(draw.choice(self.databases), query(draw)) for _ in range(BATCH)]
+        before = self.expected(requests)
+        jobs = [executor.submit([(entry.path, sql) for entry, sql in requests]) for executor in executors]
         cancelled = self.meanwhile(executors, connected)
         outcomes = [job.result() for job in jobs]
         for _, process in connected:
             await_write(process)
-        after = self.expected(asked)
+        after = self.expected(requests)
         for number, job in enumerate(cancelled):
             for place, outcome in enumerate(job.result()):
                 if outcome.status == "crashed":
                     self.crash((Path(str(number)), str(place)), outcome)
                 elif outcome.status != "cancelled":
                     raise WrongError(f"a cancelled batch holds {outcome!r}")
-        for mode, found in zip(("threads", "processes"), outcomes, strict=True):
-            for (one, sql), outcome, *wanted in zip(asked, found, before, after, strict=True):
-                self.compare(mode, one, sql, outcome, wanted)
+        for mode, result in zip(("threads", "processes"), outcomes, strict=True):
+            for (database, sql), outcome, *wanted in zip(requests, result, before, after, strict=True):
+                self.compare(mode, database, sql, outcome, wanted)
         self.n_crashed += len(self.crashed)
         self.crashed = set()
 
-    def expected(self, asked: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
-        of_each = {id(one): iter(one.answers([q for other, q in asked if other is one])) for one in self.databases}
-        return [next(of_each[id(one)]) for one, _ in asked]
+    def expected(self, requests: Sequence[tuple[Database, str]]) -> list[list[tuple[Any, ...]]]:
+        of_each = {
+            id(database): iter(database.answers([q for other, q in requests if other is database]))
+            for database in self.databases
+        }
+        return [next(of_each[id(item)]) for item, _ in requests]
 
     def meanwhile(
         self, executors: Sequence[Executor], connected: Sequence[tuple[Database, subprocess.Popen[str]]]
     ) -> list[Job]:
         """Write, kill and cancel while batches run; returns what was cancelled."""
         draw, cancelled = self.draw, []
-        for one, process in connected:
+        for item, process in connected:
             time.sleep(draw.random() * 0.02)
-            write(process, one.change())
+            write(process, item.change())
             self.counts["written to"] += 1
         if draw.random() < 0.2:
-            for pid in draw.sample(found := workers(os.getpid()), min(len(found), 1)):
+            for pid in draw.sample(result := workers(os.getpid()), min(len(result), 1)):
                 os.kill(pid, signal.SIGKILL)
                 self.counts["workers killed"] += 1
         if draw.random() < 0.2:
@@ -226,15 +229,15 @@ class Soak:
             raise WrongError(f"{run}: a worker crashed that nobody killed: {outcome.error}")
 
     def compare(
-        self, mode: str, one: Database, sql: str, outcome: Outcome, wanted: Sequence[list[tuple[Any, ...]]]
+        self, mode: str, item: Database, sql: str, outcome: Outcome, wanted: Sequence[list[tuple[Any, ...]]]
     ) -> None:
         self.counts[f"queries in {mode}"] += 1
         if outcome.status == "crashed" and mode == "processes":
-            self.crash((one.path, sql), outcome)
+            self.crash((item.path, sql), outcome)
         elif outcome.status != "ok":
-            raise WrongError(f"{mode}, {one.path.name}: {sql}: {outcome!r} ({outcome.error})")
+            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome!r} ({outcome.error})")
         elif outcome.rows not in wanted:
-            raise WrongError(f"{mode}, {one.path.name}: {sql}: {outcome.rows} is none of {wanted}")
+            raise WrongError(f"{mode}, {item.path.name}: {sql}: {outcome.rows} is none of {wanted}")
         elif wanted[0] != wanted[1]:
             self.counts["of a state before" if outcome.rows == wanted[0] else "of a state after"] += 1
 
@@ -247,8 +250,10 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     began, course = time.monotonic(), []
     with ExitStack() as stack:
         # One of them writes without a log. They end last: who may write takes the log away, not who reads.
-        kept = [one for one in soaked.databases if one.has_log or one is soaked.databases[0]]
-        connected = list(zip(kept, stack.enter_context(writers(kept)), strict=True))
+        kept_databases = [
+            database for database in soaked.databases if database.has_log or database is soaked.databases[0]
+        ]
+        connected = list(zip(kept_databases, stack.enter_context(writers(kept_databases)), strict=True))
         executors = [
             stack.enter_context(Executor(THREADS, Limits(timeout_ms=60_000), isolation=way, cache_bytes=4 << 20))
             for way in ("thread", "process")
@@ -262,10 +267,10 @@ def soak(soaked: Soak, minutes: float, rest: float) -> None:
     if workers(os.getpid()):
         raise WrongError("workers are left")
     left = [entry.name for entry in temporary.iterdir()]
-    names = {entry.name for entry in soaked.folder.iterdir()} - {one.path.name for one in soaked.databases}
+    names = {entry.name for entry in soaked.folder.iterdir()} - {item.path.name for item in soaked.databases}
     if left or names:
         raise WrongError(f"files are left: {left} {sorted(names)}")
-    settled = [one for one in course if one[0] > 12 * minutes] or course
+    settled = [element for element in course if element[0] > 12 * minutes] or course
     first, last = settled[: len(settled) // 8 + 1], settled[-(len(settled) // 8) - 1 :]
     for what, column, room in (("this process", 1, 24), ("all workers", 2, 24)):
         grown = [sorted(one[column] for one in part)[len(part) // 2] for part in (first, last)]

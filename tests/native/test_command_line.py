@@ -193,8 +193,8 @@ def test_score_refuses_files_in_one_line(capsys: pytest.CaptureFixture[str], roo
     files = ["--pred", tmp_path / "pred.jsonl", "--gold", tmp_path / "gold.sql", "--db-root", root]
     code, out, err = run(capsys, "score", *files)
     assert (code, out) == (2, "")
-    told = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
-    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {told}\n"
+    output = "1 of 2 lines are not JSON (line 2): Expecting ':' delimiter: line 1 column 16 (char 15)"
+    assert err == f"sqlexec_rs: {tmp_path / 'pred.jsonl'}: {output}\n"
     (tmp_path / "pred.jsonl").write_text("SELECT 1\nSELECT 2\n", encoding="utf-8")
     code, _, err = run(capsys, "score", *files)
     assert (code, err.count("\n")) == (2, 1)

@@ -46,11 +46,11 @@ def first_key(sql: str) -> tuple[list[str], bool] | None:
     if clause is None:
         return None
     keys = re.findall(r"(?<=ORDER BY)(.*?)(?=;|,|\)|$)", clause[0], re.IGNORECASE)
-    words = [word.rsplit(".", 1)[-1] for word in (keys[0].split() if keys else [])]
-    said = {word.upper() for word in words}
+    message = [word.rsplit(".", 1)[-1] for word in (keys[0].split() if keys else [])]
+    output = {word.upper() for word in message}
     keywords = ("desc", "asc", "nulls", "last", "first", "limit")
-    names = [word.replace("(", "") for word in words]
-    return [name for name in names if name.lower() not in keywords], "DESC" not in said and "ASC" in said
+    names = [word.replace("(", "") for word in message]
+    return [name for name in names if name.lower() not in keywords], "DESC" not in output and "ASC" in output
 
 
 def normalised(frame: pd.DataFrame, asks_for_order: bool, sql: str | None) -> pd.DataFrame:
@@ -85,9 +85,9 @@ def has_columns(gold: pd.DataFrame, predicted: pd.DataFrame, asks_for_order: boo
     for name in gold.columns:
         for other in left.columns:
             wanted = gold[name].sort_values().reset_index(drop=True)
-            found = left[other].sort_values().reset_index(drop=True)
+            result = left[other].sort_values().reset_index(drop=True)
             try:
-                assert_series_equal(wanted, found, check_dtype=False, check_names=False)
+                assert_series_equal(wanted, result, check_dtype=False, check_names=False)
             except AssertionError:
                 continue
             matched.append(other)
@@ -116,11 +116,11 @@ def _is_correct(connection: sqlite3.Connection, case: Case) -> bool:
     if is_repeated(gold, predicted):
         return True
     try:
-        one = normalised(gold, case.asks_for_order, case.gold)
+        item = normalised(gold, case.asks_for_order, case.gold)
         other = normalised(predicted, case.asks_for_order, case.predicted)
-        if one.shape == other.shape:
+        if item.shape == other.shape:
             with pd.option_context("future.no_silent_downcasting", True):
-                if np.all(one.fillna(-99999).values == other.fillna(-99999).values):
+                if np.all(item.fillna(-99999).values == other.fillna(-99999).values):
                     return True
         return has_columns(gold, predicted, case.asks_for_order)
     except (TypeError, ValueError, KeyError):  # what pandas cannot sort or tell apart
@@ -228,15 +228,15 @@ def runs(connection: sqlite3.Connection, case: Case) -> bool:
 def test_defog_is_its_scorer(executor: Executor, database: Path, cells: str, n_pairs: int) -> None:
     draw, connection = random.Random(11), sqlite3.connect(":memory:")
     drawn = [case_of(draw, CELLS[cells]) for _ in range(n_pairs)]
-    given = [case for case in drawn if runs(connection, case)]
-    assert len(given) > n_pairs / 2
-    options = [{"asks_for_order": case.asks_for_order} for case in given]
-    predicted, golds = [case.predicted for case in given], [case.gold for case in given]
-    found = executor.score_many([str(database)] * len(given), predicted, golds, rules=("defog",), options=options)
-    assert set(found["pred_status"].tolist()) == {0}, "every prediction runs"
-    theirs = [float(is_correct(connection, case)) for case in given]
+    arguments = [case for case in drawn if runs(connection, case)]
+    assert len(arguments) > n_pairs / 2
+    options = [{"asks_for_order": case.asks_for_order} for case in arguments]
+    predicted, golds = [case.predicted for case in arguments], [case.gold for case in arguments]
+    result = executor.score_many([str(database)] * len(arguments), predicted, golds, rules=("defog",), options=options)
+    assert set(result["pred_status"].tolist()) == {0}, "every prediction runs"
+    theirs = [float(is_correct(connection, case)) for case in arguments]
     assert 0.1 < sum(theirs) / len(theirs) < 0.9, "some are right, and some wrong"
-    pairs = zip(given, found["defog"].tolist(), theirs, strict=True)
+    pairs = zip(arguments, result["defog"].tolist(), theirs, strict=True)
     assert not [pair for pair in pairs if pair[1] != pair[2]][:3]
 
 
@@ -271,6 +271,8 @@ T = "FROM (VALUES (1, 'a', 2.5), (2, 'b', 0.5), (3, 'a', 0.5))"
 def test_defog_in_examples(
     executor: Executor, database: Path, predicted: str, gold: str, asks_for_order: bool, right: bool
 ) -> None:
-    found = executor.score(str(database), predicted, gold, rules=("defog",), options={"asks_for_order": asks_for_order})
-    assert found["defog"] == float(right)
+    result = executor.score(
+        str(database), predicted, gold, rules=("defog",), options={"asks_for_order": asks_for_order}
+    )
+    assert result["defog"] == float(right)
     assert is_correct(sqlite3.connect(":memory:"), Case(predicted, gold, asks_for_order)) == right

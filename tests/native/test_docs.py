@@ -48,12 +48,12 @@ def blocks(text: str, language: str) -> list[str]:
 
 def commands(text: str) -> list[tuple[str, str]]:
     """Return (command, output) pairs: `$ ` starts a command, `> ` goes on with it."""
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     for line in "".join(blocks(text, "console")).splitlines(keepends=True):
         if line.startswith("$ "):
-            found.append((line[2:], ""))
-        elif line.startswith("> ") and not found[-1][1]:
-            found[-1] = (found[-1][0] + line[2:], "")
+            result.append((line[2:], ""))
+        elif line.startswith("> ") and not result[-1][1]:
+            result[-1] = (result[-1][0] + line[2:], "")
         else:
-            found[-1] = (found[-1][0], found[-1][1] + line)
-    return found
+            result[-1] = (result[-1][0], result[-1][1] + line)
+    return result

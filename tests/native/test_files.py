@@ -58,8 +58,10 @@ def test_golds_of_every_form(tmp_path: Path, content: Any, expected: list[tuple[
     ],
 )
 def test_predictions_of_every_form(tmp_path: Path, content: Any, expected: list[str | None]) -> None:
-    made = read_predictions(write(tmp_path / "pred", content))
-    assert [f"{one.uid}:{one.db_id}:{one.sql}" if made.has_ids else one.sql for one in made.entries] == expected
+    predictions = read_predictions(write(tmp_path / "pred", content))
+    assert [
+        f"{entry.uid}:{entry.db_id}:{entry.sql}" if predictions.has_ids else entry.sql for entry in predictions.entries
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ def golds(*uids: str) -> list[Gold]:
 
 def matched(gold: list[Gold], path: Path, content: Any, **options: bool) -> dict[str, str | None]:
     """Return the SQL of each gold's prediction."""
-    made = read_predictions(write(path, content))
-    return pair(made, gold, [one.uid for one in gold], **options).sqls
+    predictions = read_predictions(write(path, content))
+    return pair(predictions, gold, [item.uid for item in gold], **options).sqls
 
 
 def test_predictions_find_their_golds(tmp_path: Path) -> None:

@@ -247,14 +247,14 @@ def test_a_look_at_a_file_leaves_the_locks_of_a_running_query(database: Path) ->
         writer.execute("INSERT INTO t VALUES (1)")
     with Executor(threads=2, limits=NO_LIMITS, isolation="thread") as ex:
         job = ex.submit([(database, endless)])
-        deadline, said = time.monotonic() + 60, set[str]()
+        deadline, output = time.monotonic() + 60, set[str]()
         while run_python(code, database).stdout.strip() != "database is locked":
             assert time.monotonic() < deadline, "the query never began"
         for number in range(5):
             os.utime(database)  # changed a moment ago: looked into at each batch
             assert ex.execute(database, f"SELECT {number}").status == "ok"
             time.sleep(0.05)
-            said.add(run_python(code, database).stdout.strip())
+            output.add(run_python(code, database).stdout.strip())
         assert not job.done()
         job.cancel()
-    assert said == {"database is locked"}
+    assert output == {"database is locked"}

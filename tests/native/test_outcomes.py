@@ -142,7 +142,7 @@ def test_waiting_for_items_in_a_loop_ends_in_time(executor: Executor, database: 
 
 def test_a_wait_that_is_given_up_loses_no_item(executor: Executor, database: Path) -> None:
     async def read() -> list[int]:
-        found: list[int] = []
+        result: list[int] = []
         items = executor.submit([(database, COUNT.format(n=20_000 + n)) for n in range(40)]).as_completed()
         while True:
             try:
@@ -150,8 +150,8 @@ def test_a_wait_that_is_given_up_loses_no_item(executor: Executor, database: Pat
             except TimeoutError:
                 continue
             except StopAsyncIteration:
-                return sorted(found)
-            found.append(index)
+                return sorted(result)
+            result.append(index)
 
     assert asyncio.run(asyncio.wait_for(read(), 60)) == list(range(40))
 
@@ -245,7 +245,7 @@ def test_slow_queries_are_logged(database: Path, isolation: str, caplog: pytest.
     ):
         executor.execute(database, "SELECT 1")
         executor.execute(database, f"SELECT max(x)\n FROM ({ENDLESS})", limits=Limits(timeout_ms=700))
-    (record,) = (one for one in caplog.records if one.name == "sqlexec_rs.slow")
+    (record,) = (item for item in caplog.records if item.name == "sqlexec_rs.slow")
     assert "(timeout, 0 rows, " in record.getMessage()
     assert f" on {database}: SELECT max(x) FROM (WITH" in record.getMessage()
 

@@ -43,8 +43,8 @@ def workers(parent: int) -> list[int]:
     Those of executors that other tests of this process hold are none of ours.
     """
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    own = [pid for pid in pids if pid not in OTHERS and parent_and_state(pid)[0] == parent]
-    return [pid for pid in own if name_of(pid) == "sqlexec-worker"]
+    local = [pid for pid in pids if pid not in OTHERS and parent_and_state(pid)[0] == parent]
+    return [pid for pid in local if name_of(pid) == "sqlexec-worker"]
 
 
 OTHERS: set[int] = set()
@@ -73,11 +73,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def opened(pid: int) -> list[Path]:
     """Return the files that a process has open."""
-    found = []
+    result = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # closed meanwhile
-            found.append(path.readlink())
-    return found
+            result.append(path.readlink())
+    return result
 
 
 def stop(pid: int) -> None:
@@ -307,7 +307,9 @@ def test_a_burst_has_the_outcomes_that_its_queries_have_alone(database: Path) ->
         limits = Limits(timeout_ms=60_000, vm_steps=300_000)
         with Executor(threads=2, isolation=isolation, limits=limits) as ex:
             outcomes = ex.execute_many([(database, sql) for sql in texts])
-        seen[isolation] = [(one.status, one.error, one.rows if one.status == "ok" else None) for one in outcomes]
+        seen[isolation] = [
+            (outcome.status, outcome.error, outcome.rows if outcome.status == "ok" else None) for outcome in outcomes
+        ]
     assert seen["process"] == seen["thread"]
     assert len({status for status, _, _ in seen["process"]}) >= 4
 

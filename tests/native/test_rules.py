@@ -152,12 +152,12 @@ def filtered(smaller: list[Column], larger: list[Column], drop: bool = False) ->
     for other, values in larger:
         rows = [v in key or (kind == "float" and any(close(v, k) for k in key)) for v in values if other == kind]
         if other == kind and sum(rows) >= len(set(key)):
-            kept = [row for row, keep in enumerate(rows) if keep]
-            if drop and len(kept) > len(key):
-                kept = list({tuple(vs[row] for _, vs in larger): row for row in reversed(kept)}.values())
-            if len(kept) != len(key):
+            remaining = [row for row, keep in enumerate(rows) if keep]
+            if drop and len(remaining) > len(key):
+                remaining = list({tuple(vs[row] for _, vs in larger): row for row in reversed(remaining)}.values())
+            if len(remaining) != len(key):
                 return None
-            return [(k, [vs[row] for row in kept]) for k, vs in larger]
+            return [(k, [vs[row] for row in remaining]) for k, vs in larger]
     return None
 
 
@@ -185,13 +185,13 @@ def paverl(predicted: Rows, gold: Rows, widths: tuple[int, int], slack: int = 5,
     if len(predicted) == len(gold):
         n = matched(right, left)
     elif len(predicted) > len(gold):
-        kept = filtered(right, left, drop)
-        n = 0 if kept is None else matched(right, kept)
+        remaining = filtered(right, left, drop)
+        n = 0 if remaining is None else matched(right, remaining)
     elif widths[1] == 1 and sub_multiset(key_of(left), right[0]):
         n = widths[0]
     else:
-        kept = filtered(left, right)
-        n = 0 if kept is None else matched(kept, left)
+        remaining = filtered(left, right)
+        n = 0 if remaining is None else matched(remaining, left)
     return min(len(predicted), len(gold)) * min(n, widths[1]) / (len(gold) * widths[1])
 
 
@@ -323,21 +323,21 @@ def test_ex_b_is_all_of_paverl(executor: Executor, database: Path, n_examples: i
 def test_a_forgotten_distinct_is_right_in_the_evaluation_alone(executor: Executor, database: Path) -> None:
     gold = [("a", 1), ("b", 2)]
     pair: Pair = (2, [*gold, ("a", 1)], 2, gold)
-    found = [ours(executor, database, rule, pair, drop_duplicates=True) for rule in ("ex_b", "paverl")]
-    assert found == [1.0, 1.0]
+    result = [ours(executor, database, rule, pair, drop_duplicates=True) for rule in ("ex_b", "paverl")]
+    assert result == [1.0, 1.0]
     assert ours(executor, database, "paverl", pair) == 0.0
 
 
 def test_an_integer_is_exact_beside_a_float(executor: Executor, database: Path) -> None:
-    found = [ours(executor, database, "paverl", (1, [(value,)], 1, [(7,)])) for value in (7, 7.0, 7.001, 6.999, "7")]
-    assert found == [1.0, 1.0, 0.0, 0.0, 1.0]
+    result = [ours(executor, database, "paverl", (1, [(value,)], 1, [(7,)])) for value in (7, 7.0, 7.001, 6.999, "7")]
+    assert result == [1.0, 1.0, 0.0, 0.0, 1.0]
     assert ours(executor, database, "paverl", (1, [(7.001,)], 1, [(7.0,)])) == 1.0
 
 
 def test_ex_b_counts_columns_beyond_the_golds(executor: Executor, database: Path) -> None:
     pair: Pair = (3, [("a", 1, 2), ("b", 3, 4)], 1, [("b",), ("a",)])
-    found = [ours(executor, database, "ex_b", pair, surplus_columns=k) for k in (None, 3, 2, 1)]
-    assert found == [1.0, 1.0, 0.0, 0.0]
+    result = [ours(executor, database, "ex_b", pair, surplus_columns=k) for k in (None, 3, 2, 1)]
+    assert result == [1.0, 1.0, 0.0, 0.0]
     with pytest.raises(ValueError, match="surplus_columns must be at least 1"):
         ours(executor, database, "ex_b", pair, surplus_columns=0)
 

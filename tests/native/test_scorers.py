@@ -65,8 +65,8 @@ def through_csv(width: int, rows: Sequence[Row]) -> list[list[Any]]:
     file = io.StringIO()
     csv.writer(file).writerows([["" if value is None else str(value) for value in row] for row in rows])
     file.seek(0)
-    found = list(csv.reader(file))
-    return [typed([row[c] for row in found]) for c in range(width)]
+    result = list(csv.reader(file))
+    return [typed([row[c] for row in result]) for c in range(width)]
 
 
 def typed(texts: list[str]) -> list[Any]:
@@ -113,10 +113,10 @@ def values(columns: list[list[Any]]) -> list[list[Any]]:
     return [[0 if value is None else value for value in column] for column in columns]
 
 
-def same_vector(one: list[Any], other: list[Any], ignore_order: bool) -> bool:
+def same_vector(item: list[Any], other: list[Any], ignore_order: bool) -> bool:
     if ignore_order:
-        one, other = (sorted(v, key=lambda x: (str(x), isinstance(x, int | float))) for v in (one, other))
-    return len(one) == len(other) and all(map(same_value, one, other))
+        item, other = (sorted(v, key=lambda x: (str(x), isinstance(x, int | float))) for v in (item, other))
+    return len(item) == len(other) and all(map(same_value, item, other))
 
 
 def same_value(a: Any, b: Any) -> bool:
@@ -292,19 +292,21 @@ def as_sql(width: int, rows: Sequence[Row]) -> str:
 
 
 def verdicts(
-    ex: Executor, database: str, rule: str, given: Sequence[Pair], options: Sequence[dict[str, Any]] | None = None
+    ex: Executor, database: str, rule: str, arguments: Sequence[Pair], options: Sequence[dict[str, Any]] | None = None
 ) -> list[float]:
-    predicted = [as_sql(one.width, one.predicted) for one in given]
-    golds = [([f"c{i}" for i in range(one.gold_width)], one.gold) for one in given]
-    arrays = ex.score_many([database] * len(given), predicted, golds, rules=(rule,), options=options)
+    predicted = [as_sql(argument.width, argument.predicted) for argument in arguments]
+    golds = [([f"c{i}" for i in range(item.gold_width)], item.gold) for item in arguments]
+    arrays = ex.score_many([database] * len(arguments), predicted, golds, rules=(rule,), options=options)
     assert set(arrays["pred_status"].tolist()) == {0}, "every prediction runs"
     return [float(value) for value in arrays[rule]]
 
 
-def differing(given: Sequence[Pair], ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[Pair, float, float]]:
+def differing(
+    arguments: Sequence[Pair], ours: Sequence[float], theirs: Sequence[float]
+) -> list[tuple[Pair, float, float]]:
     """Return a few of the pairs that are judged differently, with both verdicts."""
     assert 0.02 < sum(value == 1.0 for value in theirs) / len(theirs) < 0.98, "some are right, and some wrong"
-    return [one for one in zip(given, ours, theirs, strict=True) if abs(one[1] - one[2]) > 1e-12][:3]
+    return [item for item in zip(arguments, ours, theirs, strict=True) if abs(item[1] - item[2]) > 1e-12][:3]
 
 
 REFERENCES: dict[str, Callable[[Pair], float]] = {
@@ -316,18 +318,20 @@ REFERENCES: dict[str, Callable[[Pair], float]] = {
 @pytest.mark.parametrize("cells", CELLS)
 @pytest.mark.parametrize("rule", REFERENCES)
 def test_a_rule_is_its_scorers(executor: Executor, database: str, rule: str, cells: str, n_pairs: int) -> None:
-    given = pairs(7, CELLS[cells], n_pairs)
-    assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
+    arguments = pairs(7, CELLS[cells], n_pairs)
+    assert not differing(
+        arguments, verdicts(executor, database, rule, arguments), [REFERENCES[rule](argument) for argument in arguments]
+    )
 
 
 @N_PAIRS
 def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str, n_pairs: int) -> None:
-    given, draw = pairs(8, CELLS["numbers and their texts"], n_pairs), random.Random(9)
-    wanted = [draw.sample(range(one.gold_width), draw.randint(0, one.gold_width)) for one in given]
-    ignored = [draw.random() < 0.5 for _ in given]
+    arguments, draw = pairs(8, CELLS["numbers and their texts"], n_pairs), random.Random(9)
+    wanted = [draw.sample(range(argument.gold_width), draw.randint(0, argument.gold_width)) for argument in arguments]
+    ignored = [draw.random() < 0.5 for _ in arguments]
     options = [{"condition_cols": a, "ignore_order": b} for a, b in zip(wanted, ignored, strict=True)]
-    theirs = [spider2(*one) for one in zip(given, wanted, ignored, strict=True)]
-    assert not differing(given, verdicts(executor, database, "spider2", given, options), theirs)
+    theirs = [spider2(*item) for item in zip(arguments, wanted, ignored, strict=True)]
+    assert not differing(arguments, verdicts(executor, database, "spider2", arguments, options), theirs)
 
 
 @N_PAIRS
@@ -335,14 +339,16 @@ def test_spider2_in_order_and_by_some_columns(executor: Executor, database: str,
 def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pairs: int, rule: str) -> None:
     """Tables of about a hundred rows, which differ in a row that may stand before or behind the hundredth."""
     draw = random.Random(10)
-    given = []
+    arguments = []
     for _ in range(n_pairs // 10):
         gold = [(i, draw.choice("ab")) for i in draw.sample(range(400), draw.choice([90, 99, 100, 101, 120, 150]))]
         predicted = draw.sample(gold, len(gold)) if draw.random() < 0.7 else [*gold]
         if draw.random() < 0.7:
             predicted[draw.randrange(len(predicted))] = (draw.randrange(400), "a")
-        given.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
-    assert not differing(given, verdicts(executor, database, rule, given), [REFERENCES[rule](one) for one in given])
+        arguments.append(Pair(2, predicted[: draw.choice([None, None, -1, 100])], 2, gold))
+    assert not differing(
+        arguments, verdicts(executor, database, rule, arguments), [REFERENCES[rule](argument) for argument in arguments]
+    )
 
 
 @pytest.mark.parametrize(
@@ -366,10 +372,10 @@ def test_ehrsql_looks_at_a_hundred_rows(executor: Executor, database: str, n_pai
 def test_examples(
     executor: Executor, database: str, rule: str, predicted: list[Row], gold: list[Row], expected: float
 ) -> None:
-    one = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)
-    assert verdicts(executor, database, rule, [one]) == [pytest.approx(expected)]
+    item = Pair(len((predicted or [(0,)])[0]), predicted, len((gold or [(0,)])[0]), gold)
+    assert verdicts(executor, database, rule, [item]) == [pytest.approx(expected)]
 
 
 def test_undecodable_bytes_are_dropped_by_ehrsql(executor: Executor, database: str) -> None:
-    found = executor.score(database, "SELECT CAST(x'61ff62' AS TEXT)", "SELECT 'ab'", rules=("ehrsql",))
-    assert found["ehrsql"] == 1.0
+    result = executor.score(database, "SELECT CAST(x'61ff62' AS TEXT)", "SELECT 'ab'", rules=("ehrsql",))
+    assert result["ehrsql"] == 1.0

@@ -228,14 +228,14 @@ def test_without_rules_there_are_statuses(executor: Executor, database: Path) ->
 
 
 def test_a_gold_without_columns_or_rows_is_compared(executor: Executor, database: Path) -> None:
-    empty, one = "SELECT a, b FROM t WHERE 0", "SELECT 1"
+    empty, item = "SELECT a, b FROM t WHERE 0", "SELECT 1"
     for gold in (([], []), (["a"], []), (["a", "b", "c"], [])):
-        scores = [executor.score(database, sql, gold, rules=RULE_NAMES) for sql in (empty, one)]
+        scores = [executor.score(database, sql, gold, rules=RULE_NAMES) for sql in (empty, item)]
         assert [score["gold_status"] for score in scores] == ["ok", "ok"]
         for rule in ("bird", "refined", "test_suite", "qatch", "soft_f1"):
             assert [score[rule] for score in scores] == [1.0, 0.0], (rule, gold)
         assert all(0.0 <= score[rule] <= 1.0 for score in scores for rule in RULE_NAMES)
-    rows_of_nothing = executor.score(database, one, ([], [(), ()]), rules=RULE_NAMES)
+    rows_of_nothing = executor.score(database, item, ([], [(), ()]), rules=RULE_NAMES)
     assert {rule: rows_of_nothing[rule] for rule in ("bird", "refined", "test_suite", "qatch")} == {
         "bird": 0.0,
         "refined": 0.0,

@@ -144,7 +144,7 @@ def test_loss_and_gradients_are_trls(name: str) -> None:
 def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.ndarray:
     """Call what TRL makes of finished answers, from its rewards (none for weight 0) to its advantages."""
     rows = len(rewards) * rewards.shape[1]
-    given = torch.tensor(np.where(weight > 0, rewards, np.nan).reshape(rows, 1))
+    arguments = torch.tensor(np.where(weight > 0, rewards, np.nan).reshape(rows, 1))
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(device="cpu", gather=lambda x: x, num_processes=1, process_index=0),
         model=SimpleNamespace(training=True, is_gradient_checkpointing=False),
@@ -154,7 +154,7 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
         ),
         environment_factories=None, environments=None, tools=None,
         _generate=lambda _: ([[1]] * rows, [[1]] * rows, None, ["?"] * rows, None, {}, None, None),
-        _calculate_rewards=lambda *_: given,
+        _calculate_rewards=lambda *_: arguments,
         _tokenizer=SimpleNamespace(pad_token_id=0),
         pad_to_multiple_of=None, mask_truncated_completions=False, num_iterations=1, use_vllm=False, beta=0.0,
         num_generations=rewards.shape[1], multi_objective_aggregation="sum_then_normalize", scale_rewards=scale,
@@ -163,8 +163,8 @@ def trl_advantages(rewards: np.ndarray, weight: np.ndarray, scale: str) -> np.nd
         _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": [], "extra": {}},
         _pending_extra_logs={}, _pending_metrics={},
     )  # fmt: skip
-    made = trl.GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"}] * rows)
-    return np.asarray(made["advantages"].numpy().reshape(rewards.shape))
+    result = trl.GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"}] * rows)
+    return np.asarray(result["advantages"].numpy().reshape(rewards.shape))
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("batch", "batch"), ("none", "none"), ("group", "group")])
@@ -191,15 +191,15 @@ def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> N
     r = np.random.default_rng(0)
     rewards, values = (r.normal(size=(B, G, T)).astype(np.float32) for _ in range(2))
     mask = r.random((B, G, T)) < 0.7
-    found, returns = gae(jnp.asarray(rewards), jnp.asarray(values), jnp.asarray(mask), discount, gae_lambda)
+    result, returns = gae(jnp.asarray(rewards), jnp.asarray(values), jnp.asarray(mask), discount, gae_lambda)
     for b, g in np.ndindex(B, G):
-        own = mask[b, g]
-        reward, value = (torch.tensor(x[b, g][own]).double() for x in (rewards, values))
+        local = mask[b, g]
+        reward, value = (torch.tensor(x[b, g][local]).double() for x in (rewards, values))
         residual = reward + discount * torch.cat([value[1:], torch.zeros(1)]) - value
         powers = (discount * gae_lambda) ** torch.arange(len(residual))
         want = torch.stack([(powers[: len(residual) - t] * residual[t:]).sum() for t in range(len(residual))])
-        np.testing.assert_allclose(np.asarray(found)[b, g][own], want.numpy(), atol=1e-5)
-        np.testing.assert_allclose(np.asarray(returns)[b, g][own], (want + value).numpy(), atol=1e-5)
+        np.testing.assert_allclose(np.asarray(result)[b, g][local], want.numpy(), atol=1e-5)
+        np.testing.assert_allclose(np.asarray(returns)[b, g][local], (want + value).numpy(), atol=1e-5)
 
 
 def test_ppos_loss_and_gradients_are_those_of_its_paper() -> None:

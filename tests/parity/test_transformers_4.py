@@ -66,8 +66,8 @@ def read_by_4(folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     """Return what transformers 4 makes of each folder."""
     if not OLD:
         pytest.skip("TRANSFORMERS4_PYTHON names no interpreter with transformers 4")
-    asked = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
-    done = subprocess.run([OLD, "-c", READ], input=asked, capture_output=True, text=True, check=False)
+    requests = json.dumps([TEXTS, CHAT, [str(folder) for folder in folders.values()]])
+    done = subprocess.run([OLD, "-c", READ], input=requests, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(folders, map(json.loads, done.stdout.splitlines()), strict=True))
 
@@ -109,8 +109,8 @@ def test_each_kind_of_tokenizer_is_read(tmp_path: Path, tokenizer_kinds: ModuleT
     folders = {kind: tmp_path / kind for kind in makers}
     for kind, make in makers.items():
         roles = {"bos_token": "<s>", "pad_token": "<pad>"}
-        given = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
-        save_tokenizer(read_tokenizer(given), folders[kind])
+        arguments = tokenizer_kinds.write(tmp_path / "given", make(), chat_template="{{ messages[0] }}", **roles)
+        save_tokenizer(read_tokenizer(arguments), folders[kind])
         (folders[kind] / "config.json").write_text('{"model_type": "llama"}')
         (folders[kind] / "generation_config.json").write_text("{}")
     for kind, theirs in read_by_4(folders).items():

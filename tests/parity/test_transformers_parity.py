@@ -179,8 +179,8 @@ def test_what_we_save_is_what_transformers_loads(case: tuple[Any, Path], tmp_pat
     config, params = load_checkpoint(folder)
     save_checkpoint(tmp_path / "ours", config, params, shard_bytes=40_000)
     assert len(list((tmp_path / "ours").glob("model-*.safetensors"))) > 1
-    again, said = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), said
+    again, output = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(output[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), output
     ours, theirs = again.state_dict(), model.state_dict()
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():

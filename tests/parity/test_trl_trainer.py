@@ -64,9 +64,9 @@ def tokenizer() -> Any:
     """Return a small tokenizer whose chat template TRL knows: a copy that it ships."""
     import transformers
 
-    found = transformers.AutoTokenizer.from_pretrained(START)
-    found.chat_template = template("qwen3")
-    return found
+    result = transformers.AutoTokenizer.from_pretrained(START)
+    result.chat_template = template("qwen3")
+    return result
 
 
 def template(name: str) -> str:
@@ -111,7 +111,7 @@ def trained(model: Any, tokenizer: Any, rows: Any, out: Path, **more: Any) -> tu
     )  # fmt: skip
     trainer = trl.GRPOTrainer(model=model, args=settings, train_dataset=rows, processing_class=tokenizer, **more)
     trainer.train()
-    logged = [one for one in trainer.state.log_history if "reward" in one]
+    logged = [item for item in trainer.state.log_history if "reward" in item]
     moved = sum(float((a - b).abs().sum()) for a, b in zip(before, model.parameters(), strict=True))
     return logged, moved
 
@@ -156,9 +156,9 @@ def test_its_trainer_calls_our_tools_and_learns_from_our_reward(
     for calls, reward in earned:
         solution = dict(calls).get(SOLUTION)
         assert reward == (-1.0 if solution is None else float(solution == GOLD))
-    for step, one in enumerate(logged):
+    for step, item in enumerate(logged):
         rewards = [reward or 0.0 for _, reward in earned[step * GROUP : (step + 1) * GROUP]]
-        assert one["reward"] == pytest.approx(sum(rewards) / GROUP)
+        assert item["reward"] == pytest.approx(sum(rewards) / GROUP)
     assert any(QUERY in dict(calls) for calls, _ in earned), "no dialogue asked a query"
     assert {1.0, 0.0} <= {reward for _, reward in earned}
     assert moved > 0
@@ -170,9 +170,9 @@ def test_its_trainer_learns_from_our_reward_function(task: SqlTask, rows: Any, t
     ours, earned = reward_function(task), list[tuple[Any, float | None]]()
 
     def sql_reward(completions: list[Any], **columns: Any) -> list[float | None]:
-        found = ours(completions=completions, **columns)
-        earned.extend(zip((one[0]["content"] for one in completions), found, strict=True))
-        return found
+        result = ours(completions=completions, **columns)
+        earned.extend(zip((completion[0]["content"] for completion in completions), result, strict=True))
+        return result
 
     logged, moved = trained(model, tokenizer, rows, tmp_path / "out", reward_funcs=sql_reward)
     assert len(earned) == STEPS * GROUP
@@ -180,7 +180,7 @@ def test_its_trainer_learns_from_our_reward_function(task: SqlTask, rows: Any, t
         if written in texts:
             assert reward == [1.0, 0.0][texts.index(written)]
     assert {1.0, 0.0} <= {reward for _, reward in earned}
-    for step, one in enumerate(logged):
+    for step, item in enumerate(logged):
         rewards = [reward or 0.0 for _, reward in earned[step * GROUP : (step + 1) * GROUP]]
-        assert one["reward"] == pytest.approx(sum(rewards) / GROUP)
+        assert item["reward"] == pytest.approx(sum(rewards) / GROUP)
     assert moved > 0

@@ -33,10 +33,12 @@ def test_group_divides_by_the_std_of_the_stack_that_is_followed(ddof: int) -> No
         weight = np.ones_like(rewards)
         weight[0, 2:3] = 0
         got = np.asarray(advantages(rewards, weight, "group", ddof))
-        for row, kept, found in zip(rewards, weight > 0, got, strict=True):
-            mean, n = sum(row[kept]) / kept.sum(), kept.sum()
-            std = (sum((x - mean) ** 2 for x in row[kept]) / (n - ddof)) ** 0.5
-            np.testing.assert_allclose(found, np.where(kept, (row - mean) / (std + EPSILON), 0.0), rtol=1e-4, atol=1e-5)
+        for row, remaining, result in zip(rewards, weight > 0, got, strict=True):
+            mean, n = sum(row[remaining]) / remaining.sum(), remaining.sum()
+            std = (sum((x - mean) ** 2 for x in row[remaining]) / (n - ddof)) ** 0.5
+            np.testing.assert_allclose(
+                result, np.where(remaining, (row - mean) / (std + EPSILON), 0.0), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_none_only_subtracts_the_mean() -> None:
@@ -132,9 +134,9 @@ VALUES = np.array([[[0.5, 0.2, 0.4]]], np.float32)
     ],
 )
 def test_gae_by_hand(discount: float, gae_lambda: float, expected: list[float]) -> None:
-    found, returns = gae(REWARD, VALUES, np.ones((1, 1, 3), bool), discount, gae_lambda)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found[0, 0], expected, atol=1e-6)
-    np.testing.assert_allclose(returns, found + VALUES, atol=1e-6)
+    result, returns = gae(REWARD, VALUES, np.ones((1, 1, 3), bool), discount, gae_lambda)  # type: ignore[arg-type]
+    np.testing.assert_allclose(result[0, 0], expected, atol=1e-6)
+    np.testing.assert_allclose(returns, result + VALUES, atol=1e-6)
 
 
 def test_what_the_environment_wrote_is_no_step_of_the_policy() -> None:
@@ -158,6 +160,6 @@ def test_an_answer_is_paid_at_its_last_own_token() -> None:
 def test_groups_of_a_database_are_chosen_together() -> None:
     """Of three databases with three groups each two databases are chosen, and of each the two furthest apart."""
     spread = [0.2, 0.9, 0.1, 1.0, 0.0, 0.0, 0.4, 0.0, 0.5]
-    rewards = np.array([[0.0, one] for one in spread], np.float32)
+    rewards = np.array([[0.0, item] for item in spread], np.float32)
     assert choose_groups(rewards, np.ones((9, 2)), 4, together=2, sampled=3) == [1, 0, 3, 4]
     assert choose_groups(rewards, np.ones((9, 2)), 2, together=2, sampled=3) == [1, 0]

@@ -93,9 +93,9 @@ def test_trap_a_gradient_summed_in_bfloat16_stands_still(
     wide = jax.tree.map(lambda x: np.asarray(x, np.float32), narrow)
     got = delivered(narrow, policy(config, remat), loss, batch, parts)
     want = delivered(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
-    for (path, one), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
-        assert one.dtype == jnp.float32, path
-        assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 0.01 * np.linalg.norm(other), path
+    for (path, item), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
+        assert item.dtype == jnp.float32, path
+        assert np.linalg.norm(np.asarray(item) - np.asarray(other)) <= 0.01 * np.linalg.norm(other), path
     for name in ("embed",) if config.tie_embeddings else ("embed", "unembed"):
         ours, theirs = (np.asarray(x[name] if name == "embed" else x[name].T) for x in (got, want))
         error = np.linalg.norm(ours - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
@@ -118,8 +118,8 @@ def test_trap_nothing_is_scattered_in_bfloat16_and_no_table_added_up(batch: Grou
             and ("scatter" in equation.primitive.name or sorted(out.aval.shape) == sorted((V, D)))
         ]
         assert sums == []
-        adds = [one for one in equations(program.jaxpr) if one.primitive.name in {"scatter-add", "scatter_add"}]
-        assert any(out.aval.shape == (V, D) for one in adds for out in one.outvars), "the look-up has a gradient"
+        adds = [item for item in equations(program.jaxpr) if item.primitive.name in {"scatter-add", "scatter_add"}]
+        assert any(out.aval.shape == (V, D) for add in adds for out in add.outvars), "the look-up has a gradient"
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[Any]:

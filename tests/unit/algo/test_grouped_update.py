@@ -51,8 +51,8 @@ def repeated(batch: GroupBatch) -> GroupBatch:
     """Give every completion a prompt of its own: B·G groups of one."""
     alone = jax.tree.map(lambda x: np.asarray(x).reshape(B * G, 1, *x.shape[2:]), dataclasses.replace(batch, shared=()))
     (prompt,) = batch.shared
-    own = Segment(np.repeat(prompt.tokens, G, axis=0), np.repeat(prompt.length, G, axis=0))
-    return dataclasses.replace(alone, shared=(own,))
+    local = Segment(np.repeat(prompt.tokens, G, axis=0), np.repeat(prompt.length, G, axis=0))
+    return dataclasses.replace(alone, shared=(local,))
 
 
 @pytest.mark.parametrize(
@@ -175,13 +175,14 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
 
     @jit
     def updates(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
-        batch, found = compare(state, batch)
+        batch, result = compare(state, batch)
         state, metrics = update(state, batch)
-        return state, {**metrics, **found}
+        return state, {**metrics, **result}
 
     batch = several_turns()
     results = [
-        updates(init_state(trainable, optimizer, frozen, reference), given) for given in (batch, repeated(batch))
+        updates(init_state(trainable, optimizer, frozen, reference), arguments)
+        for arguments in (batch, repeated(batch))
     ]
     (together, metrics), (alone, expected) = results
     start = jax.tree.leaves_with_path(trainable)
@@ -209,7 +210,7 @@ def test_scores_and_gradients_run_each_prompt_once_with_every_option(name: str) 
 
     for program in (make_scorer(policy), jit(gradient)):
         flops = [
-            program.lower(trainable, frozen, given).cost_analysis()["flops"]  # type: ignore[attr-defined]
-            for given in (batch, repeated(batch))
+            program.lower(trainable, frozen, arguments).cost_analysis()["flops"]  # type: ignore[attr-defined]
+            for arguments in (batch, repeated(batch))
         ]
         assert flops[0] < 0.55 * flops[1]

@@ -33,7 +33,7 @@ sampler_metrics = jax.jit(losses.sampler_metrics)
 sft_loss = jax.jit(losses.sft_loss)
 
 
-def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch:
+def make_batch(lengths: list[list[int]], width: int, **arguments: Any) -> GroupBatch:
     b, g = np.shape(lengths)
     per_token = np.zeros((b, g, width), np.float32)
     batch = GroupBatch(
@@ -50,7 +50,7 @@ def make_batch(lengths: list[list[int]], width: int, **given: Any) -> GroupBatch
         weight=np.ones((b, g), np.float32),
         truncated=np.zeros((b, g), bool),
     )
-    return dataclasses.replace(jax.tree.map(jnp.asarray, batch), **given)
+    return dataclasses.replace(jax.tree.map(jnp.asarray, batch), **arguments)
 
 
 def scored(logprob: Any) -> TokenLogprobs:
@@ -168,16 +168,16 @@ def test_the_sampler_is_compared_by_position() -> None:
     rollout = np.full((1, 1, length), -1.0)
     old = rollout + np.where(np.arange(length) < 256, 0.01, -0.2)
     mask = np.arange(length) < np.array([[500]])[..., None]
-    found = {name: float(total / weight) for name, (total, weight) in sampler_metrics(old, rollout, mask).items()}
-    assert found.keys() == {
+    result = {name: float(total / weight) for name, (total, weight) in sampler_metrics(old, rollout, mask).items()}
+    assert result.keys() == {
         "policy/sampler_delta_mean", "policy/sampler_delta_max", "policy/sampler_kl",
         "policy/sampler_delta_mean/from_0", "policy/sampler_delta_mean/from_256",
     }  # fmt: skip
-    assert found["policy/sampler_delta_mean/from_0"] == pytest.approx(0.01, rel=1e-4)
-    assert found["policy/sampler_delta_mean/from_256"] == pytest.approx(0.2, rel=1e-4)
-    assert found["policy/sampler_delta_max"] == pytest.approx(0.2, rel=1e-4)
+    assert result["policy/sampler_delta_mean/from_0"] == pytest.approx(0.01, rel=1e-4)
+    assert result["policy/sampler_delta_mean/from_256"] == pytest.approx(0.2, rel=1e-4)
+    assert result["policy/sampler_delta_max"] == pytest.approx(0.2, rel=1e-4)
     k3 = [np.exp(d) - d - 1 for d in (0.01, -0.2)]
-    assert found["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
+    assert result["policy/sampler_kl"] == pytest.approx((256 * k3[0] + 244 * k3[1]) / 500, rel=1e-3)
 
 
 def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
@@ -203,17 +203,17 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
     logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
     same = logprob * np.array([[[1.0], [0.0]]])
     cfg = changed(PLAIN, {"loss.tis_clip_max": 2.0})
-    told = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
+    output = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
     for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
-        batch = make_batch([[2, 2]], 2, demonstrated=shown, **told)
+        batch = make_batch([[2, 2]], 2, demonstrated=shown, **output)
 
         def loss(x: jax.Array, batch: GroupBatch = batch) -> jax.Array:
             return grpo_loss(TokenLogprobs(x, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
 
         np.testing.assert_allclose(grad_of(loss, logprob)[0, :, 0], [-1.0, -weight], rtol=1e-6)
-        found = grpo_loss(TokenLogprobs(logprob, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).metrics
+        result = grpo_loss(TokenLogprobs(logprob, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).metrics
         means = {
-            name: float(found[f"policy/{name}"][0] / found[f"policy/{name}"][1])
+            name: float(result[f"policy/{name}"][0] / result[f"policy/{name}"][1])
             for name in ("entropy", "sampler_delta_mean")
         }
         if shown is not None:
@@ -231,9 +231,9 @@ def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
     )
     gradient = grad_of(lambda x: grpo_loss(TokenLogprobs(x, np.ones((1, 2, 1))), batch, cfg, False).sum, far)
     np.testing.assert_allclose(gradient[0, :, 0], [0.0, -1.5], rtol=1e-6)  # ratio 1.5: clipped, and not
-    found = grpo_loss(TokenLogprobs(far, np.ones_like(far)), batch, cfg, False)
-    assert float(found.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
-    assert [float(x) for x in found.metrics["policy/kl"]] == [0.0, 1.0]
+    result = grpo_loss(TokenLogprobs(far, np.ones_like(far)), batch, cfg, False)
+    assert float(result.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
+    assert [float(x) for x in result.metrics["policy/kl"]] == [0.0, 1.0]
     in_reward = dataclasses.replace(cfg, kl=dataclasses.replace(cfg.kl, placement="reward"), advantage="none")
     rewarded = dataclasses.replace(batch, reward=np.array([[0.0, 1.0]]), old_logprobs=far)
     fields, _ = compared(rewarded, in_reward, partial(advantages, kind="none"))
@@ -315,8 +315,8 @@ def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> N
 
 def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
     batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
-    told = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
-    result = grpo_loss(told, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
+    output = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
+    result = grpo_loss(output, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 

@@ -138,13 +138,13 @@ def gradient(remat: str, compute_dtype: Any = None) -> Any:
 )
 def test_recomputation_changes_what_is_kept_and_no_gradient(named: tuple[str, ...]) -> None:
     params, batch = init_params(CONFIG, jax.random.key(0)), random_batch()
-    kept: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     expected = gradient("none")(params, batch)
     for remat in ("none", *named, "full"):
         compiled = gradient(remat)
-        kept[remat] = compiled.memory_analysis().temp_size_in_bytes
+        remaining[remat] = compiled.memory_analysis().temp_size_in_bytes
         assert_close(compiled(params, batch), expected, 1e-5)
-    assert all(more > less for more, less in itertools.pairwise(kept.values())), kept
+    assert all(more > less for more, less in itertools.pairwise(remaining.values())), remaining
 
 
 @pytest.mark.slow

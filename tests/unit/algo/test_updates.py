@@ -43,7 +43,7 @@ def make_theta(seed: int) -> dict[str, Any]:
     return {"theta": jnp.asarray(np.random.default_rng(seed).normal(size=(T, V)), jnp.float32)}
 
 
-def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
+def make_batch(seed: int = 0, b: int = B, **arguments: Any) -> GroupBatch:
     r = np.random.default_rng(seed)
     shape = (b, G, T)
     batch = GroupBatch(
@@ -57,13 +57,13 @@ def make_batch(seed: int = 0, b: int = B, **given: Any) -> GroupBatch:
         weight=jnp.asarray(np.ones(shape[:2], np.float32)),
         truncated=jnp.asarray(np.zeros(shape[:2], bool)),
     )
-    return dataclasses.replace(batch, **given)
+    return dataclasses.replace(batch, **arguments)
 
 
-def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any = None, **own: Any) -> Any:
+def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any = None, **local: Any) -> Any:
     start = make_theta(1) if start is None else start
     state = init_state(jax.tree.map(jnp.copy, start), SGD, reference=reference)
-    return grpo_step(cfg, **own)(state, batch)
+    return grpo_step(cfg, **local)(state, batch)
 
 
 @cache
@@ -72,9 +72,9 @@ def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
     compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
-        batch, found = compare(state, batch)
+        batch, result = compare(state, batch)
         state, metrics = update(state, batch)
-        return state, {**metrics, **found}
+        return state, {**metrics, **result}
 
     return step
 
@@ -135,11 +135,11 @@ def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, placement="reward"))
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
-    kept = [make_old_logprob_fn(table)(state, block) for block in blocks]
+    remaining = [make_old_logprob_fn(table)(state, block) for block in blocks]
     updates = grpo_step(cfg)
-    state, first = updates(state, kept[0])
-    state, second = updates(state, kept[1])
-    np.testing.assert_array_equal(kept[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
+    state, first = updates(state, remaining[0])
+    state, second = updates(state, remaining[1])
+    np.testing.assert_array_equal(remaining[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the policy that drew, so the policy's move between the calls does not show in it.
@@ -173,9 +173,9 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
         reference_logprobs=np.full((1, 2, 2), -1.0, np.float32),
         old_logprobs=np.array([[[-0.8, -0.8], [-1.3, -0.8]]], np.float32),
     )  # fmt: skip
-    found, metrics = compare_answers(batch, cfg, partial(advantages, kind="none"))
+    result, metrics = compare_answers(batch, cfg, partial(advantages, kind="none"))
     half = (1 - 0.5 * (sums[0] - sums[1])) / 2
-    np.testing.assert_allclose(found["advantage"], [[[half], [-half]]], rtol=1e-5)
+    np.testing.assert_allclose(result["advantage"], [[[half], [-half]]], rtol=1e-5)
     assert float(metrics["policy/kl"][0]) == pytest.approx(sum(sums), rel=1e-5)
     assert float(metrics["policy/kl"][1]) == 3.0
 
@@ -281,10 +281,10 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
         weight=np.ones((2, 1), np.float32),
         truncated=np.zeros((2, 1), bool), old_values=np.array([[[0.5, 0.2]], [[0.5, 0.2]]], np.float32),
     )  # fmt: skip
-    found, metrics = compare_answers(batch, PPO, partial(advantages, kind="group"))
+    result, metrics = compare_answers(batch, PPO, partial(advantages, kind="group"))
     std = math.sqrt(0.2725)
-    np.testing.assert_allclose(found["advantage"][:, 0] * std, [[0.35, 0.65], [-0.65, -0.35]], atol=1e-5)
-    np.testing.assert_allclose(found["returns"][:, 0], [[1, 1], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(result["advantage"][:, 0] * std, [[0.35, 0.65], [-0.65, -0.35]], atol=1e-5)
+    np.testing.assert_allclose(result["returns"][:, 0], [[1, 1], [0, 0]], atol=1e-6)
     explained, spread = metrics["value/explained_variance"]
     assert float(explained / spread) == pytest.approx(-0.09, abs=1e-6)
 

@@ -138,7 +138,7 @@ def test_the_reader_can_read_and_nothing_else(
 
 @pytest.mark.parametrize("engine", SERVERS)
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         ({"port": 1}, "check the host and the port"),
         ({"host": "no-such-host.invalid"}, "check the host and the port"),
@@ -150,7 +150,7 @@ def test_the_reader_can_read_and_nothing_else(
 def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
     engine: str,
     change: dict[str, Any],
-    words: str,
+    text: str,
     tmp_path: Path,
     place_of: Callable[[str], Place],
     make_file: MakeFile,
@@ -158,14 +158,19 @@ def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
 ) -> None:
     place = place_of(engine)
     parts = urlsplit(place.to)
-    given = {"user": parts.username, "password": parts.password, "host": parts.hostname, "port": parts.port} | change
-    where = f"{given['host']}:{given['port']}/{given.get('database', '')}"
-    url = f"{parts.scheme}://{given['user']}:{given['password']}@{where}"
+    arguments = {
+        "user": parts.username,
+        "password": parts.password,
+        "host": parts.hostname,
+        "port": parts.port,
+    } | change
+    where = f"{arguments['host']}:{arguments['port']}/{arguments.get('database', '')}"
+    url = f"{parts.scheme}://{arguments['user']}:{arguments['password']}@{where}"
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
     message = refusal(["--from", str(folder), "--to", url, "--out", str(place.out)])
-    assert words in message
-    assert str(given["host"]) in message
-    assert given["password"] not in message
+    assert text in message
+    assert str(arguments["host"]) in message
+    assert arguments["password"] not in message
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def test_golds_are_kept_where_both_say_the_same(
     folder = question_set
     more = ["--only", "club", "--questions", str(folder), *(["--reader", place.reader] if place.reader else [])]
     assert main(place.arguments(folder, *more)) == 0
-    kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert kept.keys() | left.keys() == {*GOLDS, "elsewhere"}
-    assert kept.keys() & left.keys() == set()
-    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= kept.keys()
+    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert remaining.keys() | left.keys() == {*GOLDS, "elsewhere"}
+    assert remaining.keys() & left.keys() == set()
+    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= remaining.keys()
     statuses = {uid: line["status"] for uid, line in left.items() if uid != "tied"}
     assert statuses["elsewhere"] == "not_copied"
     assert statuses["fails"] == "gold_failed"
@@ -90,16 +90,18 @@ def test_golds_are_kept_where_both_say_the_same(
         assert "GROUP BY" in left["bare"]["message"]
     messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
     assert all(" only there" in message or " only on SQLite" in message for message in messages), messages
-    assert kept["tied"]["tied"] if "tied" in kept else left["tied"]["status"] == "tied"
+    assert remaining["tied"]["tied"] if "tied" in remaining else left["tied"]["status"] == "tied"
     engine = "mysql" if place.engine == "mariadb" else place.engine
-    one = kept["plain"]
-    assert (one["db_id"], one["dialect"], one["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
-    told, name = parse_address(place.reader or place.to), f"{place.prefix}club"
-    assert one["db"] == (f"duckdb:{Path(told.folder, name)}.duckdb" if place.engine == "duckdb" else told.told(name))
-    assert (urlsplit(place.to).password or "no password") not in str(kept) + str(left) + capsys.readouterr().out
+    item = remaining["plain"]
+    assert (item["db_id"], item["dialect"], item["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
+    output, name = parse_address(place.reader or place.to), f"{place.prefix}club"
+    assert item["db"] == (
+        f"duckdb:{Path(output.folder, name)}.duckdb" if place.engine == "duckdb" else output.told(name)
+    )
+    assert (urlsplit(place.to).password or "no password") not in str(remaining) + str(left) + capsys.readouterr().out
     url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
     with Executor(threads=1) as executor:
-        assert sorted(executor.execute(url, one["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
+        assert sorted(executor.execute(url, item["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
@@ -147,8 +149,8 @@ def test_golds_find_the_copy_of_the_same_database_elsewhere(
         connection.execute("INSERT INTO t VALUES (2)")
         connection.commit()
     assert main(place.arguments(folder, "--questions", str(other))) == 0
-    kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert {"plain", "text", "sorted"} <= kept.keys()
+    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert {"plain", "text", "sorted"} <= remaining.keys()
     assert left["elsewhere"]["status"] == "not_copied"
     assert "no copied database has the same tables and rows" in left["elsewhere"]["message"]
     assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
@@ -159,15 +161,15 @@ def test_questions_that_cannot_be_asked_are_refused(
 ) -> None:
     folder = question_set
     place = place_of("postgresql")
-    asked = place.arguments(folder, "--questions", str(folder))
-    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(asked)
-    assert "is not the server of --to" in refusal([*asked, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
-    assert "no such folder" in refusal([*asked, "--reader", place.reader, "--questions", str(tmp_path / "no")])
+    requests = place.arguments(folder, "--questions", str(folder))
+    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(requests)
+    assert "is not the server of --to" in refusal([*requests, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
+    assert "no such folder" in refusal([*requests, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
-    message = refusal([*asked, "--reader", wrong])
+    message = refusal([*requests, "--reader", wrong])
     assert "golds cannot be run there" in message
     assert "wr0ng-pass" not in message
-    assert "must be at least 1" in refusal([*asked, "--reader", place.reader, "--timeout-ms", "0"])
+    assert "must be at least 1" in refusal([*requests, "--reader", place.reader, "--timeout-ms", "0"])
 
 
 @pytest.mark.data

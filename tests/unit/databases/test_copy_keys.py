@@ -72,13 +72,13 @@ def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place, 
                       FROM information_schema.table_constraints AS c WHERE table_schema = DATABASE()""",
     }
     rows = place.fetch("keys", constraints[place.engine])
-    found = {(table, kind[0].lower(), names.strip("{}[]").replace(" ", "")) for table, kind, names in rows}
+    result = {(table, kind[0].lower(), names.strip("{}[]").replace(" ", "")) for table, kind, names in rows}
     wanted = {
         ("city", "p", "id"), ("city", "u", "name"), ("person", "p", "code"), ("person", "f", "city"),
         ("person", "f", "boss"), ("visit", "p", "day,person"), ("visit", "f", "person"), ("visit", "f", "city"),
         ("stay", "f", "day,person"), ("stay", "u", "day,person"), ("loose", "u", "k"),
     }  # fmt: skip
-    assert found == wanted - ({("person", "f", "boss")} if place.engine == "duckdb" else set())
+    assert result == wanted - ({("person", "f", "boss")} if place.engine == "duckdb" else set())
     indexes = {
         "duckdb": "SELECT count(*) FROM duckdb_indexes()",
         "postgresql": "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%visit%(day, city)'",
@@ -103,12 +103,12 @@ def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place, 
 
 
 def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
-    words = ["b", "B", "a", "é", "e", "Z", "a ", ""]
+    message = ["b", "B", "a", "é", "e", "Z", "a ", ""]
     script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
-    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in words]})
+    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in message]})
     assert main(place.arguments(source)) == 0
     assert place.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
-    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(words)
+    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(message)
     assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
 

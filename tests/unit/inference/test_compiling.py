@@ -57,7 +57,7 @@ def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
     compiled, before = Compiled(), mappings_taken()
     assert 0 < before < 1
     with hear_compiling(compiled):
-        found = [layers(jnp.ones((n, n))) for n in range(2, 8)]
+        result = [layers(jnp.ones((n, n))) for n in range(2, 8)]
         assert compiled.programs >= 6
         full = mappings_taken()
         assert full > before
@@ -70,7 +70,7 @@ def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
         assert mappings_taken() < full
         count = compiled.programs
         np.testing.assert_array_equal(layers(jnp.ones((8, 8))), again)
-        np.testing.assert_array_equal(layers(jnp.ones((2, 2))), found[0])
+        np.testing.assert_array_equal(layers(jnp.ones((2, 2))), result[0])
         assert compiled.programs >= count + 2
         taken = mappings_taken()
         assert not drop_programs(compiled)  # what a step compiles anew is what it needs

@@ -93,6 +93,6 @@ def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> 
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 12) as client,
     ):
         samples = list(client.engine.generate([[5, 9, 7], [8, 3]], SamplingParams(max_new_tokens=12, n=4)))
-    assert [(len(one.token_ids), one.text, one.finish_reason) for one in samples] == [(1, "", "stop")] * 8
-    assert all(one.written == (True,) for one in samples), "the end is the policy's own token, which is learned"
+    assert [(len(sample.token_ids), sample.text, sample.finish_reason) for sample in samples] == [(1, "", "stop")] * 8
+    assert all(item.written == (True,) for item in samples), "the end is the policy's own token, which is learned"
     assert load_tokenizer(model).eos_token_id is not None

@@ -54,8 +54,8 @@ def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Pat
         ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is none of .* nearest is arctic"),
         ({}, r"give one of predictions FILE, for each data one, model M, and endpoint URL model M \(or .*\)"),
     )
-    for arguments, words in wrong:
-        with pytest.raises(InputError, match=f"^{words}$"):
+    for arguments, message in wrong:
+        with pytest.raises(InputError, match=f"^{message}$"):
             jx.evaluate(examples, **arguments)
     assert jx.evaluate(examples, predictions, recipe="arctic").numbers["count"] == 1
 

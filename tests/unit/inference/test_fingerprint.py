@@ -94,7 +94,7 @@ def settings_of(command: str, *changes: str) -> dict[str, Any]:
         ("filter_data", "sampling.stop=[x]"),
         ("verbal", "verbal.stop=[x]"),
         ("evaluate", "evaluate.sampling.stop=[x]"),
-        *(("filter_data", one) for one in ("sampling.top_k=3", "filter.samples=3")),
+        *(("filter_data", item) for item in ("sampling.top_k=3", "filter.samples=3")),
         ("filter_data", "data.prune=true"),
         ("evaluate", "evaluate.sampling.temperature=0.5"),
         ("evaluate", "data.max_prompt_tokens=77"),
@@ -206,11 +206,11 @@ def two_questions(folder: Path) -> list[Example]:
     ],
 )  # fmt: skip
 def test_what_a_question_asks_is_in_its_digest_and_in_no_other(change: dict[str, Any], tmp_path: Path) -> None:
-    one, other = two_questions(tmp_path)
-    before, after = digests([one, other]), digests([dataclasses.replace(one, **change), other])
+    item, other = two_questions(tmp_path)
+    before, after = digests([item, other]), digests([dataclasses.replace(item, **change), other])
     assert before["a"] != after["a"]
     assert before["b"] == after["b"] != before["a"]
-    assert set_digest([one, other]) != set_digest([dataclasses.replace(one, **change), other])
+    assert set_digest([item, other]) != set_digest([dataclasses.replace(item, **change), other])
 
 
 def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
@@ -240,13 +240,13 @@ def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: P
 
 def test_predictions_are_in_the_digest_of_a_set(tmp_path: Path) -> None:
     examples = two_questions(tmp_path)
-    found = {set_digest(examples, sqls) for sqls in ({}, {"a": "SELECT 1"}, {"b": "SELECT 1"}, {"b": None})}
-    assert len(found) == 3
+    result = {set_digest(examples, sqls) for sqls in ({}, {"a": "SELECT 1"}, {"b": "SELECT 1"}, {"b": None})}
+    assert len(result) == 3
     assert set_digest(examples, {"other": "SELECT 1"}) == set_digest(examples)
 
 
 def test_records_are_of_questions_as_they_were_asked() -> None:
-    asked = {"a": "1", "b": "2"}
+    requests = {"a": "1", "b": "2"}
     records = [
         {"id": "a", "asked": "1"},
         {"id": "b", "asked": "1"},
@@ -254,6 +254,6 @@ def test_records_are_of_questions_as_they_were_asked() -> None:
         {"id": "c"},
         {"id": "c", "asked": "1"},
     ]
-    assert as_asked(records, asked) == records[:1]
-    assert changed_since(records, asked).startswith("asked again: 1 questions ")
-    assert changed_since([*records, {"id": "b", "asked": "2"}], asked) == ""
+    assert as_asked(records, requests) == records[:1]
+    assert changed_since(records, requests).startswith("asked again: 1 questions ")
+    assert changed_since([*records, {"id": "b", "asked": "2"}], requests) == ""

@@ -47,19 +47,21 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
         assert isinstance(client.engine.params["layers"], tuple), "layers that are taken apart later are there twice"
         prompts, sampling = [[5] * length for length in lengths], SamplingParams(max_new_tokens=4)
         samples = list(client.engine.generate(prompts, sampling))
-    assert sorted(lengths[one.prompt_index] for one in samples if "needs more than the" in one.error) == refused
-    assert sum(one.finish_reason in {"stop", "length"} for one in samples) == 2 - len(refused)
+    assert (
+        sorted(lengths[sample.prompt_index] for sample in samples if "needs more than the" in sample.error) == refused
+    )
+    assert sum(item.finish_reason in {"stop", "length"} for item in samples) == 2 - len(refused)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "compute", "kept"),
+    ("dtype", "compute", "remaining"),
     [
         pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
         pytest.param("float32", "same", "float32", marks=pytest.mark.nightly),
         pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.nightly),
     ],
 )
-def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept: str) -> None:
+def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, remaining: str) -> None:
     """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
     config = load_config(EvaluateConfig, None, [*MODEL, f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
     with (
@@ -70,25 +72,29 @@ def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, kept:
         assert isinstance(engine, Engine)
         whole = Engine(engine.model, load_checkpoint(START, dtype)[1], engine.tokenizer, engine.config)
         layer = engine.params["layers"][0]
-        assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (kept, kept, dtype)
+        assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (
+            remaining,
+            remaining,
+            dtype,
+        )
         prompts, sampling = [[5, 9, 7] * 20, [8, 3]], SamplingParams(max_new_tokens=12, n=2)
-        told = [
-            {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in one.generate(prompts, sampling)}
-            for one in (engine, whole)
+        output = [
+            {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in item.generate(prompts, sampling)}
+            for item in (engine, whole)
         ]
-        assert told[0] == told[1]
+        assert output[0] == output[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "stops"),
+    ("message", "stops"),
     [
         (["data.prompt=compact"], (STATEMENT_END,)),
         (["data.prompt=compact", "evaluate.sampling.stop=[x]"], ("x",)),
         (["data.prompt=tagged", "recipe=skyrl_sql", "evaluate.sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
     ],
 )
-def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], stops: tuple[str, ...]) -> None:
-    config = load_config(EvaluateConfig, None, [*MODEL, *words])
+def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(message: list[str], stops: tuple[str, ...]) -> None:
+    config = load_config(EvaluateConfig, None, [*MODEL, *message])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
     assert client.stops(config.evaluate.sampling.stop) == stops

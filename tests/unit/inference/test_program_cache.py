@@ -35,8 +35,8 @@ print(jax.config.jax_compilation_cache_dir, heard.count("/jax/compilation_cache/
 def compiled(named: str, **variables: str) -> tuple[str, bool]:
     """Return where a command keeps its programs, and whether it found some there."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")} | variables
-    given = [sys.executable, "-c", COMMAND, named]
-    where, hits = subprocess.run(given, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    arguments = [sys.executable, "-c", COMMAND, named]
+    where, hits = subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True).stdout.split()
     return where, int(hits) > 0
 
 
@@ -64,18 +64,18 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
 
 @pytest.mark.slow
 def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
-    where, found = compiled("auto", JAXRL_SQL_CACHE=str(tmp_path))
+    where, result = compiled("auto", JAXRL_SQL_CACHE=str(tmp_path))
     assert Path(where).parent == tmp_path / "programs"
-    assert not found
+    assert not result
     assert list(Path(where).iterdir())
     assert compiled("auto", JAXRL_SQL_CACHE=str(tmp_path)) == (where, True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shortest", "kept"), [("1000", False), ("0", True)])
-def test_a_variable_says_how_short_a_program_is_kept(shortest: str, kept: bool, tmp_path: Path) -> None:
-    for found in (False, kept):
-        assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), found)
+@pytest.mark.parametrize(("shortest", "remaining"), [("1000", False), ("0", True)])
+def test_a_variable_says_how_short_a_program_is_kept(shortest: str, remaining: bool, tmp_path: Path) -> None:
+    for result in (False, remaining):
+        assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), result)
 
 
 @pytest.mark.parametrize(

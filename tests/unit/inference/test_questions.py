@@ -31,17 +31,17 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     def made(pruning: Pruning | None) -> tuple[PromptSet, list[str]]:
         stream = io.StringIO()
         with make_display("plain", 0, "title", stream, beat_s=0) as display:
-            found = prompts_of("set", [long, short], compact_style(), Characters(), 228, display, pruning)
+            results = prompts_of("set", [long, short], compact_style(), Characters(), 228, display, pruning)
         title, begins, *notes = stream.getvalue().splitlines()
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
-        return found, notes
+        return results, notes
 
-    told = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
-    found, notes = made(None)
-    assert found.examples == (short,)
+    output = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
+    result, notes = made(None)
+    assert result.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
-    assert notes[1].startswith(told)
-    found, notes = made(Pruning(228, 0))
-    assert found.examples == (long, short)
-    assert "column_3" in found.prompts[0].text
+    assert notes[1].startswith(output)
+    result, notes = made(Pruning(228, 0))
+    assert result.examples == (long, short)
+    assert "column_3" in result.prompts[0].text
     assert notes[0] == "set: 1 prompts are pruned to 228 tokens, such as long"

@@ -57,9 +57,9 @@ def test_each_token_needs_a_row(tmp_path: Path) -> None:
 
 def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> None:
     """Ids may have gaps: fewer tokens than rows are no sign that each has one."""
-    given = json.loads((START / "tokenizer.json").read_text())
-    given["model"]["vocab"]["!"] = 5000
-    tokenizer = written(tmp_path / "gaps", given)
+    arguments = json.loads((START / "tokenizer.json").read_text())
+    arguments["model"]["vocab"]["!"] = 5000
+    tokenizer = written(tmp_path / "gaps", arguments)
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
         model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer).model, tokenizer)
@@ -68,17 +68,19 @@ def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> Non
 
 def test_a_token_for_pictures_needs_none(tmp_path: Path) -> None:
     """The published tokenizers of Gemma 3's text models hold one behind the last row; no text has it."""
-    given = json.loads((START / "tokenizer.json").read_text())
-    given["added_tokens"].append({**given["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"})
-    tokenizer = written(tmp_path / "pictures", given, image_token="<image_soft_token>")  # noqa: S106
+    arguments = json.loads((START / "tokenizer.json").read_text())
+    arguments["added_tokens"].append(
+        {**arguments["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"}
+    )
+    tokenizer = written(tmp_path / "pictures", arguments, image_token="<image_soft_token>")  # noqa: S106
     assert max(tokenizer.get_vocab().values()) == LARGEST + 1
     config = checkpoint(tmp_path / "model", LARGEST + 1, tokenizer)
     assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
-def written(folder: Path, given: dict[str, Any], **more: str) -> Any:
+def written(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
     folder.mkdir()
-    (folder / "tokenizer.json").write_text(json.dumps(given))
+    (folder / "tokenizer.json").write_text(json.dumps(arguments))
     fields = json.loads((START / "tokenizer_config.json").read_text()) | more
     (folder / "tokenizer_config.json").write_text(json.dumps(fields))
     return load_tokenizer(folder)

@@ -45,7 +45,7 @@ MODEL = CONFIGS / "quickstart_start"
 def data(tmp_path: Path) -> DataConfig:
     database(tmp_path / "train" / "databases" / "d" / "d.sqlite")
     questions = [{"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": "SELECT x FROM t"} for i in range(12)]
-    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    (tmp_path / "train" / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
     return DataConfig(
         prompt="compact",
         source="folder",
@@ -64,12 +64,12 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
     config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     with make_executor(config.executor) as executor:
         trained, _ = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
-    assert {one.dialect for one in trained} == {"sqlite", "mysql"}
+    assert {item.dialect for item in trained} == {"sqlite", "mysql"}
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
     policy = policy_spec(FilterConfig(data=data))
-    asked = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
-    assert asked == {one.uid: one.dialect == "mysql" for one in trained}
+    requests = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
+    assert requests == {entry.uid: entry.dialect == "mysql" for entry in trained}
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
     evals = [split.format(here=tmp_path) for split in evals]
     config = TrainConfig(data=dataclasses.replace(data, evals=evals, dialects=DialectsConfig()))
     with make_executor(ExecutorConfig(threads=1)) as executor:
-        _, found = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
-    assert {name: len(one.examples) for name, one in found.items()} == dict.fromkeys(names, 12)
-    assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in found}) == 0.5
+        _, questions = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
+    assert {name: len(item.examples) for name, item in questions.items()} == dict.fromkeys(names, 12)
+    assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in questions}) == 0.5
 
 
 def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
     config = TrainConfig(data=changed(data, {"select.limit_eval": 3, "dialects": DialectsConfig()}))
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
-    assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
+    assert (len(train), [example.uid for example in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
 
 
 def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfig, tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfi
         folder = load_questions(config.data, config.sft, config.executor, executor, display)[0]
         mixed = load_questions(config.data, config.sft, config.executor, executor, display, passed._replace(train=None))
     assert [*train] == [*folder] == [*mixed[0]]
-    assert [one.uid for one in train] == ["q1", "q2", "q5"]
-    assert [one.uid for one in evals["mine"].examples] == ["q4", "q5"]
+    assert [item.uid for item in train] == ["q1", "q2", "q5"]
+    assert [example.uid for example in evals["mine"].examples] == ["q4", "q5"]
     assert mixed[1].keys() == {"mine"}
     hidden = dataclasses.replace(nowhere, data=dataclasses.replace(nowhere.data, hide=["t.x"]))
     with (
@@ -173,18 +173,18 @@ def published(folder: Path) -> None:
     database(folder / "database" / "d" / "d.sqlite")
     (folder / "tables.json").write_text(json.dumps([{"db_id": "d"}]))
     for number, name in enumerate(("train_spider", "train_others", "dev")):
-        asked = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
-        (folder / f"{name}.json").write_text(json.dumps(asked))
+        requests = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
+        (folder / f"{name}.json").write_text(json.dumps(requests))
 
 
 def plain(folder: Path) -> None:
     """Write the same questions in the plain form."""
     for split, numbers in (("spider_train", (0, 1)), ("spider_dev", (2,))):
         database(folder / split / "databases" / "d" / "d.sqlite")
-        asked = [
+        requests = [
             {"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": f"SELECT x, {i} FROM t"} for i in numbers
         ]
-        (folder / split / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+        (folder / split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
 
 
 @pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])
@@ -193,5 +193,5 @@ def test_spiders_configurations_read_its_layouts(name: str, write: Callable[[Pat
     config = load_config(TrainConfig, CONFIGS / f"{name}.yaml", [f"data.dir={tmp_path}"])
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
-    assert [one.question for one in train] == ["Which 0?", "Which 1?"]
-    assert [one.question for found in evals.values() for one in found.examples] == ["Which 2?"]
+    assert [item.question for item in train] == ["Which 0?", "Which 1?"]
+    assert [example.question for result in evals.values() for example in result.examples] == ["Which 2?"]

@@ -49,8 +49,8 @@ def make_levels(
     rng = np.random.default_rng(0)
     levels: list[Level] = []
     starts = np.zeros((len(lengths[0]), 1), np.int32)
-    for (rows, t), given in zip(sizes, lengths, strict=True):
-        length = np.asarray(given, np.int32)
+    for (rows, t), arguments in zip(sizes, lengths, strict=True):
+        length = np.asarray(arguments, np.int32)
         b = len(length)
         starts = np.repeat(starts, rows // starts.shape[1], axis=1)
         q = rng.normal(size=(b, rows, t, heads, size))
@@ -119,10 +119,10 @@ def value_and_gradient(
 
 
 def assert_same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    for (path, one), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True):
+    for (path, item), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True):
         scale = max(float(np.abs(np.asarray(other)).max()), 1e-3)
         np.testing.assert_allclose(
-            np.asarray(one, np.float32), other, rtol=0, atol=tolerance * scale, err_msg=jax.tree_util.keystr(path)
+            np.asarray(item, np.float32), other, rtol=0, atol=tolerance * scale, err_msg=jax.tree_util.keystr(path)
         )
 
 
@@ -138,7 +138,7 @@ def packed_levels() -> tuple[Level, ...]:
     """Return levels whose last rows hold answers of these lengths, after prompts of 150, 17 and no tokens."""
     rows = [[[40, 29, 1], [70], []], [[33, 32], [1, 1, 60], [5]], [[10, 3], [], [20, 20, 20]]]
     lengths = [[sum(answers) for answers in of_prompt] for of_prompt in rows]
-    prompt, own = make_levels([(1, 150), (3, 70)], [[[150], [17], [0]], lengths], 4, 2)
+    prompt, levels = make_levels([(1, 150), (3, 70)], [[[150], [17], [0]], lengths], 4, 2)
     owner, offset = np.full((3, 3, 70), -1, np.int32), np.zeros((3, 3, 70), np.int32)
     starts = np.zeros((3, 9), np.int32)
     for i, of_prompt in enumerate(rows):
@@ -149,7 +149,9 @@ def packed_levels() -> tuple[Level, ...]:
                 starts[i, 3 * row + number] = 70 * row + ends[number]
                 offset[i, row, ends[number] : ends[number + 1]] = np.arange(size)
     positions = prompt.length[..., None] + offset
-    return prompt, own._replace(owner=jnp.asarray(owner), positions=jnp.asarray(positions), starts=jnp.asarray(starts))
+    return prompt, levels._replace(
+        owner=jnp.asarray(owner), positions=jnp.asarray(positions), starts=jnp.asarray(starts)
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,8 +232,8 @@ def test_what_stands_beyond_a_length_is_never_read(here: dict[str, Callable[...,
     )
     for backend in here.values():
         (_, read), (_, same) = (value_and_gradient(backend, some)[0] for some in (levels, beyond))
-        for one, other in zip(read, same, strict=True):
-            np.testing.assert_array_equal(one, other)
+        for item, other in zip(read, same, strict=True):
+            np.testing.assert_array_equal(item, other)
 
 
 def test_the_packed_mask_is_the_tree_cut_into_tiles() -> None:
@@ -345,7 +347,7 @@ class Gpu:
 
 
 @pytest.mark.parametrize(
-    ("config", "dtype", "capability", "words"),
+    ("config", "dtype", "capability", "message"),
     [
         (CONFIG, "bfloat16", "9.0", None),
         (SLIDING, "float16", "8.0", None),
@@ -357,14 +359,14 @@ class Gpu:
     ],
 )
 def test_cudnn_says_what_it_cannot_do(
-    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, dtype: str, capability: str, words: str | None
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig, dtype: str, capability: str, message: str | None
 ) -> None:
     monkeypatch.setattr(jax, "devices", lambda: [Gpu(Client("cuda 13000"), capability)])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    if words is None:
+    if message is None:
         assert choose("cudnn", config, dtype) is choose("auto", config, dtype) is cudnn.attend_tree
         return
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         choose("cudnn", config, dtype)
     assert choose("auto", config, dtype) is xla.attend_tree
 

@@ -44,9 +44,9 @@ def run(tensor: str, remat: str) -> list[int]:
     ],
 )
 def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
-    again, kept = run(tensor, "full"), run(tensor, "query,key,value,attended")
+    again, remaining = run(tensor, "full"), run(tensor, "query,key,value,attended")
     assert min(again) > 0, "a kernel is missing from the compiled program"
-    assert kept == [again[0] // 2, *again[1:]], "where remat names what attention read, it runs forward once"
+    assert remaining == [again[0] // 2, *again[1:]], "where remat names what attention read, it runs forward once"
 
 
 def _compile(tensor: int, remat: str) -> tuple[int, ...]:

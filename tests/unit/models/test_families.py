@@ -130,7 +130,7 @@ def test_published_configs_survive_both_directions(hf: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hf", "changes", "said"),
+    ("hf", "changes", "output"),
     [
         (LLAMA32_1B, {"mlp_bias": True}, "mlp_bias is True; supported is False"),
         (LLAMA32_1B, {"attention_bias": True}, "attention_bias is True"),
@@ -191,9 +191,9 @@ def test_published_configs_survive_both_directions(hf: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_unsupported_or_contradicts_itself_is_said_by_field(
-    hf: dict[str, Any], changes: dict[str, Any], said: str
+    hf: dict[str, Any], changes: dict[str, Any], output: str
 ) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=output) as caught:
         read(hf, **changes)
     assert "\n" not in str(caught.value)
 

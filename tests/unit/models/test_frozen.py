@@ -45,10 +45,10 @@ def test_an_update_moves_the_rest_as_if_nothing_else_were_there(frozen: list[str
     params, rate = init_params(CONFIG, jax.random.key(0)), optax.sgd(0.1)
     policy = make_policy(CONFIG)
     whole = make_step(policy, sft_loss, rate)(init_state(jax.tree.map(lambda x: x.copy(), params), rate), batch())[0]
-    moving, kept = split(params, CONFIG, frozen)
-    before = jax.device_get(kept)
+    moving, remaining = split(params, CONFIG, frozen)
+    before = jax.device_get(remaining)
     state, _ = make_step(policy, sft_loss, rate)(
-        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, kept), batch()
+        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, remaining), batch()
     )
     wanted = joined(split(whole.trainable, CONFIG, frozen)[0], before)
     for (path, a), b in zip(
@@ -60,9 +60,9 @@ def test_an_update_moves_the_rest_as_if_nothing_else_were_there(frozen: list[str
 
 def test_what_does_not_move_has_no_moments() -> None:
     params = init_params(CONFIG, jax.random.key(0))
-    moving, kept = split(params, CONFIG, ["embed", "*_norm"])
+    moving, remaining = split(params, CONFIG, ["embed", "*_norm"])
     optimizer = make_optimizer(OptimConfig(weight_decay=0.1), 10, decay_mask(CONFIG, ["embed", "*_norm"]))
-    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, kept).opt_state))
+    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, remaining).opt_state))
     assert held < 2 * sum(leaf.size for leaf in jax.tree.leaves(moving)) + 10
     assert "embed" not in moving
     assert set(moving["layers"]) == {"q", "k", "v", "o", "gate", "up", "down"}

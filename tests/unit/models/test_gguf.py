@@ -69,17 +69,17 @@ def test_a_file_is_the_model_that_it_was_made_from(
     tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
 ) -> None:
     params = random_params(config)
-    kept = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
-    read_config, found = load_checkpoint(tmp_path / "m.gguf")
+    remaining = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
+    read_config, checkpoint = load_checkpoint(tmp_path / "m.gguf")
     assert read_config == config
     assert load_config(str(tmp_path / "m.gguf")) == config
     # The converter's own tensors are what ours become when they are converted in turn.
-    again = dict(gguf_files.converted(config, found))
-    assert again.keys() == kept.keys()
-    for name, tensor in kept.items():
+    again = dict(gguf_files.converted(config, checkpoint))
+    assert again.keys() == remaining.keys()
+    for name, tensor in remaining.items():
         np.testing.assert_allclose(again[name], tensor, rtol=1e-6, atol=1e-7, err_msg=name)
     scale = {"F32": 1e-5, "F16": 2e-2, "BF16": 2e-1, "Q8_0": 2e-1}[kind]
-    logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (found, params))
+    logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (checkpoint, params))
     np.testing.assert_allclose(logits, expected, atol=scale * np.abs(expected).max())
     assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
 
@@ -102,7 +102,7 @@ def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: Modul
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "said"),
+    ("config", "changes", "output"),
     [
         (QWEN3, {"general__architecture": "mamba"}, "architecture is 'mamba'; valid are gemma3, llama, qwen2, qwen3"),
         (QWEN3, {"block_count": None}, "metadata qwen3.block_count is missing"),
@@ -129,10 +129,10 @@ def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: Modul
     ],
 )
 def test_what_is_missing_or_unsupported_is_said_by_key(
-    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], said: str
+    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], output: str
 ) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), **changes)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=output) as caught:
         load_checkpoint(tmp_path / "m.gguf")
     assert "\n" not in str(caught.value)
     assert "m.gguf" in str(caught.value)
@@ -150,10 +150,10 @@ def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=drop, feed_forward_length=96)
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path / "m.gguf")
-    said = str(caught.value)
-    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in said
-    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in said
-    assert "\n" not in said
+    output = str(caught.value)
+    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in output
+    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in output
+    assert "\n" not in output
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=("token_embd.weight",))
     with pytest.raises(InputError, match=r"1 missing \(token_embd.weight\)"):
         load_checkpoint(tmp_path / "m.gguf")

@@ -91,9 +91,9 @@ def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
     ids=["prepend", "replace", "metaspace-never"],
 )
 def test_pieces_are_said_in_llama_cpps_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
-    said = written(tmp_path, tokenizer)
-    assert said["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE not in said
+    output = written(tmp_path, tokenizer)
+    assert output["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE not in output
 
 
 @pytest.mark.parametrize(
@@ -110,18 +110,18 @@ def test_pieces_are_said_in_llama_cpps_terms(tmp_path: Path, tokenizer: Any, pre
 )
 def test_pieces_that_llama_cpp_cuts_otherwise_go_along_whole(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
     """A Metaspace puts no space before one that is there, and llama.cpp does."""
-    said = written(tmp_path, tokenizer)
-    assert said["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE in said
+    output = written(tmp_path, tokenizer)
+    assert output["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE in output
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bpe"])
 def test_a_published_way_of_cutting_has_its_name(tmp_path: Path, name: str) -> None:
     split = SPLITS[name]
     tokenizer = bytes_(name, normalizers.NFC() if split.composes else None, ignores=split.ignores_merges)
-    said = written(tmp_path, tokenizer)
-    assert said["tokenizer.ggml.pre"] == name
-    assert WHOLE not in said
+    output = written(tmp_path, tokenizer)
+    assert output["tokenizer.ggml.pre"] == name
+    assert WHOLE not in output
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_published_way_of_cutting_has_its_name(tmp_path: Path, name: str) -> N
     ids=["merges", "composed", "prefix", "not-composed", "no-merges", "prefix-qwen2", "lower-case", "strips"],
 )
 def test_another_way_of_cutting_bytes_goes_along_whole(tmp_path: Path, tokenizer: Any) -> None:
-    said = written(tmp_path, tokenizer)
-    assert said["tokenizer.ggml.pre"] == "default"
-    assert WHOLE in said
+    output = written(tmp_path, tokenizer)
+    assert output["tokenizer.ggml.pre"] == "default"
+    assert WHOLE in output
 
 
 def test_what_even_the_whole_does_not_say_is_refused(tmp_path: Path) -> None:

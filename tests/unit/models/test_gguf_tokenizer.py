@@ -49,8 +49,8 @@ def sentence_piece(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def tokenizer_of(tmp_path: Path, gguf_files: ModuleType) -> Any:
-    def make(given: dict[str, Any]) -> Any:
-        changes = {f"tokenizer__ggml__{key}": value for key, value in given.items()}
+    def make(arguments: dict[str, Any]) -> Any:
+        changes = {f"tokenizer__ggml__{key}": value for key, value in arguments.items()}
         gguf_files.write_gguf(tmp_path / "m.gguf", TINY, init_params(TINY, jax.random.key(0)), **changes)
         return load_tokenizer(tmp_path / "m.gguf")
 
@@ -78,8 +78,8 @@ def test_llama_3_splits_digits_by_three_and_begins_with_a_token(tokenizer_of: An
 
 def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of: Any) -> None:
     tokenizer = tokenizer_of(sentence_piece())
-    words = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
-    assert words == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
+    message = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
+    assert message == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(tokenizer.encode("abcd ab  é", add_special_tokens=False)) == "abcd ab  é"
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 1, 3)
     with_space = tokenizer_of(sentence_piece(add_space_prefix=True, add_bos_token=False))
@@ -87,9 +87,9 @@ def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of
     assert with_space.decode(with_space.encode("abcd")) == "abcd"
 
 
-@pytest.mark.parametrize("given", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
-def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, given: dict[str, Any]) -> None:
-    tokenizer = tokenizer_of(given)
+@pytest.mark.parametrize("arguments", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
+def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, arguments: dict[str, Any]) -> None:
+    tokenizer = tokenizer_of(arguments)
     tokenizer.save_pretrained(tmp_path / "out")
     again = load_tokenizer(tmp_path / "out")
     for text in ("abcd ab  é SELECT 12", "<think>x<eos><|im_end|>"):
@@ -98,16 +98,16 @@ def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, give
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "output"),
     [
         ({}, "has no tokenizer"),
         (byte_level(model="bert"), "of kind 'bert'; valid are gpt2, llama"),
         (byte_level(pre="tekken"), "splits text as 'tekken'; valid are llama-bpe, llama-v3, llama3, qwen2"),
     ],
 )
-def test_what_is_not_known_is_refused_in_one_line(tokenizer_of: Any, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
-        tokenizer_of(given)
+def test_what_is_not_known_is_refused_in_one_line(tokenizer_of: Any, arguments: dict[str, Any], output: str) -> None:
+    with pytest.raises(InputError, match=output) as caught:
+        tokenizer_of(arguments)
     assert "\n" not in str(caught.value)
 
 

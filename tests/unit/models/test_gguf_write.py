@@ -62,18 +62,18 @@ def test_what_is_read_back_is_each_tensor_as_it_was_quantised(tmp_path: Path, co
     params = random_params(config)
     save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
     assert load_config(tmp_path / "m.gguf") == config
-    wanted, found = dict(hf_tensors(config, params, np.float32)), dict(read_tensors(tmp_path / "m.gguf"))
-    assert wanted.keys() == found.keys()
+    wanted, result = dict(hf_tensors(config, params, np.float32)), dict(read_tensors(tmp_path / "m.gguf"))
+    assert wanted.keys() == result.keys()
     for name, tensor in wanted.items():
         if tensor.ndim == 1:
-            np.testing.assert_allclose(found[name], tensor, rtol=0, atol=2e-7, err_msg=name)
+            np.testing.assert_allclose(result[name], tensor, rtol=0, atol=2e-7, err_msg=name)
             continue
         as_kind = gguf.GGMLQuantizationType.Q8_0 if kind == "q8_0" and tensor.shape[-1] % 32 == 0 else None
         rounded = (
             tensor.astype(np.float16) if as_kind is None else gguf.dequantize(gguf.quantize(tensor, as_kind), as_kind)
         )
-        np.testing.assert_array_equal(found[name].astype(np.float32), rounded.astype(np.float32), err_msg=name)
-    assert [one.name for one in tmp_path.iterdir()] == ["m.gguf"]
+        np.testing.assert_array_equal(result[name].astype(np.float32), rounded.astype(np.float32), err_msg=name)
+    assert [item.name for item in tmp_path.iterdir()] == ["m.gguf"]
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -83,29 +83,31 @@ def test_the_file_is_as_the_converters(tmp_path: Path, gguf_files: ModuleType, c
     save_gguf(tmp_path / "ours.gguf", config, hf_tensors(config, params, np.float32))
     gguf_files.write_gguf(tmp_path / "theirs.gguf", config, params, "F16")
     ours, theirs = (gguf.GGUFReader(tmp_path / f"{name}.gguf") for name in ("ours", "theirs"))
-    raw = {one.name: one.data for one in ours.tensors}
-    assert raw.keys() == {one.name for one in theirs.tensors}
-    for one in theirs.tensors:
-        np.testing.assert_allclose(raw[one.name], one.data, rtol=1e-6, err_msg=one.name)
+    raw = {item.name: item.data for item in ours.tensors}
+    assert raw.keys() == {entry.name for entry in theirs.tensors}
+    for tensor in theirs.tensors:
+        np.testing.assert_allclose(raw[tensor.name], tensor.data, rtol=1e-6, err_msg=tensor.name)
 
 
 def test_a_tokenizer_goes_along_whole(tmp_path: Path) -> None:
     """The small policies cut text in their own way, which llama.cpp has no name for."""
     config, tokenizer = load_config(START), load_tokenizer(START)
     save_gguf(tmp_path / "m.gguf", config, read_tensors(START), tokenizer, stops=[2, 0])
-    said = read_header(tmp_path / "m.gguf").metadata
-    assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", "default")
-    assert (said["tokenizer.ggml.eos_token_id"], said["tokenizer.ggml.eot_token_id"]) == (2, 0)
+    output = read_header(tmp_path / "m.gguf").metadata
+    assert (output["tokenizer.ggml.model"], output["tokenizer.ggml.pre"]) == ("gpt2", "default")
+    assert (output["tokenizer.ggml.eos_token_id"], output["tokenizer.ggml.eot_token_id"]) == (2, 0)
     assert stop_tokens(tmp_path / "m.gguf") == [2, 0]
     save_checkpoint(tmp_path / "m", config, load_checkpoint(START)[1], tokenizer, source=tmp_path / "m.gguf")
     assert stop_tokens(tmp_path / "m") == [2, 0], "the ends of a GGUF file are lost in a folder"
-    assert len(said["tokenizer.ggml.tokens"]) == len(said["tokenizer.ggml.token_type"]) == config.vocab_size
+    assert len(output["tokenizer.ggml.tokens"]) == len(output["tokenizer.ggml.token_type"]) == config.vocab_size
     assert "output.weight" not in read_header(tmp_path / "m.gguf").tensors  # tied
     again = load_tokenizer(tmp_path / "m.gguf")
     for text in ("SELECT COUNT(*) FROM T1\n<think>é 12</think>", "<|im_start|>user\nHow many?<|im_end|>"):
         assert again.encode(text) == tokenizer.encode(text)
     chat = [{"role": "user", "content": "How many?"}]
-    rendered = (one.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for one in (again, tokenizer))
+    rendered = (
+        item.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for item in (again, tokenizer)
+    )
     assert len(set(rendered)) == 1
     assert again.eos_token_id == tokenizer.eos_token_id
 
@@ -116,17 +118,17 @@ def test_a_published_split_keeps_its_name(tmp_path: Path, gguf_files: ModuleType
 
     tokens = [*sorted(ByteLevel.alphabet()), "SE", "12", "<|im_end|>"]
     config = dataclasses.replace(QWEN3, vocab_size=len(tokens) + 3)
-    given = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
-    given |= {"eos_token_id": 258, "add_bos_token": False}
+    arguments = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
+    arguments |= {"eos_token_id": 258, "add_bos_token": False}
     params = random_params(config)
-    changes = {f"tokenizer__ggml__{key}": value for key, value in given.items()}
+    changes = {f"tokenizer__ggml__{key}": value for key, value in arguments.items()}
     gguf_files.write_gguf(tmp_path / "a.gguf", config, params, **changes)
     tokenizer = load_tokenizer(tmp_path / "a.gguf")
     save_gguf(tmp_path / "b.gguf", config, hf_tensors(config, params, np.float32), tokenizer)
-    said = read_header(tmp_path / "b.gguf").metadata
-    assert gguf_write.SPLITS[said["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
-    assert said["tokenizer.ggml.merges"] == given["merges"]
-    assert said["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
+    output = read_header(tmp_path / "b.gguf").metadata
+    assert gguf_write.SPLITS[output["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
+    assert output["tokenizer.ggml.merges"] == arguments["merges"]
+    assert output["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
     again = load_tokenizer(tmp_path / "b.gguf")
     assert again.encode("SELECT 12 é<|im_end|>") == tokenizer.encode("SELECT 12 é<|im_end|>")
 

@@ -67,9 +67,9 @@ def test_files_are_for_whom_the_umask_lets(tmp_path: Path, umask: int) -> None:
     try:
         for shard_bytes in (1 << 30, 4096, 1 << 30):  # the last over what the others left
             save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), None, shard_bytes=shard_bytes)
-            found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-            assert any(name.endswith(".safetensors") for name in found)
-            assert set(found.values()) == {0o666 & ~umask}, found
+            result = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+            assert any(name.endswith(".safetensors") for name in result)
+            assert set(result.values()) == {0o666 & ~umask}, result
     finally:
         os.umask(before)
 
@@ -91,12 +91,12 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 
 
 @CONFIGS
-@pytest.mark.parametrize("kept", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
-def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, kept: str) -> None:
-    save_checkpoint(tmp_path / "source", config, make_params(config, kept), dtype=kept, shard_bytes=3000)
-    for read_as in {kept, "float32"}:  # float32 holds every bfloat16
+@pytest.mark.parametrize("remaining", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
+def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, remaining: str) -> None:
+    save_checkpoint(tmp_path / "source", config, make_params(config, remaining), dtype=remaining, shard_bytes=3000)
+    for read_as in {remaining, "float32"}:  # float32 holds every bfloat16
         out = tmp_path / read_as
-        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=kept, shard_bytes=1 << 30)
+        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=remaining, shard_bytes=1 << 30)
         source, again = (
             {
                 name: tensor.tobytes()
@@ -107,7 +107,7 @@ def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, confi
         )
         assert len(source) >= 20
         assert again == source
-        assert load_checkpoint(out, kept)[0] == config
+        assert load_checkpoint(out, remaining)[0] == config
 
 
 def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
     assert with_ == {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True}
     assert without == {"do_sample": False}
     # What a trained model ends its answers with is said beside it, once.
-    for source, ends, said in (
+    for source, ends, output in (
         ("source", [9, 3], [7, 9, 3]),
         ("source", [7], [7, 9]),
         (None, [3], 3),
         (None, [3, 5], [3, 5]),
     ):
         save_checkpoint(tmp_path / "ends", QWEN3, make_params(QWEN3), source=source and tmp_path / source, ends=ends)
-        assert json.loads((tmp_path / "ends" / "generation_config.json").read_text())["eos_token_id"] == said
+        assert json.loads((tmp_path / "ends" / "generation_config.json").read_text())["eos_token_id"] == output
     # In place: what is read goes before what is written.
     save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3), source=tmp_path / "source")
     assert json.loads((tmp_path / "source" / "generation_config.json").read_text()) == with_
@@ -201,14 +201,14 @@ def test_everything_wrong_with_the_tensors_is_said_in_one_line(tmp_path: Path) -
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path)
-    said = str(caught.value)
+    output = str(caught.value)
     for part in (
         "1 missing (model.norm.weight)",
         "1 unknown (model.extra)",
         "up_proj.weight [5, 7], expected [24, 16]",
     ):
-        assert part in said
-    assert "\n" not in said
+        assert part in output
+    assert "\n" not in output
 
 
 def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"),
         ({"model_type": "absent"}, r"model_type is None; valid are"),
@@ -240,10 +240,10 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
         ({"use_sliding_window": True}, "use_sliding_window is True"),
     ],
 )
-def test_a_config_that_is_not_implemented_is_refused_by_field(tmp_path: Path, changes: Any, said: str) -> None:
+def test_a_config_that_is_not_implemented_is_refused_by_field(tmp_path: Path, changes: Any, output: str) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     edit_config(tmp_path, **changes)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         load_checkpoint(tmp_path)
 
 
@@ -259,8 +259,8 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "nowhere")
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
     shard = next(iter(sorted(tmp_path.glob("model-0*"))))
-    kept = shard.read_bytes()
-    shard.write_bytes(kept[:50])
+    remaining = shard.read_bytes()
+    shard.write_bytes(remaining[:50])
     with pytest.raises(InputError, match=r"model-00001-of-.*not a readable safetensors"):
         load_checkpoint(tmp_path)
     shard.unlink()
@@ -307,8 +307,8 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
-    raw = Tokenizer(models.WordLevel(words, unk_token="<eos>"))  # noqa: S106
+    message = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
+    raw = Tokenizer(models.WordLevel(message, unk_token="<eos>"))  # noqa: S106
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>", pad_token="<pad>")  # noqa: S106
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), tokenizer)

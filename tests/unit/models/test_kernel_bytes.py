@@ -24,32 +24,32 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="interpre
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     """Return the bytes of each copy between a kernel's memory and the chip's: blocks in and out, its own (`dma`)."""
-    found: dict[str, list[int]] = {"in": [], "out": [], "dma": []}
+    result: dict[str, list[int]] = {"in": [], "out": [], "dma": []}
     get, store = interpreter.get, interpreter.store
 
     @functools.wraps(get)
     def counted_get(*args: Any, **kwargs: Any) -> Any:
         got = get(*args, **kwargs)
         if "input_name" in kwargs:
-            found["in"].append(np.asarray(got[1]).nbytes)
+            result["in"].append(np.asarray(got[1]).nbytes)
         return got
 
     @functools.wraps(store)
     def counted_store(*args: Any, **kwargs: Any) -> Any:
         if "output_name" in kwargs:
-            found["out"].append(np.asarray(args[6]).nbytes)
+            result["out"].append(np.asarray(args[6]).nbytes)
         return store(*args, **kwargs)
 
     class CountedDMA(interpreter.DMA):
         def execute_write(self) -> None:
-            found["dma"].append(self.data_size)
+            result["dma"].append(self.data_size)
             super().execute_write()
 
     monkeypatch.setattr(interpreter, "get", counted_get)
     monkeypatch.setattr(interpreter, "store", counted_store)
     monkeypatch.setattr(interpreter, "DMA", CountedDMA)
     jax.clear_caches()  # what was traced before calls what is no longer there
-    yield found
+    yield result
     jax.clear_caches()
 
 

@@ -103,7 +103,7 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
     assert np.abs(np.asarray(expected) - plain).max() > 0.1, "the adapters do nothing"
     np.testing.assert_allclose(FORWARD(apart, config, TOKENS, LENGTHS), expected, atol=2e-5)
     # The sampler's way: the same tokens from a prefix and a cache.
-    fill, step = (jit(one, static_argnums=1) for one in (plain_decode.prefill, plain_decode.decode_step))
+    fill, step = (jit(item, static_argnums=1) for item in (plain_decode.prefill, plain_decode.decode_step))
     prefix, last = fill(apart, config, TOKENS[:1, :6], np.array([6]))
     expected, read_out = np.asarray(expected), jit(unembed, static_argnums=1)
     np.testing.assert_allclose(read_out(apart, config, last)[0], expected[0, 5], atol=2e-5)

@@ -73,8 +73,8 @@ def differentiated(config: ModelConfig, remat: str, attention: str | TreeAttenti
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
-def assert_gradients(found: Any, wanted: Any) -> None:
-    for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+def assert_gradients(result: Any, wanted: Any) -> None:
+    for (path, a), b in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(wanted), strict=True):
         scale = np.abs(b).max()
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * scale, err_msg=jax.tree_util.keystr(path))
 
@@ -119,12 +119,12 @@ OBJECTIVE = partial(
 
 def conditionals(jaxpr: Any) -> list[int]:
     """Return of each choice in a program among how many ways it is."""
-    found = []
+    result = []
     for equation in jaxpr.eqns:
-        found += [len(equation.params["branches"])] if equation.primitive.name == "cond" else []
+        result += [len(equation.params["branches"])] if equation.primitive.name == "cond" else []
         for inner in jaxprs_in_params(equation.params):
-            found += conditionals(inner)
-    return found
+            result += conditionals(inner)
+    return result
 
 
 @pytest.mark.slow
@@ -229,14 +229,14 @@ def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> Non
 
     def loss(params: Any, batch: GroupBatch) -> Any:
         scores = scored(PLAIN, params, batch)
-        found = sft_loss(scores, batch)
-        return found.sum / found.weight, scores.logprob
+        result = sft_loss(scores, batch)
+        return result.sum / result.weight, scores.logprob
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    ((want, wanted_scores), wanted), ((got, scores), found) = (gradient(params, one) for one in (batch, packed))
+    ((want, wanted_scores), wanted), ((got, scores), results) = (gradient(params, item) for item in (batch, packed))
     np.testing.assert_allclose(scores, np.where(learned, wanted_scores, 0), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert_gradients(found, wanted)
+    assert_gradients(results, wanted)
 
 
 def test_rows_hold_the_tokens_of_their_answers() -> None:

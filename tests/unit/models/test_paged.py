@@ -138,7 +138,7 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
     r = np.random.default_rng(3)
     table = prompt_table(r, 16, 4)
     hidden, prompt_pool = prefilled(config, prompts, table, 16)
-    own = jax.tree.map(lambda x: np.full(x.shape, 5.0, np.float32), init_pool(config, 14, SIZE, jnp.float32))
+    local = jax.tree.map(lambda x: np.full(x.shape, 5.0, np.float32), init_pool(config, 14, SIZE, jnp.float32))
     own_table = r.permutation(14)[:12].reshape(4, 3)
     group_index = np.array([2, 0, 0, 1])
     group_slots = np.full((3, 3), 4, np.int32)
@@ -152,8 +152,8 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
     if at_once:
         tokens = padded([d[:at_once] for d in done], 8)
         prompt = PagedPrefix(prompt_pool, jnp.array(table)[prompt_of], lengths[prompt_of])
-        completion = PagedPrefix(own, jnp.array(own_table), jnp.zeros(4, jnp.int32))
-        out, own = extend_completions(
+        completion = PagedPrefix(local, jnp.array(own_table), jnp.zeros(4, jnp.int32))
+        out, local = extend_completions(
             params_of(config), PagedModel(config), prompt, completion, tokens, jnp.full(4, at_once)
         )
         length[:] = at_once
@@ -165,14 +165,14 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
             np.testing.assert_allclose(got[n], expected[n][LENGTHS[prompt_of[n]] - 1 + t], rtol=2e-4, atol=2e-4)
         active = np.array([True, True, t < 5, True])
         token = jnp.array([d[t] for d in done])
-        before = own
-        out, own = decode_tokens(
+        before = local
+        out, local = decode_tokens(
             params_of(config), PagedModel(config, None, kernel), PagedCache(prompt_pool, block_map(table, 16)),
-            PagedCache(own, block_map(own_table, 14)), groups, token, jnp.array(length), jnp.array(active),
+            PagedCache(local, block_map(own_table, 14)), groups, token, jnp.array(length), jnp.array(active),
         )  # fmt: skip
         if not active[2]:
             held = own_table[2]
-            np.testing.assert_array_equal(np.asarray(own.k[0])[held], np.asarray(before.k[0])[held])
+            np.testing.assert_array_equal(np.asarray(local.k[0])[held], np.asarray(before.k[0])[held])
             expected[2] = np.zeros((0, 24))
             break
         length += active
@@ -181,15 +181,15 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
 
 def test_a_slot_without_a_block_writes_nothing() -> None:
     """A write beyond a slot's blocks is dropped, never clamped to another's."""
-    prompt_pool, own = init_pool(PLAIN, 2, SIZE, jnp.float32), init_pool(PLAIN, 3, SIZE, jnp.float32)
+    prompt_pool, local = init_pool(PLAIN, 2, SIZE, jnp.float32), init_pool(PLAIN, 3, SIZE, jnp.float32)
     groups = Groups(jnp.array([[0, 1]]), jnp.zeros(2, jnp.int32), jnp.arange(2), jnp.array([3]))
     for length, table in ((4, [[0, 3], [1, 2]]), (8, [[0, 2], [1, 3]])):
         _, after = decode_tokens(
             params_of(PLAIN), PagedModel(PLAIN), PagedCache(prompt_pool, block_map(np.array([[0]]), 2)),
-            PagedCache(own, block_map(np.array(table), 3)), groups, jnp.array([1, 2]), jnp.array([length, 0]),
+            PagedCache(local, block_map(np.array(table), 3)), groups, jnp.array([1, 2]), jnp.array([length, 0]),
             jnp.array([True, False]),
         )  # fmt: skip
-        for old, new in zip(jax.tree.leaves(own), jax.tree.leaves(after), strict=True):
+        for old, new in zip(jax.tree.leaves(local), jax.tree.leaves(after), strict=True):
             np.testing.assert_array_equal(old, new)
 
 
@@ -206,7 +206,7 @@ def test_layers_are_the_same_split_and_stacked() -> None:
     split = split_layers(params)
     assert len(split["layers"]) == PLAIN.n_layers
     for i in range(PLAIN.n_layers):
-        for one, other in zip(*(jax.tree.leaves(layer_of(each, i)) for each in (params, split)), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for item, other in zip(*(jax.tree.leaves(layer_of(each, i)) for each in (params, split)), strict=True):
+            np.testing.assert_array_equal(item, other)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
     assert jax.tree.map(lambda x: x.shape, abstract_layers(shapes)) == jax.tree.map(lambda x: x.shape, split)

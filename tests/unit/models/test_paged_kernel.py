@@ -52,7 +52,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
     r = np.random.default_rng(len(length) * 100 + m)
 
     def held(lengths: list[int], spare: int) -> tuple[np.ndarray, Any, Any]:
-        need = [-(-one // SIZE) for one in lengths]
+        need = [-(-item // SIZE) for item in lengths]
         count = sum(need) + spare
         free = list(r.permutation(count))
         table = np.full((len(lengths), max(need) + 1), count, np.int32)
@@ -62,7 +62,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
         keys[:, free] = np.nan
         return table, *(jnp.array(half, dtype) for half in keys)
 
-    prompts, own = held(prompt_length, 3), held(length, 2)
+    prompts, local = held(prompt_length, 3), held(length, 2)
     group_index = np.zeros(len(prompt), np.int32)
     slots = np.full((len(prompt_length), max(prompt.count(e) for e in set(prompt)) + 1), len(prompt), np.int32)
     for n, e in enumerate(prompt):
@@ -72,16 +72,16 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
         *map(jnp.array, (slots, np.array(prompt, np.int32), group_index, np.array(prompt_length, np.int32)))
     )
     q = jnp.array(r.normal(size=(len(length), HEADS, m, DEPTH)), dtype)
-    return Case(q, (prompts[1:], own[1:]), (prompts[0], own[0]), groups, jnp.array(length, jnp.int32))
+    return Case(q, (prompts[1:], local[1:]), (prompts[0], local[0]), groups, jnp.array(length, jnp.int32))
 
 
 def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
-    prompts, own = (
+    prompts, local = (
         HeldKeys(k, v, jnp.array(table), length)
         for (k, v), table, length in zip(case.pools, case.tables, (case.groups.prompt_length, case.length), strict=True)
     )
     readers = Readers(case.groups.slots, case.groups.prompt, case.groups.group_index, case.positions)
-    return np.asarray(attend(kernel, case.q, prompts, own, readers, score, window))
+    return np.asarray(attend(kernel, case.q, prompts, local, readers, score, window))
 
 
 def by_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
@@ -113,7 +113,7 @@ def _by_reference(case: Case, score: Score, window: int | None) -> jax.Array:
         else access.valid & (access.query_positions[..., None] - access.key_positions[:, None] < window)
         for access in accesses
     ]
-    keys = [PagedKeys(*kv, access, one) for kv, access, one in zip(pools, accesses, seen, strict=True)]
+    keys = [PagedKeys(*kv, access, item) for kv, access, item in zip(pools, accesses, seen, strict=True)]
     return paged_attention(case.q, keys, score)
 
 
@@ -166,7 +166,7 @@ def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "ways", "depth", "blocks", "said"),
+    ("platform", "ways", "depth", "blocks", "output"),
     [
         ("cpu", 1, 64, (64, 32), "for GPUs and TPUs"),
         ("gpu", 4, 64, (64, 32), "splits the batch into 4 parts"),
@@ -174,9 +174,9 @@ def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
         ("gpu", 1, 64, (64, 8), "64, 8 tokens"),
     ],
 )
-def test_what_no_kernel_serves_is_refused(platform: str, ways: int, depth: int, blocks: Any, said: str) -> None:
+def test_what_no_kernel_serves_is_refused(platform: str, ways: int, depth: int, blocks: Any, output: str) -> None:
     config = ModelConfig("qwen3", 512, 128, 3, 4, 2, depth, 256, Rope(1e4), Norms(), True, True, False, 1024)
-    with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{said}.*; possible here: xla$"):
+    with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{output}.*; possible here: xla$"):
         paged_kernel.kernel_for("pallas", config, blocks, platform, ways)
     assert paged_kernel.kernel_for("xla", config, blocks, platform, ways) is None
 

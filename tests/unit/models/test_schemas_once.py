@@ -68,8 +68,8 @@ def test_what_prompts_have_in_common_and_the_rest_of_each_are_the_prompts() -> N
     assert begin.length.tolist() == [40, 40, 0, 0]
     assert rest.length.tolist() == [24, 3, 7, 30]
     for i, n in enumerate(batch.shared[0].length):
-        found = [*begin.tokens[i, : begin.length[i]], *rest.tokens[i, : rest.length[i]]]
-        assert found == batch.shared[0].tokens[i, :n].tolist()
+        result = [*begin.tokens[i, : begin.length[i]], *rest.tokens[i, : rest.length[i]]]
+        assert result == batch.shared[0].tokens[i, :n].tolist()
 
 
 def test_of_equal_prompts_each_keeps_its_last_token() -> None:
@@ -84,8 +84,8 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 
     def loss(params: Any, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:
         scored = make_policy(config, 0.7, "full", attention=attention)(params, None, batch)
-        found = grpo_loss(scored, batch, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1)), on_policy=False)
-        return found.sum / found.weight, scored.logprob
+        result = grpo_loss(scored, batch, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1)), on_policy=False)
+        return result.sum / result.weight, scored.logprob
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -116,9 +116,9 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
             differentiated(config, attention)(params, once)
         return
     (want, scores), wanted = differentiated(config, "xla")(params, alone)
-    (got, found), gradients = differentiated(config, attention)(params, once)
+    (got, result), gradients = differentiated(config, attention)(params, once)
     inside = np.arange(T) < alone.completion_len[..., None]
-    np.testing.assert_allclose(np.asarray(found)[inside], np.asarray(scores)[inside], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(result)[inside], np.asarray(scores)[inside], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     for (path, a), b in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):
         scale = np.abs(b).max()
@@ -127,13 +127,13 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
 
 def token_counts(jaxpr: Any) -> set[tuple[int, ...]]:
     """Return the shapes of the states [*,*,*,D] that a program projects to its MLP's width."""
-    found: set[tuple[int, ...]] = set()
+    result: set[tuple[int, ...]] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general" and equation.outvars[0].aval.shape[-1:] == (MODEL.d_ff,):
-            found.add(equation.outvars[0].aval.shape)
+            result.add(equation.outvars[0].aval.shape)
         for inner in jaxprs_in_params(equation.params):
-            found |= token_counts(inner)
-    return found
+            result |= token_counts(inner)
+    return result
 
 
 def test_what_is_in_common_is_run_once() -> None:
@@ -171,8 +171,8 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
     """What is in common stays in one part; each part's answers come back to their places."""
     once = with_schemas_once(make_batch(), Q)
     once = with_packed_rows(once) if is_packed else once
-    found = updated(once, micro_batches)
-    for a, b in zip(*map(jax.tree.leaves, (found, whole())), strict=True):
+    result = updated(once, micro_batches)
+    for a, b in zip(*map(jax.tree.leaves, (result, whole())), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

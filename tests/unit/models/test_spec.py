@@ -90,7 +90,7 @@ def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         ({"n_kv_heads": 3}, "n_heads"),
         ({"head_dim": 7}, "head_dim"),
@@ -100,13 +100,13 @@ def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
         ({"sliding": SlidingWindow(4, (True, False), 1e4)}, "sliding names 2 layers, n_layers is 3"),
     ],
 )
-def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], output: str) -> None:
+    with pytest.raises(InputError, match=output):
         dataclasses.replace(SMALL, **change)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "output"),
     [
         (lambda: SlidingWindow(0, (True,), 1e4), "window of 0 tokens"),
         (lambda: SlidingWindow(4, (False, False), 1e4), "in 0 layers"),
@@ -115,8 +115,8 @@ def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], said: str)
         (lambda: RopeScaling("llama3", 8.0, 4.0, 4.0), "low_freq_factor 4.0, must be .* below high_freq_factor"),
     ],
 )
-def test_impossible_windows_and_scalings_are_refused_by_name(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_impossible_windows_and_scalings_are_refused_by_name(make: Callable[[], Any], output: str) -> None:
+    with pytest.raises(InputError, match=output):
         make()
 
 

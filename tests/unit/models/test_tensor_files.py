@@ -41,10 +41,10 @@ def rewrite(folder: Path, dtype: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("kept", [jnp.bfloat16, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("remaining", [jnp.bfloat16, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_file_of_any_dtype_is_rounded_once_to_the_one_asked_for(folder: Path, kept: Any, dtype: str) -> None:
-    tensors = rewrite(folder, kept)
+def test_a_file_of_any_dtype_is_rounded_once_to_the_one_asked_for(folder: Path, remaining: Any, dtype: str) -> None:
+    tensors = rewrite(folder, remaining)
     _, params = load_checkpoint(folder, dtype)
     down = tensors["model.layers.1.mlp.down_proj.weight"]
     np.testing.assert_array_equal(params["layers"]["down"][1], down.astype(dtype).T)
@@ -73,8 +73,8 @@ def test_rows_come_in_the_order_that_a_format_keeps_them_in(tmp_path: Path) -> N
     tensor = np.arange(12, dtype=np.float32).reshape(6, 2)
     order = np.array([0, 2, 1, 3, 4, 5])
     save_file({"w": tensor[order]}, tmp_path / "f.safetensors")
-    found = stored(tmp_path / "f.safetensors", "w")
-    again = StoredTensor(found.path, found.file, found.offset, found.shape, found.encoding, np.argsort(order))
+    result = stored(tmp_path / "f.safetensors", "w")
+    again = StoredTensor(result.path, result.file, result.offset, result.shape, result.encoding, np.argsort(order))
     np.testing.assert_array_equal(again.read(1, 4), tensor[1:4])
 
 
@@ -90,7 +90,7 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"data_offsets": [0, 8]}, r"8 bytes for \[16\] of F32"),
         ({"data_offsets": [1 << 40, (1 << 40) + 64]}, "bytes 1099511627776 to"),
@@ -98,11 +98,11 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
         ({"dtype": "F8_E4M3"}, r"1 of an unsupported type \(model.norm.weight F8_E4M3\)"),
     ],
 )
-def test_a_header_that_lies_is_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_header_that_lies_is_refused(folder: Path, changes: dict[str, Any], output: str) -> None:
     header, data = header_of(folder)
     header["model.norm.weight"] |= changes
     put_header(folder, header, data)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         load_checkpoint(folder)
 
 
@@ -116,12 +116,12 @@ def test_a_file_that_is_none_is_refused(folder: Path) -> None:
 
 def test_a_file_cut_short_after_it_was_opened_is_told(tmp_path: Path) -> None:
     save_file({"w": np.ones((4, 4), np.float32)}, tmp_path / "f.safetensors")
-    found = stored(tmp_path / "f.safetensors", "w")
+    result = stored(tmp_path / "f.safetensors", "w")
     with (tmp_path / "f.safetensors").open("r+b") as file:
-        file.truncate(found.offset + 20)
+        file.truncate(result.offset + 20)
     with pytest.raises(InputError, match="ends in the middle of a tensor"):
-        found.read(0, 4)
-    assert Encoding("F32", 16, np.dtype(np.float32)) == found.encoding
+        result.read(0, 4)
+    assert Encoding("F32", 16, np.dtype(np.float32)) == result.encoding
 
 
 # Four layers of 16 MiB and an embedding of 48 MiB, so that no leaf is most of the model; on four devices.

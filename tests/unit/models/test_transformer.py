@@ -173,7 +173,7 @@ def test_unknown_remat_name_is_refused_with_the_choices() -> None:
 
 @CONFIGS
 def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig, plain_decode: ModuleType) -> None:
-    fill, step = (jit(one, static_argnums=1) for one in (plain_decode.prefill, plain_decode.decode_step))
+    fill, step = (jit(item, static_argnums=1) for item in (plain_decode.prefill, plain_decode.decode_step))
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     expected = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
     prefix, last = fill(params, config, prompt, prompt_len)
@@ -353,9 +353,9 @@ def test_what_goes_from_layer_to_layer_is_split_by_its_tokens(tokens: int, split
     params = jax.eval_shape(lambda: init_params(QWEN3, jax.random.key(0)))
     block = Segment(jax.ShapeDtypeStruct((2, 1, tokens), jnp.int32), jax.ShapeDtypeStruct((2, 1), jnp.int32))
     with jax.sharding.use_abstract_mesh(mesh):
-        made = jax.make_jaxpr(lambda params, block: hidden_states(params, QWEN3, (block,)))(params, block)
-    (scan,) = (one for one in made.eqns if one.primitive.name == "scan")
-    before = [one for one in made.eqns if one.primitive.name == "sharding_constraint"][-1]
-    inside = [one for one in scan.params["jaxpr"].eqns if one.primitive.name == "sharding_constraint"][-1]
+        result = jax.make_jaxpr(lambda params, block: hidden_states(params, QWEN3, (block,)))(params, block)
+    (scan,) = (eqn for eqn in result.eqns if eqn.primitive.name == "scan")
+    before = [item for item in result.eqns if item.primitive.name == "sharding_constraint"][-1]
+    inside = [entry for entry in scan.params["jaxpr"].eqns if entry.primitive.name == "sharding_constraint"][-1]
     for pinned in (before, inside):
         assert pinned.params["sharding"].spec[2] == split

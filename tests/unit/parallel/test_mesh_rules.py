@@ -30,7 +30,7 @@ def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("sizes", "output"),
     [
         ((1, 3, 1), r"data=1 x fsdp=3 x tensor=1 does not multiply to the 1 devices"),
         ((-1, 2, 1), r"data=-1 x fsdp=2 x tensor=1 does not multiply"),
@@ -38,8 +38,8 @@ def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
         ((0, 1, 1), r"at least 1"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(sizes: tuple[int, int, int], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_sizes_that_do_not_fit_are_refused(sizes: tuple[int, int, int], output: str) -> None:
+    with pytest.raises(InputError, match=output):
         make_mesh(*sizes, devices=jax.devices()[:1])
 
 

@@ -77,9 +77,9 @@ def run(*case: str) -> Any:
     ],
 )
 def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
-    found = run("h100", "update", key_heads)
-    assert found["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
-    assert found["biases"] == []
+    result = run("h100", "update", key_heads)
+    assert result["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
+    assert result["biases"] == []
 
 
 @pytest.mark.slow
@@ -96,10 +96,10 @@ PACKED = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo
 @pytest.mark.nightly
 @NEEDS_PLUGIN
 def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_rows() -> None:
-    found = run("h100", "update", "2", *PACKED)
-    assert found["ways"] == [3]
-    assert found["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: a kernel each way"
-    assert found["biases"] == []
+    result = run("h100", "update", "2", *PACKED)
+    assert result["ways"] == [3]
+    assert result["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: a kernel each way"
+    assert result["biases"] == []
 
 
 @pytest.mark.slow
@@ -107,10 +107,10 @@ def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_ro
 @NEEDS_LIBTPU
 def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_rows() -> None:
     """Forward twice (remat), and back to queries and to keys: a kernel each, in each of three ways."""
-    found = run("v5e", "update", "2", "model.remat=full", *PACKED)
-    assert found["ways"] == [3]
-    assert found["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
-    assert set(found["scatters"]) == {"f32"}
+    result = run("v5e", "update", "2", "model.remat=full", *PACKED)
+    assert result["ways"] == [3]
+    assert result["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
+    assert set(result["scatters"]) == {"f32"}
     apart = run("v5e", "update", "2", "model.remat=full", *PACKED, "grpo.packing=false")
     assert apart["ways"] == []
     assert apart["splash"] == {"fwd": 2, "dq": 1, "dkv": 1}
@@ -127,9 +127,9 @@ def test_what_attention_read_is_kept_where_remat_names_it() -> None:
 @pytest.mark.slow
 @CHIP
 def test_decoding_copies_no_weights_and_sorts_no_vocabulary(chip: str) -> None:
-    found = run(chip, "decode", "split")
-    assert found["copies"] == []
-    assert found["sorts"] == []
+    result = run(chip, "decode", "split")
+    assert result["copies"] == []
+    assert result["sorts"] == []
 
 
 @pytest.mark.slow
@@ -143,9 +143,9 @@ def test_copies_of_stacked_weights_are_seen() -> None:
 @CHIP
 def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
     """Two calls a layer, of prompts and of the slots' own blocks, and no part of a block in memory beside them."""
-    found = run(chip, "decode", "split", "rollout.attention=pallas")
-    assert found["kernels"] == 2 * 3
-    assert found["parts"] == []
+    result = run(chip, "decode", "split", "rollout.attention=pallas")
+    assert result["kernels"] == 2 * 3
+    assert result["parts"] == []
     by_xla = run(chip, "decode", "split")
     assert by_xla["kernels"] == 0
     assert by_xla["parts"]
@@ -161,13 +161,13 @@ def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
 )
 def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_copy(chip: str) -> None:
     """Each chip runs the kernels on its heads; what crosses chips are states of the copy's own two, and no weights."""
-    found = run(chip, "decode", "split", "rollout.attention=pallas", "rollout.mesh=2x2")
-    assert found["kernels"] == 2 * 3
-    assert found["parts"] == []
-    assert {chips for _, chips in found["met"]} == {2}
-    assert {kind for kind, _ in found["met"]} <= {"all-reduce", "all-gather", "collective-permute"}
+    result = run(chip, "decode", "split", "rollout.attention=pallas", "rollout.mesh=2x2")
+    assert result["kernels"] == 2 * 3
+    assert result["parts"] == []
+    assert {chips for _, chips in result["met"]} == {2}
+    assert {kind for kind, _ in result["met"]} <= {"all-reduce", "all-gather", "collective-permute"}
     weight = 2 * 128 * 256 / 2  # the smallest matrix of a layer, a chip's half of it
-    assert found["most"] < weight
+    assert result["most"] < weight
 
 
 @pytest.mark.slow
@@ -244,8 +244,8 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
     parts = re.findall(rf"= f32\[8,{heads},\d+,2,64\]", text)
     met = collectives(text)
     return {
-        "met": [(one.kind, one.chips) for one in met],
-        "most": max((one.received for one in met), default=0.0),
+        "met": [(item.kind, item.chips) for item in met],
+        "most": max((entry.received for entry in met), default=0.0),
         "kernels": kernels,
         "parts": parts,
         "copies": copied,

@@ -148,34 +148,34 @@ def test_fewer_bytes_with_each_suggestion() -> None:
 
 
 def test_of_two_phases_the_larger_optimizer_and_the_larger_copy_count() -> None:
-    one, held = abstract_mesh(1, 1, 1), count_params(MODEL)
+    item, held = abstract_mesh(1, 1, 1), count_params(MODEL)
     both = ("sft.steps=2", "grpo.steps=2", "sft.optim.moments=float32", "grpo.optim.moments=bfloat16")
-    assert estimate(config(*both), MODEL, one, 100).optimizer == held * 8
-    assert estimate(config(*both, "sft.optim.kind=adafactor"), MODEL, one, 100).optimizer == held * 4
-    assert estimate(config(*both, "sft.steps=0"), MODEL, one, 100).optimizer == held * 4
+    assert estimate(config(*both), MODEL, item, 100).optimizer == held * 8
+    assert estimate(config(*both, "sft.optim.kind=adafactor"), MODEL, item, 100).optimizer == held * 4
+    assert estimate(config(*both, "sft.steps=0"), MODEL, item, 100).optimizer == held * 4
     taught = (*both, "grpo.kl.coef=0", "sft.held_out=0.1", "sft.eval_every=1")
-    assert estimate(config(*taught), MODEL, one, 100).reference == 0
-    assert estimate(config(*taught, "sft.patience=2"), MODEL, one, 100).reference == held * 4
+    assert estimate(config(*taught), MODEL, item, 100).reference == 0
+    assert estimate(config(*taught, "sft.patience=2"), MODEL, item, 100).reference == held * 4
 
 
 def test_moments_are_suggested_of_each_phase_that_keeps_wide_ones() -> None:
     shape, sizes = published_shape("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=2", "model.max_positions=1024")
     plain, held = estimate(cfg, shape, abstract_mesh(**sizes), 100).total, params_here(shape, abstract_mesh(**sizes))
-    found = {one.change: one.total for one in suggest(cfg, shape, sizes, 100, plain - 1)}
-    assert found["grpo.optim.moments=bfloat16 sft.optim.moments=bfloat16"] == plain - 4 * held
+    result = {item.change: item.total for item in suggest(cfg, shape, sizes, 100, plain - 1)}
+    assert result["grpo.optim.moments=bfloat16 sft.optim.moments=bfloat16"] == plain - 4 * held
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=0", "model.max_positions=1024")
     plain = estimate(cfg, shape, abstract_mesh(**sizes), 100).total
-    assert "sft.optim.moments=bfloat16" in {one.change for one in suggest(cfg, shape, sizes, 100, plain - 1)}
+    assert "sft.optim.moments=bfloat16" in {entry.change for entry in suggest(cfg, shape, sizes, 100, plain - 1)}
 
 
 def test_suggestions_fit_or_say_that_nothing_does() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
     have = CHIPS["v5p"].memory
-    found = suggest(cfg, shape, sizes, 1000, have)
-    assert found
-    assert all(one.total <= have for one in found)
+    result = suggest(cfg, shape, sizes, 1000, have)
+    assert result
+    assert all(item.total <= have for item in result)
     (last,) = suggest(cfg, shape, sizes, 1000, 1 << 20)
     assert last.total > 1 << 20
     assert "model.remat=full" in last.change
@@ -185,46 +185,46 @@ def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_las
     """A 4B with Think2SQL's lengths fits 16 v5e without adapters: its prompts in parts, its heads over eight."""
     cfg = load_config(TrainConfig, "configs/think2sql.yaml")
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
-    found = {
-        one.change.partition(" ")[0]: one
-        for one in suggest(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
+    result = {
+        item.change.partition(" ")[0]: item
+        for item in suggest(cfg, shape, {"data": 1, "fsdp": 16, "tensor": 1}, 8192, have)
     }
-    wide = found["--mesh=1x2x8"]
+    wide = result["--mesh=1x2x8"]
     assert wide.total <= have
     assert "grpo.gradient_accumulation_steps=" in wide.change
     assert "lora" not in wide.change
-    assert all(one.total <= have for one in found.values())
+    assert all(entry.total <= have for entry in result.values())
 
 
 def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     cfg = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     shape = published_shape("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
-    found = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
+    result = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
     # Two bytes a weight, two moments of two bytes, over 32 chips; norms' and biases' shares are below a thousandth.
-    assert found.weights == pytest.approx(2 * 7.6156e9 / 32, rel=2e-3)
-    assert found.optimizer == pytest.approx(4 * 7.6156e9 / 32, rel=2e-3)
+    assert result.weights == pytest.approx(2 * 7.6156e9 / 32, rel=2e-3)
+    assert result.optimizer == pytest.approx(4 * 7.6156e9 / 32, rel=2e-3)
     # 16,384 pages of 64 of prompts, 512 kept, 65,536 of 32 of rows; 57,344 bytes a token.
-    assert found.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
+    assert result.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
     work = find_workload(cfg, 8192, 32)
-    made = {phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(between(1000, 4096)))}
+    built = {phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(between(1000, 4096)))}
     # A prompt's chunk on each chip, eight chunks a prompt, and 256 prompts on 32 chips.
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (32, 1024)
-    assert made["prefill"].runs == 8 * 256 / 32
-    assert made["prefill"].cost.flops == pytest.approx(2 * (6.53e9 + 28 * 28 * 128 * 8192) * 1024, rel=0.01)
+    assert built["prefill"].runs == 8 * 256 / 32
+    assert built["prefill"].cost.flops == pytest.approx(2 * (6.53e9 + 28 * 28 * 128 * 8192) * 1024, rel=0.01)
     # 6.53e9 weights of the layers for 73,728 tokens a group and 5.45e8 to logits for 65,536 of them, forward and back
     # and forward again; attention beside it.
     products = 2 * (6.53e9 * 73_728 + 5.45e8 * 65_536) * 128 * 4 / 32
     pairs = 8192**2 / 2 + 16 * (4096 * 8192 + 4096**2 / 2)
     attention = 2 * 2 * 28 * 28 * 128 * pairs * 128 * 4 / 32
-    assert made["update"].cost.flops == pytest.approx(products + attention, rel=0.01)
-    assert made["update"].runs == 2
+    assert built["update"].cost.flops == pytest.approx(products + attention, rel=0.01)
+    assert built["update"].runs == 2
     # Each slot has eight answers in the mean; the longest chain is a few longest answers more.
-    assert 8 * 1000 < made["decode"].runs < 8 * 1000 + 4096
+    assert 8 * 1000 < built["decode"].runs < 8 * 1000 + 4096
     assert [phase.runs for phase in phases(cfg, shape, sizes, work) if phase.name == "decode"] == [8 * 4096]
     # Each decode step gathers all weights but the piece that is there.
-    assert made["decode"].cost.link > 2 * 7.07e9 * 31 / 32
+    assert built["decode"].cost.link > 2 * 7.07e9 * 31 / 32
 
 
 def test_parts_that_are_left_to_be_found_leave_each_shard_a_prompt() -> None:
@@ -240,22 +240,22 @@ def test_parts_that_are_left_to_be_found_leave_each_shard_a_prompt() -> None:
 
 
 def test_a_supervised_run_by_epochs_is_planned_as_one_by_steps() -> None:
-    asked = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
+    requests = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
     shape, topology = published_shape("qwen3-0.6b"), find_topology("h100:1")
     by_steps, by_epochs, none = (
-        make_plan(config(*asked, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
+        make_plan(config(*requests, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
         for more in (["sft.steps=9"], ["sft.epochs=1"], [])
     )
     assert by_epochs.memory == by_steps.memory
     assert by_epochs.memory.optimizer > none.memory.optimizer == 0
     assert [phase.name for phase in by_epochs.phases] == ["update"]
     assert by_epochs.tokens == 16 * 2 * 32
-    taught, sizes = config(*asked, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
+    taught, sizes = config(*requests, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
     have = estimate(taught, shape, abstract_mesh(**sizes), 384).total
     helping = suggest(taught, shape, sizes, 384, have - 1)
     assert helping[0].change == "sft.gradient_accumulation_steps=2"
     with pytest.raises(InputError, match=r"mesh: sft\.databases=16 are not divisible by data x fsdp = 32"):
-        make_plan(config(*asked, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
+        make_plan(config(*requests, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
 
 
 def test_a_phase_takes_as_long_as_its_slowest_resource() -> None:
@@ -271,7 +271,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
     assert not plan.fits
     assert plan.total > topology.chip.memory
-    assert "grpo.gradient_accumulation_steps=4" in [one.change for one in plan.suggestions]
+    assert "grpo.gradient_accumulation_steps=4" in [suggestion.change for suggestion in plan.suggestions]
     better = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     assert make_plan(better, shape, topology, mesh_sizes("1x32x1", 32), 8192).fits
 
@@ -280,8 +280,8 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
     ("name", "chips", "kind"), [("v5e:4x8", 32, "tpu"), ("v5p:4x4x4", 64, "tpu"), ("h100:8", 8, "gpu")]
 )
 def test_a_topology_names_its_chips(name: str, chips: int, kind: str) -> None:
-    found = find_topology(name)
-    assert (found.chips, found.platform) == (chips, kind)
+    topology = find_topology(name)
+    assert (topology.chips, topology.platform) == (chips, kind)
 
 
 @pytest.mark.parametrize("name", ["v5x:2x2", "v5e", "v5e:2", "v5p:4x4", "v5e:0x4", "h100:2x2", "v5e:axb"])
@@ -310,22 +310,22 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused() -> None:
 
 
 def test_what_is_suggested_keeps_the_questions_of_a_schema_together() -> None:
-    asked = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
-    cfg, sizes = config(*asked, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
+    requests = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
+    cfg, sizes = config(*requests, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
     shape = published_shape("qwen3-0.6b")
-    tried = [one.change for one in suggest(cfg, shape, sizes, 1000, 1 << 60)]
-    parts = [words for words in tried if words.startswith("grpo.gradient_accumulation_steps=")]
+    tried = [item.change for item in suggest(cfg, shape, sizes, 1000, 1 << 60)]
+    parts = [text for text in tried if text.startswith("grpo.gradient_accumulation_steps=")]
     assert parts == ["grpo.gradient_accumulation_steps=2"], "of four schemas, which two shards divide"
-    for words in tried:
-        if not words.startswith("--mesh"):
-            config(*asked, "model.max_positions=4096", words)
+    for message in tried:
+        if not message.startswith("--mesh"):
+            config(*requests, "model.max_positions=4096", message)
 
 
 @pytest.mark.parametrize(("databases", "meshes"), [(8, ["1x8x1", "1x4x2", "1x2x4", "1x1x8"]), (2, ["1x2x4", "1x1x8"])])
 def test_a_mesh_that_is_suggested_divides_what_is_taught(databases: int, meshes: list[str]) -> None:
     cfg = config("sft.steps=9", f"sft.databases={databases}", "grpo.prompts=16")
     tried = suggest(cfg, published_shape("qwen3-0.6b"), {"data": 2, "fsdp": 2, "tensor": 2}, 384, 1 << 62)
-    assert [one.change.partition("=")[2] for one in tried if one.change.startswith("--mesh")] == meshes
+    assert [item.change.partition("=")[2] for item in tried if item.change.startswith("--mesh")] == meshes
 
 
 def test_bytes_as_people_read_them() -> None:
@@ -352,7 +352,7 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
         cfg = config(f"model.dtype={dtype}")
         work = find_workload(cfg, 100, 4)
         assert work.update is not None
-        (update,) = [one for one in phases(cfg, MODEL, sizes, work) if one.name == "update"]
+        (update,) = [phase for phase in phases(cfg, MODEL, sizes, work) if phase.name == "update"]
         received.append(update.cost.link)
     again = pieces_of_logits(MODEL, work.update, sizes)
     table = MODEL.vocab_size * MODEL.d_model
@@ -368,8 +368,8 @@ def test_logits_that_a_device_may_keep_are_made_once() -> None:
     """64 prompts of 8 answers of 1,024 tokens of a vocabulary of 512: 1 GiB of logits."""
     batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
     activations, pieces = [], []
-    for kept in (256, 1024, 2048):
-        cfg, sizes = config(*batch, f"model.kept_logits_mib={kept}"), {"data": 1, "fsdp": 1, "tensor": 1}
+    for remaining in (256, 1024, 2048):
+        cfg, sizes = config(*batch, f"model.kept_logits_mib={remaining}"), {"data": 1, "fsdp": 1, "tensor": 1}
         update = find_workload(cfg, 100, 1).update
         assert update is not None
         pieces.append(pieces_of_logits(MODEL, update, sizes))
@@ -394,10 +394,12 @@ def test_schemas_run_once_for_the_questions_of_their_database() -> None:
     answers = 4 * (
         grouped_forward_flops(MODEL, 1, prompt, group, answer) - grouped_forward_flops(MODEL, 1, prompt, 0, answer)
     )
-    apart, found = ({phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, one)} for one in (work, once))
-    assert found["update"] == pytest.approx(UPDATE_PASSES * 2 * (prompts + answers))
-    assert found["update"] < apart["update"]
-    assert found["decode"] == apart["decode"]
+    apart, result = (
+        {phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, item)} for item in (work, once)
+    )
+    assert result["update"] == pytest.approx(UPDATE_PASSES * 2 * (prompts + answers))
+    assert result["update"] < apart["update"]
+    assert result["decode"] == apart["decode"]
     alone = with_schemas(find_workload(config("grpo.prompts=8"), 128, 1), schema).update
     assert alone is not None
     assert alone.repeats == 0
@@ -418,8 +420,8 @@ def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
     update = with_packing(work, Lengths((64.0,))).update
     assert update is not None
     assert (update.packed_rows, update.part_rows, update.rows, update.shares) == (0, (), 8, ())
-    found = with_packing(work, Lengths((16.0,) * 80 + (64.0,) * 20))
-    update = found.update
+    result = with_packing(work, Lengths((16.0,) * 80 + (64.0,) * 20))
+    update = result.update
     assert update is not None
     # Four prompts a minibatch, the two of most rows in its first part.
     assert len(update.part_rows) == 4
@@ -429,12 +431,12 @@ def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
     assert sum(update.shares) == 1
     assert update.tokens == 4 * (128 + update.rows * 64)
     alone = work._replace(update=work.update and work.update._replace(parts=1))
-    one = with_packing(alone, Lengths((16.0,) * 80 + (64.0,) * 20)).update
-    assert one is not None
-    assert (one.part_rows, one.shares) == ((one.packed_rows,) * 2, ())
+    item = with_packing(alone, Lengths((16.0,) * 80 + (64.0,) * 20)).update
+    assert item is not None
+    assert (item.part_rows, item.shares) == ((item.packed_rows,) * 2, ())
     sizes = {"data": 1, "fsdp": 2, "tensor": 1}
     apart, packed = (
-        {phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, one)} for one in (work, found)
+        {phase.name: phase.cost.flops for phase in phases(cfg, MODEL, sizes, entry)} for entry in (work, result)
     )
     assert packed["decode"] == apart["decode"]
     for learned, rows in ((apart, 8.0), (packed, update.rows)):
@@ -452,7 +454,7 @@ def test_a_plan_packs_answers_where_attention_can() -> None:
         dataclasses.replace(cfg, grpo=dataclasses.replace(cfg.grpo, packing=False)), shape, v5p, sizes, 8192, lengths
     )
     chip = v5p.chip
-    seconds, apart = ({one.name: one.seconds(chip) for one in found.phases} for found in (plan, before))
+    seconds, apart = ({phase.name: phase.seconds(chip) for phase in result.phases} for result in (plan, before))
     assert plan.work.update is not None
     assert plan.work.update.packed_rows == 8
     assert seconds["update"] < 0.4 * apart["update"]
@@ -466,15 +468,15 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
     lines = ["grpo.prompts=16", "grpo.num_generations=8", "sampling.max_new_tokens=64"]
 
     def update(*more: str) -> Update:
-        found = find_workload(config(*lines, *more), 100, 2).update
-        assert found is not None
-        return found
+        result = find_workload(config(*lines, *more), 100, 2).update
+        assert result is not None
+        return result
 
     def held(*more: str) -> int:
         return estimate(config(*lines, *more), MODEL, abstract_mesh(1, 2, 1), 100).activations
 
-    whole, four, one = update(), update("grpo.max_tokens_per_device=2600"), update("grpo.max_tokens_per_device=640")
-    assert (whole.passes, four.passes, one.passes) == (1, 2, 8)
+    whole, four, item = update(), update("grpo.max_tokens_per_device=2600"), update("grpo.max_tokens_per_device=640")
+    assert (whole.passes, four.passes, item.passes) == (1, 2, 8)
     assert four.cut() == four.cut(minibatches=2) == (1, 2600, 2)
     assert held() > held("grpo.max_tokens_per_device=2600") > held("grpo.max_tokens_per_device=640")
     assert held("grpo.max_tokens_per_device=2600") == held("grpo.gradient_accumulation_steps=2")

@@ -67,11 +67,11 @@ def test_a_loop_says_how_often_it_runs_in_either_way() -> None:
     known = PROGRAM.replace("direction=LT", "direction=GT").replace(
         "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"5"}}'
     )
-    assert [one.times for one in collectives(known) if one.kind == "all-gather"] == [5]
+    assert [collective.times for collective in collectives(known) if collective.kind == "all-gather"] == [5]
     doubled = PROGRAM.replace("%one = s32[]{:T(128)} constant(1)", "%one = s32[]{:T(128)} constant(2)")
-    assert [one.times for one in collectives(doubled) if one.kind == "all-gather"] == [14]
+    assert [item.times for item in collectives(doubled) if item.kind == "all-gather"] == [14]
     unknown = PROGRAM.replace("direction=LT", "direction=GT")
-    assert [one.times for one in collectives(unknown) if one.kind == "all-gather"] == [1]
+    assert [entry.times for entry in collectives(unknown) if entry.kind == "all-gather"] == [1]
 
 
 CHOICE = """\
@@ -120,8 +120,8 @@ def test_a_choice_counts_as_often_as_each_way_is_gone(branches: str) -> None:
     ],
 )
 def test_each_kind_is_counted_by_what_a_chip_receives(line: str, received: float) -> None:
-    (one,) = collectives(f"ENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n  {line}\n}}\n")
-    assert one.received == received
+    (item,) = collectives(f"ENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n  {line}\n}}\n")
+    assert item.received == received
 
 
 def test_the_largest_array_is_none_of_the_arguments_and_not_inside_a_fusion() -> None:

@@ -112,18 +112,18 @@ def plan(*overrides: str) -> Plan:
 
 def test_a_plan_counts_the_copies_and_their_weights() -> None:
     """In a decode step nothing comes from other copies, and every chip reads its share of a copy."""
-    one, copies = plan("rollout.mesh=training"), plan("rollout.mesh=32x1")
+    item, copies = plan("rollout.mesh=training"), plan("rollout.mesh=32x1")
     assert [phase.name for phase in copies.phases] == ["weights", "prefill", "decode", "score", "update"]
-    found = {phase.name: phase.cost for phase in copies.phases}
-    assert found["decode"].link == 0 == found["decode"].waits
-    assert found["weights"].link == pytest.approx(2 * 7.6156e9 * 31 / 32, rel=0.01)
-    assert found["decode"].hbm > 2 * 7.07e9
-    assert copies.memory.decoding > 2 * 7.6156e9 > one.memory.decoding
-    assert copies.memory.weights == one.memory.weights
-    same = {phase.name: phase for phase in one.phases}
+    result = {phase.name: phase.cost for phase in copies.phases}
+    assert result["decode"].link == 0 == result["decode"].waits
+    assert result["weights"].link == pytest.approx(2 * 7.6156e9 * 31 / 32, rel=0.01)
+    assert result["decode"].hbm > 2 * 7.07e9
+    assert copies.memory.decoding > 2 * 7.6156e9 > item.memory.decoding
+    assert copies.memory.weights == item.memory.weights
+    same = {phase.name: phase for phase in item.phases}
     assert all(phase == same[phase.name] for phase in copies.phases if phase.name in {"score", "update"})
-    assert copies.tokens == one.tokens == 256 * 16 * 4096
-    assert copies.seconds < 0.6 * one.seconds
+    assert copies.tokens == item.tokens == 256 * 16 * 4096
+    assert copies.seconds < 0.6 * item.seconds
     config = arctic("rollout.mesh=32x1")
     work = find_workload(config.model, config.workload(8192), 8)
     assert estimate(PlannedModel(config.model, SEVEN), MESH, work).caches == copies.memory.caches

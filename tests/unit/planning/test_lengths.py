@@ -14,11 +14,11 @@ from jaxrl_sql.types import InputError
 
 @pytest.mark.parametrize(("mean", "most"), [(1000, 4096), (2048, 4096), (3900, 4096), (40, 4096), (10, 20)])
 def test_a_mean_and_a_most_give_an_exponential_distribution(mean: float, most: int) -> None:
-    found = between(mean, most)
-    assert found.mean == pytest.approx(mean, rel=0.01)
-    assert 0 < found.values[0] <= found.values[-1] <= most
+    result = between(mean, most)
+    assert result.mean == pytest.approx(mean, rel=0.01)
+    assert 0 < result.values[0] <= result.values[-1] <= most
     if mean < most / 20:  # the cut is far away: half of them are below ln 2 of the mean
-        assert np.median(found.values) == pytest.approx(np.log(2) * mean, rel=0.02)
+        assert np.median(result.values) == pytest.approx(np.log(2) * mean, rel=0.02)
 
 
 def test_all_of_the_longest_is_a_distribution_too() -> None:
@@ -61,10 +61,10 @@ def test_lengths_are_read_from_words_and_files(tmp_path: Path) -> None:
 def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
     """A step at a time: a free slot takes the next answer in the step in which it is free."""
     lengths = between(6, 20)
-    found = schedule(lengths, questions, group, slots)
+    result = schedule(lengths, questions, group, slots)
     waiting = list(np.random.default_rng(0).permutation(lengths.take(questions * group)))
     numbers, running = list(range(len(waiting))), dict[int, tuple[int, int]]()
-    steps = rows = own = read = 0
+    steps = rows = local = read = 0
     written = dict[int, int]()
     while waiting or running:
         for slot in range(slots):
@@ -74,24 +74,24 @@ def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slo
         rows += len(running)
         for slot, (number, left) in list(running.items()):
             written[number] = written.get(number, 0) + 1
-            own += written[number]
+            local += written[number]
             running[slot] = (number, left - 1)
         done = {number // group for number, _ in running.values()}
         read += len(done)
-        running = {slot: one for slot, one in running.items() if one[1]}
-    assert found.steps == steps
-    assert found.rows == pytest.approx(rows / steps)
-    assert found.generated == pytest.approx(own / steps)
+        running = {slot: item for slot, item in running.items() if item[1]}
+    assert result.steps == steps
+    assert result.rows == pytest.approx(rows / steps)
+    assert result.generated == pytest.approx(local / steps)
     # A group that is between two of its answers is taken to be read.
-    assert found.prompts == pytest.approx(read / steps, rel=0.25)
-    assert found.prompts >= read / steps - 1e-9
+    assert result.prompts == pytest.approx(read / steps, rel=0.25)
+    assert result.prompts >= read / steps - 1e-9
 
 
 @pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8), (4, 4, 40)])
 def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
     """Eight rollouts, a step at a time, of which the last six count."""
     lengths = between(6, 20)
-    found, sizes = schedule_ahead(lengths, questions, group, slots), np.sort(lengths.take(questions * group))
+    result, sizes = schedule_ahead(lengths, questions, group, slots), np.sort(lengths.take(questions * group))
     orders = [np.random.default_rng(number).permutation(sizes) for number in range(9)]
     have, counted = np.zeros(questions * group, int), list[tuple[int, int, int, int]]()
     for now, later in pairwise(orders):
@@ -99,8 +99,8 @@ def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: in
         waiting = [(0, i) for i in (*began, *(i for i in range(len(now)) if not have[i]))]
         waiting += [(1, i) for i in range(len(later))]
         written, running, steps, read = [have, np.zeros_like(have)], dict[int, tuple[int, int]](), 0, 0
-        resumed, asked = sum(have[began]), range(questions)
-        again = sum(have[q * group :][:group].any() and (have < now)[q * group :][:group].any() for q in asked)
+        resumed, requests = sum(have[began]), range(questions)
+        again = sum(have[q * group :][:group].any() and (have < now)[q * group :][:group].any() for q in requests)
         while (written[0] < now).any():
             for slot in range(slots):
                 if slot not in running and waiting:
@@ -113,10 +113,10 @@ def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: in
         counted.append((steps, read, int(resumed), int(again)))
         have = written[1]
     steps, read, resumed, again = np.mean(counted[2:], axis=0)
-    assert found.steps == pytest.approx(steps)
-    assert found.rows == pytest.approx(sizes.sum() / steps)
-    assert (found.resumed, found.again) == pytest.approx((resumed, again))
-    assert read / steps - 1e-9 <= found.prompts <= 1.3 * read / steps
+    assert result.steps == pytest.approx(steps)
+    assert result.rows == pytest.approx(sizes.sum() / steps)
+    assert (result.resumed, result.again) == pytest.approx((resumed, again))
+    assert read / steps - 1e-9 <= result.prompts <= 1.3 * read / steps
 
 
 def test_answers_that_wait_for_the_longest_take_half_the_steps_ahead() -> None:
@@ -127,12 +127,12 @@ def test_answers_that_wait_for_the_longest_take_half_the_steps_ahead() -> None:
 
 
 def test_answers_of_one_length_fill_their_slots() -> None:
-    found = schedule(longest(10), 8, 4, 16)
-    assert found == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0, 0.0, 0.0)
+    result = schedule(longest(10), 8, 4, 16)
+    assert result == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0, 0.0, 0.0)
 
 
 def test_what_is_held_is_counted_in_whole_blocks() -> None:
-    found = schedule(longest(10), 8, 4, 16, block=4)
+    result = schedule(longest(10), 8, 4, 16, block=4)
     # While ten tokens are written a row holds a block four times, two four times, and three twice.
-    assert found.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
-    assert found.generated == 16 * 5.5
+    assert result.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
+    assert result.generated == 16 * 5.5

@@ -54,8 +54,8 @@ def nbytes(tree: Any) -> int:
     ],
 )
 def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None:
-    made, _ = setting(*overrides)
-    section, grpo, lora = made.model.section, made.sections.grpo, made.model.section.lora
+    result, _ = setting(*overrides)
+    section, grpo, lora = result.model.section, result.sections.grpo, result.model.section.lora
     from jaxrl_sql.algo.optim import make_optimizer
     from jaxrl_sql.models.value import add_value_head, decay_mask
 
@@ -73,7 +73,7 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
 
     state = jax.eval_shape(begin)
     shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), state)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype.name), abstract_state(made)) == shapes
+    assert jax.tree.map(lambda x: (x.shape, x.dtype.name), abstract_state(result)) == shapes
 
 
 @pytest.mark.parametrize(
@@ -84,31 +84,31 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
     ],
 )
 def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None:
-    made, work = setting(*overrides)
-    said = estimate(made.model, made.mesh, work)
-    lowered = programs(made, work)
+    result, work = setting(*overrides)
+    output = estimate(result.model, result.mesh, work)
+    lowered = programs(result, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
     assert work.rollout is not None
-    model = said.weights + said.adapters
-    assert held["update"] == pytest.approx(model + said.optimizer, rel=0.02)
-    cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * made.model.width
-    pools = said.caches - cached
+    model = output.weights + output.adapters
+    assert held["update"] == pytest.approx(model + output.optimizer, rel=0.02)
+    cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * result.model.width
+    pools = output.caches - cached
     # What a decode step is told beside them: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
     assert ("score" in held) == ("grpo.kl.coef=0.1" in overrides)
 
 
 def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:
-    made, work = setting("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
+    result, work = setting("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
     assert work.rollout is not None
     plain, _ = setting()
-    both = [lower_decode(one, work.rollout).as_text().count(f"{2 * 4}x512xi1") for one in (made, plain)]
+    both = [lower_decode(item, work.rollout).as_text().count(f"{2 * 4}x512xi1") for item in (result, plain)]
     assert both[0] > both[1]
 
 
 def test_prompts_longer_than_a_stretch_are_run_in_stretches() -> None:
-    made, _ = setting("data.max_prompt_tokens=900")
-    work = find_workload(made.model.section, made.sections._replace(longest=900), 1)
+    result, _ = setting("data.max_prompt_tokens=900")
+    work = find_workload(result.model.section, result.sections._replace(longest=900), 1)
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (1, 1024)
-    assert "tensor<1x1024xi32>" in lower_prefill(made, work.rollout).as_text()
+    assert "tensor<1x1024xi32>" in lower_prefill(result, work.rollout).as_text()

@@ -117,11 +117,13 @@ def test_page_stands_alone_and_says_what_the_run_did(tmp_path: Path) -> None:
     assert [dev["before"]["mean"], dev["after"]["mean"], dev["count"], dev["valid"]] == [0.2, 0.35, 40, 0.5]
     assert dev["truncated"] == 0.25
     assert dev["after"]["low"] < 0.35 < dev["after"]["high"]
-    assert [(one["name"], one["before"]["mean"], one["after"]["mean"]) for one in dev["grades"]] == [("easy", 0.4, 0.5)]
+    assert [(grade["name"], grade["before"]["mean"], grade["after"]["mean"]) for grade in dev["grades"]] == [
+        ("easy", 0.4, 0.5)
+    ]
     assert ["waiting for SQL", "1.00 % of their time"] in run["numbers"]
     assert ["seed", "12345"] in run["ran"]
     assert run["config"].startswith("seed: 12345")
-    assert [one["sql"] for one in run["samples"]] == [None, "SELECT '<x>'"]
+    assert [sample["sql"] for sample in run["samples"]] == [None, "SELECT '<x>'"]
     assert run["samples"][1]["question"] == "is 1 < 2 & <b>?"
 
 
@@ -170,7 +172,7 @@ def test_only_curves_with_numbers_are_drawn(tmp_path: Path, rows: list[dict[str,
     run = load_run(write_run(tmp_path, rows, []))
     assert [chart.title for chart in charts(run)] == titles
     (shown,) = head_of(write_report(tmp_path))["runs"]
-    assert [one["title"] for one in shown["charts"]] == titles
+    assert [item["title"] for item in shown["charts"]] == titles
 
 
 def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_steps_that_compiled_are_left_out_of_times(tmp_path: Path) -> None:
     slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0}
     rows = [slow, *({**grpo(step, 0.5), "time/compile": 0.0} for step in range(4, 9))]
     run = load_run(write_run(tmp_path, rows, []))
-    seconds = next(one for one in chart_data(run) if one["title"] == "Seconds per GRPO step")
+    seconds = next(item for item in chart_data(run) if item["title"] == "Seconds per GRPO step")
     assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
     numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
     assert numbers["of that compiling"] == "1.3 min"
@@ -227,10 +229,10 @@ def test_ratio_and_clipping_are_left_out_where_they_cannot_move(tmp_path: Path, 
 
 def test_many_points_are_thinned_to_their_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
-    found = thinned(points, 100)
-    assert len(found) == 100
-    assert found[0] == (10, 5.5)
-    assert found[-1] == (1000, 995.5)
+    result = thinned(points, 100)
+    assert len(result) == 100
+    assert result[0] == (10, 5.5)
+    assert result[-1] == (1000, 995.5)
     assert thinned(points[:7], 100) == points[:7]
 
 

@@ -62,7 +62,9 @@ def test_panel_keeps_the_accuracy_and_drops_the_last_phase(mode: str) -> None:
     text = stream.getvalue()
     last = text[text.rindex("quickstart") :]
     assert "[not markup]" in text
-    assert all(words in last for words in ("grpo", "step 3/20", "reward", "0.500", "accuracy", "25.0%", "17 s left"))
+    assert all(
+        message in last for message in ("grpo", "step 3/20", "reward", "0.500", "accuracy", "25.0%", "17 s left")
+    )
     assert "loss" not in last
 
 

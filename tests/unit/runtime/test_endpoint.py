@@ -175,10 +175,10 @@ def test_several_answers_are_requests_of_their_own_no_more_than_allowed_at_once(
 def test_who_leaves_early_waits_for_no_retries(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda i, _: (500, {}, "") if i else chat_server.said("yes")) as (url, seen):
         endpoint, _ = client(url, concurrency=1, retries=50)
-        asked = endpoint.ask_all((i, ASKED) for i in range(9))
-        assert next(asked)[1].text == "yes"
+        requests = endpoint.ask_all((i, ASKED) for i in range(9))
+        assert next(requests)[1].text == "yes"
         endpoint.sleep = lambda _: time.sleep(0.05)
-        asked.close()
+        requests.close()
     assert len(seen) <= 3
 
 

@@ -79,12 +79,12 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
     blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
-    kept = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
-    (tmp_path / "config.yaml").write_text(to_yaml(kept))
+    remaining = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
+    (tmp_path / "config.yaml").write_text(to_yaml(remaining))
     assert with_found_numbers(began) == began, "a run without a checkpoint finds them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     again = with_found_numbers(began)
-    assert again.rollout == kept.rollout
+    assert again.rollout == remaining.rollout
     open_folder(again, is_first=False)
     for name in filter(None, names):
         other = "2x2" if name == "mesh" else 48

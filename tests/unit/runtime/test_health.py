@@ -29,9 +29,9 @@ def test_other_numbers_may_be_none() -> None:
 def test_a_collapse_has_to_last_and_is_counted_anew_after_it_was_told() -> None:
     health = Health(HealthConfig(entropy_floor=0.2, entropy_steps=3, zero_advantage_patience=0))
     low, well = {"policy/entropy": 0.1}, {"policy/entropy": 0.2}
-    told = [health.check(step, "grpo", x) for step, x in enumerate((low, low, well, low, low, low, low, low, low))]
-    assert [reason is not None for reason in told] == [False] * 5 + [True, False, False, True]
-    assert "below health.entropy_floor=0.2 for 3 steps (now 0.1)" in str(told[5])
+    output = [health.check(step, "grpo", x) for step, x in enumerate((low, low, well, low, low, low, low, low, low))]
+    assert [reason is not None for reason in output] == [False] * 5 + [True, False, False, True]
+    assert "below health.entropy_floor=0.2 for 3 steps (now 0.1)" in str(output[5])
 
 
 def test_equal_groups_are_counted_in_steps_that_drew_some() -> None:

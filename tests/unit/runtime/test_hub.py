@@ -46,7 +46,7 @@ class Hub(BaseHTTPRequestHandler):
         where, headers = self.path.partition("?")[0], {}
         if where == "/api/models/org/tiny/revision/main":
             body = json.dumps(
-                {"id": "org/tiny", "sha": SHA, "siblings": [{"rfilename": one} for one in files]}
+                {"id": "org/tiny", "sha": SHA, "siblings": [{"rfilename": file} for file in files]}
             ).encode()
         elif where.startswith(f"/api/models/org/tiny/tree/{SHA}"):
             rows = [{"type": "file", "path": name, "size": len(data), "oid": name} for name, data in files.items()]
@@ -67,7 +67,7 @@ class Hub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, *words: object) -> None:
+    def log_message(self, *message: object) -> None:
         """Say nothing."""
 
 

@@ -85,7 +85,7 @@ def test_a_line_with_a_flipped_bit_is_refused(number: int, place: float, tmp_pat
     if number > 1:  # as the message advises
         path.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
         with Journal(path, SETTINGS) as journal:
-            assert [one["id"] for one in journal.records] == [name for name in "abc" if name != "abc"[number - 2]]
+            assert [record["id"] for record in journal.records] == [name for name in "abc" if name != "abc"[number - 2]]
 
 
 def test_a_line_that_a_full_disk_cut_leaves_the_next_one_whole(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def files_up_to(size: int) -> Iterator[None]:
 
 def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
-    words = r"work\.jsonl cannot be written: File too large; repeat the command to resume"
+    message = r"work\.jsonl cannot be written: File too large; repeat the command to resume"
     with files_up_to(100):
         with Journal(path, {}) as journal:
             journal.add({"id": "1"})
-            with pytest.raises(RunFolderError, match=words):
+            with pytest.raises(RunFolderError, match=message):
                 journal.add({"id": "x" * 100})
-        with pytest.raises(RunFolderError, match=words):
+        with pytest.raises(RunFolderError, match=message):
             Journal(tmp_path / "other/work.jsonl", {"long": "x" * 100})
     with Journal(path, {}) as journal:
         assert journal.records == [{"id": "1"}]

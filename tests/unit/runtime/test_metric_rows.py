@@ -32,8 +32,8 @@ MATCH = ScoreRow("ok", "ok", dict.fromkeys(RULES, 1.0))
     ],
 )
 def test_the_row_of_a_training_metric(name: str, row: str | None) -> None:
-    found = row_of(name, TRAINING)
-    assert (found.name if found else None) == row
+    result = row_of(name, TRAINING)
+    assert (result.name if result else None) == row
 
 
 def test_names_of_an_evaluation_without_a_row() -> None:

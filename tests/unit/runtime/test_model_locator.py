@@ -40,9 +40,9 @@ def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
     assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer.path) == (
         "skyrl_sql", "tagged", "ddl", "",
     )  # fmt: skip
-    asked = config.evaluate.sampling
-    assert (asked.turns, asked.max_total_tokens, asked.max_new_tokens) == (4, 700, 200)
-    assert (asked.temperature, asked.stop) == (0.0, ["END"])
+    requests = config.evaluate.sampling
+    assert (requests.turns, requests.max_total_tokens, requests.max_new_tokens) == (4, 700, 200)
+    assert (requests.temperature, requests.stop) == (0.0, ["END"])
     assert (config.evaluate.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
     assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
     assert (

@@ -173,11 +173,11 @@ def test_a_heart_beats_until_it_is_stopped_or_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "message"),
     [(0.4, "0 s"), (-1.0, "0 s"), (59.6, "1 min 0 s"), (196.0, "3 min 16 s"), (7260.0, "2 h 1 min")],
 )
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_durations(seconds: float, message: str) -> None:
+    assert duration(seconds) == message
 
 
 def test_a_work_wakes_the_heart_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def group(number: int, answers: int = 2) -> dict[str, Any]:
 
 
 def kept(folder: Path, kind: str = "train") -> list[int]:
-    return [one["step"] for piece in pieces_of(folder / FOLDER, kind) for one in read_piece(piece.path).records]
+    return [record["step"] for piece in pieces_of(folder / FOLDER, kind) for record in read_piece(piece.path).records]
 
 
 def raw(folder: Path) -> dict[str, bytes]:
@@ -64,9 +64,9 @@ def test_a_group_is_never_cut(tmp_path: Path) -> None:
 
 def test_packed_numbers_come_back() -> None:
     assert unpack_ids(pack_ids([0, 151_935, 1 << 31])).tolist() == [0, 151_935, 1 << 31]
-    found = unpack_logprobs(pack_logprobs([0.0, -0.0004, -1.2345, -99.0, float("nan"), float("-inf")]))
-    assert found[:4] == [0.0, 0.0, -1.234, -32.766]
-    assert all(math.isnan(one) for one in found[4:])
+    result = unpack_logprobs(pack_logprobs([0.0, -0.0004, -1.2345, -99.0, float("nan"), float("-inf")]))
+    assert result[:4] == [0.0, 0.0, -1.234, -32.766]
+    assert all(math.isnan(item) for item in result[4:])
     assert unpack_logprobs(pack_logprobs([])) == []
     with pytest.raises(ValueError, match=r"padding|buffer size"):
         unpack_ids("AAA")
@@ -157,7 +157,7 @@ def test_a_cut_piece_gives_what_is_whole(tmp_path: Path) -> None:
         piece.path.write_bytes(rest)
         read = read_piece(piece.path)
         assert read.is_cut
-        assert [one["step"] for one in read.records] in ([1], [1, 2])
+        assert [record["step"] for record in read.records] in ([1], [1, 2])
     piece.path.write_bytes(b"not gzip")
     assert read_piece(piece.path) == ([], True)
     piece.path.write_bytes(gzip.compress(b'[1]\n{"step": 3}\n'))

@@ -30,11 +30,11 @@ def test_words_go_on_in_another_line_and_numbers_do_not(monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "44")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    words = "a reason that is longer than the line is wide"
-    show_table(stream, "t", ("name", "why", "95 %\ninterval"), [("column_order", words, "77.4–79.8")], (0, 1))
+    message = "a reason that is longer than the line is wide"
+    show_table(stream, "t", ("name", "why", "95 %\ninterval"), [("column_order", message, "77.4–79.8")], (0, 1))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
     assert "column_order" in shown
     assert "77.4–79.8" in shown
-    assert words not in shown
-    assert all(word in shown for word in words.split())
+    assert message not in shown
+    assert all(word in shown for word in message.split())
     assert max(map(len, shown.splitlines())) <= 44

@@ -125,11 +125,11 @@ def test_a_role_of_a_token_without_an_id_is_left_out(kinds: ModuleType, tmp_path
 
 def test_an_ordinary_token_stays_ordinary_in_a_role(kinds: ModuleType, tmp_path: Path) -> None:
     """A padding token `!` must not cut `!=`, nor in transformers; a name in brackets is one token."""
-    given = json.loads(kinds.byte_level().to_str())
+    arguments = json.loads(kinds.byte_level().to_str())
     size = kinds.byte_level().get_vocab_size()
-    given["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
-    given["model"]["merges"].append(["!", "="])
-    core = Tokenizer.from_str(json.dumps(given))
+    arguments["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
+    arguments["model"]["merges"].append(["!", "="])
+    core = Tokenizer.from_str(json.dumps(arguments))
     assert core.encode("!=").ids == [size]
     folder = kinds.write(tmp_path / "given", core, pad_token="!", unk_token="b", eos_token="<eot>")  # noqa: S106
     tokenizer = read_tokenizer(folder)
@@ -165,9 +165,9 @@ def test_saved_fields_are_those_that_both_versions_take(kinds: ModuleType, extra
     save_tokenizer(read_tokenizer(folder), saved)
     names = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert {path.name for path in saved.iterdir()} == names
-    own = {"extra_special_tokens": extra} if isinstance(extra, dict) else {}
-    own |= {"additional_special_tokens": extra} if isinstance(extra, list) else {}
-    assert json.loads((saved / "tokenizer_config.json").read_text(encoding="utf-8")) == own | {
+    local = {"extra_special_tokens": extra} if isinstance(extra, dict) else {}
+    local |= {"additional_special_tokens": extra} if isinstance(extra, list) else {}
+    assert json.loads((saved / "tokenizer_config.json").read_text(encoding="utf-8")) == local | {
         "add_prefix_space": True,
         "chat_template": "é{{ messages }}",
         "clean_up_tokenization_spaces": False,

@@ -63,8 +63,8 @@ def test_a_crate_that_is_neither_patched_nor_unaffected_is_told(script: ModuleTy
         (tmp_path / "crates" / name / "RUSTSEC-2030-0001.md").write_text(CRATE.format(name=name, more=more))
     versions = ("0.4.9", "0.5.0", "1.2.3", "1.3.0", "1.4.1")
     crates = [("one", version) for version in versions] + [("taken-back", "1.3.0"), ("left", "1.3.0"), ("other", "1")]
-    told = [line.split(";")[0] for line in script.of_crates(tmp_path, crates)]
-    assert told == [
+    output = [line.split(";")[0] for line in script.of_crates(tmp_path, crates)]
+    assert output == [
         "RUSTSEC-2030-0001: one 0.5.0: vulnerability", "RUSTSEC-2030-0001: one 1.3.0: vulnerability",
         "RUSTSEC-2030-0001: left 1.3.0: unsound",
     ]  # fmt: skip
@@ -74,9 +74,9 @@ def test_a_package_within_a_range_or_named_by_version_is_told(script: ModuleType
     (tmp_path / "vulns/some-package").mkdir(parents=True)
     (tmp_path / "vulns/some-package/PYSEC-2030-1.yaml").write_text(PACKAGE)
     versions = ("1.4", "1.5", "1.7.post1", "1.9", "2.0", "2.2", "2.3")
-    told = list(script.of_packages(tmp_path, [("some-package", version) for version in versions]))
-    assert [line.split()[2].rstrip(":") for line in told] == ["1.4", "1.7.post1", "2.0", "2.2"]
-    assert told[0].endswith(": Words of two lines.")
+    output = list(script.of_packages(tmp_path, [("some-package", version) for version in versions]))
+    assert [line.split()[2].rstrip(":") for line in output] == ["1.4", "1.7.post1", "2.0", "2.2"]
+    assert output[0].endswith(": Words of two lines.")
 
 
 def test_the_command_looks_all_up_and_refuses_what_is_no_database(tmp_path: Path) -> None:

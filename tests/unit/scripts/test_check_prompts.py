@@ -61,7 +61,7 @@ Database Schema:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "text", "code", "said"),
+    ("name", "file", "text", "code", "output"),
     [
         ("arctic", "prompts.py", ONE_STRING, 0, "one structure"),
         ("think2sql", "src/prompt/base.py", MESSAGES, 0, "one structure"),
@@ -81,7 +81,7 @@ Database Schema:
     ],
 )
 def test_structure_alone_fails(
-    name: str, file: str, text: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, file: str, text: str, code: int, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def test_structure_alone_fails(
     (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
     assert check_prompts.main(["--reference", str(tmp_path), name]) == code
     shown = capsys.readouterr().out
-    assert said in shown
+    assert output in shown
     # Every sentence that differs is printed, also where the structure is one.
     assert code or "+++ ours" in shown
     if name == "arctic" and not code:

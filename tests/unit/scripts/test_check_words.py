@@ -16,7 +16,7 @@ SPEC.loader.exec_module(check_words)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "result"),
     [
         ("a.py", "x = few_programs\n", ["a.py:1: few_programs: it is called pad_to_max"]),
         ("a.py", "'''See `few_programs`.'''\n", ["a.py:1: few_programs: it is called pad_to_max"]),
@@ -27,5 +27,5 @@ SPEC.loader.exec_module(check_words)
         ("a.md", "The answer is rewarded.\n", []),
     ],
 )
-def test_old_words_are_found(name: str, text: str, found: list[str]) -> None:
-    assert list(check_words.findings(name, text)) == found
+def test_old_words_are_found(name: str, text: str, result: list[str]) -> None:
+    assert list(check_words.findings(name, text)) == result

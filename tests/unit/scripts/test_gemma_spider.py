@@ -42,7 +42,7 @@ SCHEMA = Schema(
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "output"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
@@ -58,12 +58,12 @@ SCHEMA = Schema(
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, told: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "aliases") == told
+def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, output: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "aliases") == output
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "output"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
@@ -106,12 +106,12 @@ def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, 
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: str, told: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "tables") == told
+def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: str, output: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "tables") == output
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "output"),
     [
         # Both tables have a Name; what stands in a join's condition says whose it is.
         (
@@ -151,13 +151,13 @@ def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: st
     ],
 )
 def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
-    script: ModuleType, sql: str, told: str
+    script: ModuleType, sql: str, output: str
 ) -> None:
-    assert script.respelled(sql, SCHEMA, "columns") == told
+    assert script.respelled(sql, SCHEMA, "columns") == output
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "output"),
     [
         (
             "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id",
@@ -186,8 +186,8 @@ def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
         ),
     ],
 )
-def test_a_gold_may_be_taught_with_all_columns_under_their_tables(script: ModuleType, sql: str, told: str) -> None:
-    assert script.respelled(sql, SCHEMA, "full") == told
+def test_a_gold_may_be_taught_with_all_columns_under_their_tables(script: ModuleType, sql: str, output: str) -> None:
+    assert script.respelled(sql, SCHEMA, "full") == output
 
 
 @pytest.mark.parametrize(
@@ -212,15 +212,15 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
     monkeypatch.setattr(script, "GENERATED", 30)
     script.split(real_data, tmp_path, "aliases")
     script.add_joins(tmp_path)
-    found = [
+    result = [
         json.loads(line) for line in (tmp_path / "mixed_train" / "questions.jsonl").read_text("utf-8").splitlines()
     ]
     ids = (tmp_path / "mixed.ids").read_text("utf-8").split()
     sft = set((tmp_path / "sft.ids").read_text("utf-8").split())
-    added = [one for one in found if one["id"].startswith("generated_")]
+    added = [item for item in result if item["id"].startswith("generated_")]
     assert len(ids) == len(set(ids)) == len(sft) + len(added)
-    databases = {one["db_id"] for one in found if one["id"] in sft}
-    assert {one["db_id"] for one in added} <= databases
+    databases = {entry["db_id"] for entry in result if entry["id"] in sft}
+    assert {element["db_id"] for element in added} <= databases
     counts = Counter((one["db_id"], script.kind(one["sql"])) for one in added)
     assert all(count <= script.ADDED[reads] for (_, reads), count in counts.items())
     assert sum(counts[db, "join"] for db in databases) > 300
@@ -233,11 +233,11 @@ def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path
     script.split(real_data, tmp_path, "columns")
     script.split(real_data, tmp_path, "columns")  # again changes nothing
     lines = (real_data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    database = {one["id"]: one["db_id"] for one in map(json.loads, lines)}
+    database = {item["id"]: item["db_id"] for item in map(json.loads, lines)}
     sft, grpo = ((tmp_path / f"{name}.ids").read_text(encoding="utf-8").split() for name in ("sft", "grpo"))
     taught = (tmp_path / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["sql"] for line in taught] == [json.loads(line)["sql"] for line in lines]
-    changed = [one for one in map(json.loads, taught) if one.get("demonstration", one["sql"]) != one["sql"]]
+    changed = [entry for entry in map(json.loads, taught) if entry.get("demonstration", entry["sql"]) != entry["sql"]]
     assert len(changed) > 7_000
     chosen = (tmp_path / "choose" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     choose = [json.loads(line)["id"] for line in chosen]
@@ -246,7 +246,7 @@ def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path
     assert [len(part) for part in held] == [100, 29, 10]
     assert not (held[0] & held[1] | held[0] & held[2] | held[1] & held[2])
     joins = (tmp_path / "grpo-joins.ids").read_text(encoding="utf-8").split()
-    sql = {one["id"]: one["sql"].lower() for one in map(json.loads, lines)}
+    sql = {element["id"]: element["sql"].lower() for element in map(json.loads, lines)}
     assert {uid for uid in grpo if " join " in sql[uid]} < set(joins) < set(grpo)
     assert joins == [uid for uid in grpo if uid in set(joins)]
     assert sum(" join " not in sql[uid] for uid in joins) == sum(" join " in sql[uid] for uid in joins) // 2 > 100

@@ -92,8 +92,8 @@ def test_files_stand_side_by_side(folder: Path, rescore: Rescore) -> None:
 def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path, rescore: Rescore) -> None:
     (folder / "questions.jsonl").unlink()
     (folder / "tables.json").write_text("[]")
-    asked = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
-    (folder / "dev.json").write_text(json.dumps(asked))
+    requests = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
+    (folder / "dev.json").write_text(json.dumps(requests))
     (folder / "spaced.sql").write_text(
         "SELECT a, b FROM t WHERE a + 1 > = 2\nSELECT a, b FROM t WHERE a > 1; SELECT 1\n"
     )

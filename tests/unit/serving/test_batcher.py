@@ -45,20 +45,20 @@ def make_batcher(capacity: int) -> Batcher:
     return Batcher({"m": engine()}, capacity)
 
 
-def texts(*asked: tuple[int, int]) -> list[dict[tuple[int, int], str]]:
+def texts(*requests: tuple[int, int]) -> list[dict[tuple[int, int], str]]:
     """Return the texts of jobs that share a call, (equal prompts, seed) each, by prompt and sample."""
-    batcher, events = make_batcher(len(asked)), queue.Queue[tuple[int, Sample | Exception]]()
-    found: list[dict[tuple[int, int], str]] = [{} for _ in asked]
-    for at, (count, seed) in enumerate(asked):
+    batcher, events = make_batcher(len(requests)), queue.Queue[tuple[int, Sample | Exception]]()
+    result: list[dict[tuple[int, int], str]] = [{} for _ in requests]
+    for at, (count, seed) in enumerate(requests):
         sampling = SamplingParams(max_new_tokens=12, n=2, seed=seed)
         prompts = [Prompt(f"prompt {i}", IDS, "") for i in range(count)]
         batcher.submit(Job("m", prompts, sampling, lambda event, at=at: events.put((at, event))))
     with batcher.running():
-        for _ in range(sum(2 * count for count, _ in asked)):
+        for _ in range(sum(2 * count for count, _ in requests)):
             at, event = events.get(timeout=120)
             assert isinstance(event, Sample), event
-            found[at][event.prompt_index, event.index] = event.text
-    return found
+            result[at][event.prompt_index, event.index] = event.text
+    return result
 
 
 def test_equal_prompts_of_a_request_have_samples_of_their_own_whatever_stands_beside_them() -> None:

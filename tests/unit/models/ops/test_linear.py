@@ -65,8 +65,8 @@ def test_a_matrix_that_lies_turned() -> None:
         got, pull = jax.vjp(lambda x, w: linear(x, Transposed(w)), x, w)
         want, pull_plain = jax.vjp(lambda x, w: x @ w.T, x, w)
         assert Transposed(w).shape == (d, v)
-        for one, other in zip((got, *pull(weights)), (want, *pull_plain(weights)), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        for item, other in zip((got, *pull(weights)), (want, *pull_plain(weights)), strict=True):
+            np.testing.assert_allclose(item, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(
@@ -102,9 +102,9 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
     matrix = wide[1].T if is_transposed else wide[1]
     dw = np.einsum("btd,btv->dv", wide[0], wide[2])
     expected = (wide[0] @ matrix, wide[2] @ matrix.T, dw if is_transposed else dw.T)
-    for one, other, rounding in zip(both(x, w, g), expected, (2**-8, 2**-8, 1e-5), strict=True):
+    for item, other, rounding in zip(both(x, w, g), expected, (2**-8, 2**-8, 1e-5), strict=True):
         np.testing.assert_allclose(
-            np.asarray(one, np.float64), other, rtol=rounding, atol=rounding * np.abs(other).max()
+            np.asarray(item, np.float64), other, rtol=rounding, atol=rounding * np.abs(other).max()
         )
 
 

@@ -28,13 +28,13 @@ sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("trun
 sample_by_mass = jax.jit(token_distribution.sample_by_mass)
 
 
-def sampling(rows: int = 1, **given: float) -> SamplingMetadata:
+def sampling(rows: int = 1, **arguments: float) -> SamplingMetadata:
     """The same sampling parameters for all rows: the whole distribution, but for what is given."""
     plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     return SamplingMetadata(
         **{
             name: np.full(rows, value, np.int32 if name == "top_k" else np.float32)
-            for name, value in (plain | given).items()
+            for name, value in (plain | arguments).items()
         }
     )
 
@@ -55,29 +55,31 @@ def test_temperature_divides_the_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "kept"),
+    ("top_k", "top_p", "remaining"),
     [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
 )
-def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, kept: int) -> None:
+def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, remaining: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, top_k, top_p))
-    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("min_p", "kept"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
-def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, kept: int) -> None:
+@pytest.mark.parametrize(
+    ("min_p", "remaining"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)]
+)
+def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, remaining: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
-    expected = np.where(np.arange(5) < kept, np.exp(full), 0)
+    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
 def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
     rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
-    kept = np.isfinite(truncated(rows, 7))
-    assert (kept.sum(axis=-1) == 7).all()
-    for row, keep in zip(np.asarray(rows), kept, strict=True):
+    remaining = np.isfinite(truncated(rows, 7))
+    assert (remaining.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), remaining, strict=True):
         assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
 
 
@@ -85,13 +87,13 @@ def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> 
     """Return which tokens of a row are kept, by sorting them."""
     order = np.argsort(-logprobs, kind="stable")
     mass = np.exp(logprobs[order].astype(np.float64))
-    kept = np.arange(len(order)) < (top_k or len(order))
-    mass = np.where(kept, mass, 0) / mass[kept].sum()
-    kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
-    kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
-    found = np.zeros(len(order), bool)
-    found[order[kept]] = True
-    return found
+    remaining = np.arange(len(order)) < (top_k or len(order))
+    mass = np.where(remaining, mass, 0) / mass[remaining].sum()
+    remaining &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
+    remaining &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
+    result = np.zeros(len(order), bool)
+    result[order[remaining]] = True
+    return result
 
 
 @pytest.mark.parametrize("digits", [8, 1, 0])
@@ -142,10 +144,10 @@ def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int
     u = np.array([*inside, 0.0, np.float32(1) - np.float32(2**-24)], np.float32)
     with np.errstate(divide="ignore"):  # the logarithm of no mass
         logprobs = np.broadcast_to(np.log(mass.astype(np.float32)), (len(u), vocab))
-    found = np.asarray(sample_by_mass(u, logprobs)).tolist()
+    result = np.asarray(sample_by_mass(u, logprobs)).tolist()
     wanted = np.flatnonzero(mass).tolist()
-    assert found[:-2] == wanted
-    assert found[-2:] == [wanted[0], wanted[-1]]
+    assert result[:-2] == wanted
+    assert result[-2:] == [wanted[0], wanted[-1]]
 
 
 @pytest.mark.parametrize("samples", [True, False])
@@ -172,7 +174,7 @@ def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
 
 def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
     """Return the cases with logits of a token at a time, of three and of all kept; those not always run are slow."""
-    every = [(*case, kept) for case in cases for kept in (0, 900, 1 << 20)]
+    every = [(*case, remaining) for case in cases for remaining in (0, 900, 1 << 20)]
     return [pytest.param(*case, marks=() if case in always else pytest.mark.nightly) for case in every]
 
 

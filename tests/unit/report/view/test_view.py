@@ -37,14 +37,14 @@ from jaxrl_sql.types import Example, InputError
 
 def data(out: Path, name: str) -> Any:
     text = (out / "data" / f"{name}.js").read_text(encoding="utf-8")
-    found = re.fullmatch(r'jx\("([\w-]+)","([A-Za-z0-9+/=]*)"\);\n', text)
-    assert found is not None
-    assert found[1] == name
-    return json.loads(zlib.decompress(base64.b64decode(found[2]), wbits=-15))
+    result = re.fullmatch(r'jx\("([\w-]+)","([A-Za-z0-9+/=]*)"\);\n', text)
+    assert result is not None
+    assert result[1] == name
+    return json.loads(zlib.decompress(base64.b64decode(result[2]), wbits=-15))
 
 
 def groups(out: Path) -> list[dict[str, Any]]:
-    return [one for path in sorted((out / "data").glob("part-*.js")) for one in data(out, path.stem)]
+    return [item for path in sorted((out / "data").glob("part-*.js")) for item in data(out, path.stem)]
 
 
 @pytest.fixture
@@ -58,17 +58,17 @@ def test_every_answer_is_there_with_its_verdict_and_rows(
     assert main([str(run)]) == 0
     out = run / "view"
     assert capsys.readouterr().out == f"{out / 'index.html'}\n"
-    found = {(one["step"], one["uid"]): one for one in groups(out)}
-    assert sorted(found) == sorted(
+    result = {(group["step"], group["uid"]): group for group in groups(out)}
+    assert sorted(result) == sorted(
         [(0, "e1"), (0, "e2"), (9, "e1"), (9, "e2"), (1, "q1"), (2, "q2"), (1, view_runs.HARM), (2, view_runs.HARM)]
     )
-    right, wrong = found[1, "q1"]["answers"]
+    right, wrong = result[1, "q1"]["answers"]
     assert (right["advantage"], wrong["advantage"]) == (0.5, -0.5)
     assert right["verdict"]["scores"]["bird"] == right["verdict"]["scores"]["refined"] == 1.0
     assert wrong["verdict"]["scores"]["bird"] == 0.0
     assert wrong["verdict"]["results"]["pairs"][0] == [None, ["cup"], []]
     assert [turn[0] for turn in wrong["turns"]] == ["assistant", "environment", "assistant"]
-    known, broken, none = found[1, view_runs.HARM]["answers"]
+    known, broken, none = result[1, view_runs.HARM]["answers"]
     assert known["verdict"]["constant"]
     assert known["verdict"]["reasons"] == ["duplicates"]
     assert "error" in broken["verdict"]["results"]["prediction"]
@@ -134,7 +134,7 @@ def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path:
     assert sorted(set(index["columns"]["run"])) == [0, 1]
     again = view_runs.write_run(tmp_path / "more" / "run", steps=(1,))
     assert main([str(run), str(again), "--out", str(out)]) == 0
-    assert len({one["name"] for one in data(out, "head")["runs"]}) == 2
+    assert len({item["name"] for item in data(out, "head")["runs"]}) == 2
 
 
 def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
     out = tmp_path / "out"
     assert main([str(first), str(second), "--out", str(out)]) == 0
     shown = groups(out)
-    assert [(one["phase"], one["uid"], one["answers"][0]["reward"]) for one in shown] == [
+    assert [(item["phase"], item["uid"], item["answers"][0]["reward"]) for item in shown] == [
         ("eval", "a", 1.0), ("eval", "b", 0.0), ("eval", "a", 0.0), ("eval", "b", 0.0),
     ]  # fmt: skip
     assert shown[0]["answers"][0]["verdict"]["results"]["pairs"][0] == [["cup"], ["pot"], [0]]
-    assert [one["answers"][0]["finish_reason"] for one in shown] == ["length", "stop", "stop", "stop"]
+    assert [entry["answers"][0]["finish_reason"] for entry in shown] == ["length", "stop", "stop", "stop"]
     assert [bool(flags & 16) for flags in data(out, "index")["columns"]["flags"]] == [True, False, False, False]
     assert shown[0]["prompt"] == "CREATE TABLE item"
     (head, other) = data(out, "head")["runs"]
@@ -166,8 +166,8 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
     write_comparison(side_by_side(first, second), tmp_path / "compared")
     assert main([str(tmp_path / "compared"), "--out", str(out)]) == 0
     (changed,) = groups(out)
-    assert [one["from"] for one in changed["answers"]] == ["first: first", "second: second"]
-    assert [one["reward"] for one in changed["answers"]] == [1.0, 0.0]
+    assert [answer["from"] for answer in changed["answers"]] == ["first: first", "second: second"]
+    assert [element["reward"] for element in changed["answers"]] == [1.0, 0.0]
     assert [one["finish_reason"] for one in changed["answers"]] == ["length", "stop"]
     whole = json.loads((tmp_path / "compared" / "compare.json").read_text())
     assert f"50.0% of the answers in {first} are truncated at the token limit" in whole["notes"]
@@ -179,8 +179,8 @@ def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> Non
     assert main([str(run)]) == 0
     head = data(run / "view", "head")
     assert head["notes"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
-    found = [one for one in groups(run / "view") if one["uid"] == "q1"]
-    assert found[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
+    result = [group for group in groups(run / "view") if group["uid"] == "q1"]
+    assert result[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
 
 
 # SQL that no SQLite runs, and its rows.
@@ -219,12 +219,12 @@ def test_answers_that_a_server_ran_have_verdicts_and_rows(
     dialect, url = place
     gold, rows = ON_ENGINES[dialect]
     wrong = "SELECT name FROM item WHERE id = 1"
-    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
+    requests = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
     record = view_runs.group(3, "s1", [view_runs.answer(gold, 1.0), view_runs.answer(wrong, 0.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
-    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
-    right, other = (one["verdict"] for one in found["answers"])
+    (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
+    right, other = (answer["verdict"] for answer in result["answers"])
     assert (right["scores"]["bird"], other["scores"]["bird"]) == (1.0, 0.0)
     assert [mine for mine, _, _ in right["results"]["pairs"]] == rows
     assert other["results"]["pairs"][0][2], "a cell that differs is marked"
@@ -246,37 +246,39 @@ def pieces_text(run: Path) -> Iterator[Path]:
 
 def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
     url = "postgresql://someone@127.0.0.1:1/shop"
-    asked = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url)
+    requests = Example(
+        "s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url
+    )
     record = view_runs.group(3, "s1", [view_runs.answer("SELECT 1", 1.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(asked)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
-    (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
-    assert found["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
+    (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
+    assert result["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
     assert data(tmp_path / "out", "head")["notes"] == ["Not judged: shop of PostgreSQL cannot be reached."]
-    assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
+    assert "someone" not in json.dumps([result, data(tmp_path / "out", "head")])
 
 
 @pytest.mark.servers
 def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[[str, str], Any]) -> None:
     server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
     gold = "SELECT id FROM item"
-    asked = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
+    requests = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 100, 60.0)
-        judge.judge([Asked(asked, gold)])
+        judge.judge([Asked(requests, gold)])
         server.stop()
-        judge.judge([Asked(asked, gold), Asked(asked, "SELECT 1")])
+        judge.judge([Asked(requests, gold), Asked(requests, "SELECT 1")])
     assert judge.judged == 1
     assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 
 
 def test_judging_is_bounded_and_that_is_told(run: Path) -> None:
     assert main([str(run), "--judge", "1"]) == 0
-    (told,) = data(run / "view", "head")["notes"]
-    assert told.startswith("1 of 10 distinct answers were judged")
+    (output,) = data(run / "view", "head")["notes"]
+    assert output.startswith("1 of 10 distinct answers were judged")
     assert main([str(run), "--judge", "0"]) == 0
     assert data(run / "view", "head")["notes"] == []
-    assert not any("verdict" in answer for one in groups(run / "view") for answer in one["answers"])
+    assert not any("verdict" in answer for group in groups(run / "view") for answer in group["answers"])
 
 
 def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleTy
     index = data(tmp_path / "out", "index")
     assert 0 in index["parts"]
     assert max(index["columns"]["step"]) == 11
-    assert any("keep_rollouts" in told for told in data(tmp_path / "out", "head")["notes"])
+    assert any("keep_rollouts" in note for note in data(tmp_path / "out", "head")["notes"])
 
 
 def test_a_cut_piece_is_told_and_the_rest_is_shown(run: Path) -> None:
@@ -312,7 +314,7 @@ def test_a_cut_piece_is_told_and_the_rest_is_shown(run: Path) -> None:
     piece.write_bytes(piece.read_bytes()[:-40])
     assert main([str(run)]) == 0
     assert data(run / "view", "head")["notes"] == [f"A part of {piece.name} cannot be read and is omitted."]
-    assert {one["step"] for one in groups(run / "view")} == {0, 1, 2, 9}
+    assert {group["step"] for group in groups(run / "view")} == {0, 1, 2, 9}
 
 
 def line_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -378,15 +380,15 @@ def test_only_who_knows_the_address_is_served(run: Path) -> None:
     main([str(run)])
     (run / "view/notes.txt").write_text("somebody's own")
     with serving(run / "view", 0) as address:
-        with urllib.request.urlopen(f"{address}index.html") as found:  # noqa: S310 - loopback
-            assert b"Content-Security-Policy" in found.read()
-            assert found.headers["Cache-Control"] == "no-store"
+        with urllib.request.urlopen(f"{address}index.html") as result:  # noqa: S310 - loopback
+            assert b"Content-Security-Policy" in result.read()
+            assert result.headers["Cache-Control"] == "no-store"
         other = urllib.request.Request(f"{address}index.html", headers={"Host": "evil.example"})  # noqa: S310
         others = ("../config.yaml", "notes.txt", "page/../notes.txt", "%00", "page/%00")
-        beside = [(f"{address}{one}", 404) for one in others]
-        for asked, code in ((other, 403), (f"{address}data/", 404), *beside):
+        beside = [(f"{address}{item}", 404) for item in others]
+        for requests, code in ((other, 403), (f"{address}data/", 404), *beside):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(asked)  # noqa: S310
+                urllib.request.urlopen(requests)  # noqa: S310
             assert refused.value.code == code
             refused.value.close()
     with pytest.raises(InputError, match="neither a run"):

@@ -219,7 +219,7 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
 
 def take_pictures(pages: Path, run: Path | None) -> None:
     """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
-    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](runs.md#reading-the-answers).\n"
+    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](howto/read_answers.md).\n"
     if run is None:
         _write(pages / "pictures.md", words)
         return

@@ -56,7 +56,8 @@ def test_every_section_of_readme_is_on_a_page(build: ModuleType, pages: Path) ->
 
 def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
     text = (
-        "[a](docs/reference/files.md#caches) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) ![e](docs/compare.png)\n"
+        "[a](docs/reference/files.md#caches) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) "
+        "![e](docs/compare.png)\n"
         "```\n[f](docs/reference/files.md)\n```\n"
     )
     assert build.relinked(text, "README.md", "howto/x.md", build.places()) == (

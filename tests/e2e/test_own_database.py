@@ -1,4 +1,4 @@
-"""Every command of docs/tutorials/own_database.md runs, in its order, on a database with odd names, NULLs and dates as text."""
+"""Every command of docs/tutorials/own_database.md runs on a database with odd names, NULLs and dates as text."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def read(words: list[str]) -> None:
     elif rest[:2] == ["-m", "pytest"]:
         assert all((ROOT / word).exists() for word in rest if word.startswith("tests"))
     elif rest[:2] == ["-m", "sqlexec_rs.servers"]:
-        assert rest[2:5] == ["start", "postgresql", "--dir"]
+        assert rest[2:5] in (["start", "postgresql", "--dir"], ["readers", "postgresql", "--database"])
     elif program == "python" or program.startswith("scripts/"):
         script, *words = rest if program == "python" else words
         run_script(script, words)

@@ -136,5 +136,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parser(description=__doc__).parse_args(arguments)
     prepare_process()
     found = list(findings())
-    show_table(sys.stdout, "", ("", "here", ""), [one[:3] for one in found], words=(0, 1, 2))
+    show_table(sys.stdout, "", ("", "here", ""), [one[:3] for one in found], text_columns=(0, 1, 2))
     return 0 if all(one.works for one in found) else 1

@@ -129,7 +129,7 @@ class _Client:
                 if one.spent.requests and one.key not in self.known:
                     self.journal.add({"unfinished": list(one.key), **one.spent._asdict()})
         if unreached:
-            raise JaxrlSqlError(f"{self.endpoint.base_url}: {unreached}; given again, the command goes on")
+            raise JaxrlSqlError(f"{self.endpoint.base_url}: {unreached}; repeat the command to resume")
         records = {uid: [self.known[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
         return [self._answered(prompts[one.uid], records[one.uid]) for one in examples]
 

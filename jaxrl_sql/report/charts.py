@@ -1,4 +1,4 @@
-"""The curves of a run as data: which there are, and their points. The page draws them."""
+"""The charts of a run as data: titles, curves and points, which the page draws."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jaxrl_sql.report.load import Run, first_grpo_step, names, series
 from jaxrl_sql.types import Record
 
 MOST_POINTS = 600
-# A step that compiled for a larger share of its time than this says nothing of the others.
+# Steps that compiled for a larger share of their time are omitted from times and speeds.
 COMPILED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of a chart, under its word; `phase` keeps the rows of one phase only."""
+    """One metric of a chart with its label; `phase` selects the rows of one phase."""
 
     name: str
     word: str
@@ -25,10 +25,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: curves over the steps, in one of the kinds.
+    """A chart of curves over steps.
 
-    smooth: long curves stand faint behind their running mean; exact: lines; points: lines with a mark at each value;
-    stack: areas on top of each other. `is_first` are shown at once, the others when they are asked for.
+    Kinds: `smooth` draws long curves faintly behind their running mean; `exact` draws lines, `points` lines with a mark
+    at each value, `stack` stacked areas. `is_first`: shown at once; the other charts are shown on demand.
     """
 
     title: str
@@ -39,22 +39,22 @@ class Chart:
 
 
 def charts(run: Run) -> list[Chart]:
-    """Return the charts that the run has numbers for, most asked first; what is 1 or 0 by its settings is left out."""
+    """Return the charts with data, the most important first; metrics that are constant by the settings are omitted."""
     chosen = [*_first_charts(run), *_policy_charts(run), *_cost_charts()]
     return [chart for chart in chosen if any(points_of(run, curve) for curve in chart.curves)]
 
 
 def chart_data(run: Run) -> list[Record]:
-    """Return the charts of a run as the page reads them: curves with points [step, value], and where GRPO begins."""
+    """Return the charts of a run for the page: curves with points [step, value], and the first step of GRPO."""
     first = first_grpo_step(run)
     begins = first if first is not None and any(row["step"] < first for row in run.metrics) else None
-    found = []
+    data = []
     for chart in charts(run):
         curves = [(curve.word, points_of(run, curve)) for curve in chart.curves]
         if chart.kind == "stack":
             curves = _filled(curves)
         shown = [_curve(word, points, chart.kind) for word, points in curves if points]
-        found.append(
+        data.append(
             {
                 "title": chart.title,
                 "kind": chart.kind,
@@ -64,11 +64,11 @@ def chart_data(run: Run) -> list[Record]:
                 "curves": shown,
             }
         )
-    return found
+    return data
 
 
 def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
-    """Return the points of a curve; times are those of steps in which next to nothing was compiled."""
+    """Return the points of a curve; times and speeds omit steps that compiled."""
     points = series(run, curve.name, curve.phase)
     if not curve.name.startswith(("time/", "speed/")):
         return points
@@ -77,7 +77,7 @@ def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
 
 
 def compiled_steps(run: Run) -> set[int]:
-    """Return the steps that spent much of their time in the compiler; of runs that did not measure it, the first."""
+    """Return the steps that spent much of their time in the compiler; the first step if a run did not measure it."""
     times = dict(series(run, "time/step", "grpo"))
     compiled = dict(series(run, "time/compile", "grpo"))
     if not compiled:
@@ -86,7 +86,7 @@ def compiled_steps(run: Run) -> set[int]:
 
 
 def updates_once(run: Run) -> bool:
-    """Return whether each batch is learned from in one update by the policy that sampled it: its ratio is 1."""
+    """Return whether each batch has one update, of the policy that sampled it, so that its ratio is 1."""
     names_of = ("num_iterations", "minibatches", "steps_per_generation")
     counts = [run.setting(f"grpo.{name}", 1) for name in names_of]
     return bool(run.settings) and counts == [1, 1, 1] and not run.setting("rollout.exact", False)
@@ -98,7 +98,7 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> list[tuple[int, float]]:
-    """Return at most so many points: of each stretch its last step and its mean."""
+    """Return at most `most` points: the last step and the mean value of each segment."""
     if len(points) <= most:
         return list(points)
     size = -(-len(points) // most)
@@ -108,15 +108,15 @@ def thinned(points: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> lis
 
 def _curve(word: str, points: Sequence[tuple[int, float]], kind: str) -> Record:
     shown = thinned(points)
-    found: Record = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
+    curve: Record = {"word": word, "points": [[step, _short(value)] for step, value in shown]}
     if kind == "smooth" and len(shown) >= 40:
         means = smooth([value for _, value in shown], max(5, len(shown) // 25))
-        found["means"] = [[step, _short(mean)] for (step, _), mean in zip(shown, means, strict=True)]
-    return found
+        curve["means"] = [[step, _short(mean)] for (step, _), mean in zip(shown, means, strict=True)]
+    return curve
 
 
 def _filled(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> list[tuple[str, list[tuple[int, float]]]]:
-    """Return curves that are stacked: a step that lacks one counts it as 0."""
+    """Return stacked curves with 0 for missing steps."""
     steps = sorted({step for _, points in curves for step, _ in points})
     return [(word, [(step, dict(points).get(step, 0.0)) for step in steps]) for word, points in curves if points]
 
@@ -133,11 +133,11 @@ def _first_charts(run: Run) -> list[Chart]:
     return [
         Chart("Reward", reward, is_first=True),
         Chart("Accuracy", accuracy, "points", percent=True, is_first=True),
-        Chart("What became of the SQL", by_status, "stack", percent=True, is_first=True),
+        Chart("SQL by status", by_status, "stack", percent=True, is_first=True),
         Chart("Groups without a signal", (Curve("reward/zero_variance", "share"),), percent=True, is_first=True),
-        Chart("SFT loss", (Curve("sft/loss", "loss a token"), Curve("sft/held_out_loss", "held out")), is_first=True),
+        Chart("SFT loss", (Curve("sft/loss", "loss per token"), Curve("sft/held_out_loss", "held out")), is_first=True),
         Chart("SFT token accuracy", (Curve("sft/token_accuracy", "right tokens"),), percent=True),
-        Chart("Entropy", (Curve("policy/entropy", "nats a token"),), is_first=True),
+        Chart("Entropy", (Curve("policy/entropy", "nats per token"),), is_first=True),
     ]
 
 
@@ -179,6 +179,6 @@ def _cost_charts() -> list[Chart]:
     parts = (("rollout", "rollout"), ("sql_wait", "waiting for SQL"), ("update", "update"))
     times = tuple(Curve(f"time/{key}", word, "grpo") for key, word in parts)
     return [
-        Chart("Seconds of a GRPO step", times, "stack"),
-        Chart("Tokens a second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
+        Chart("Seconds per GRPO step", times, "stack"),
+        Chart("Tokens per second", (Curve("speed/tokens_per_s", "sampled in rollouts", "grpo"),)),
     ]

@@ -1,4 +1,4 @@
-"""What a page says of a run in words and numbers: what ran, how accurate it became, whether it was well."""
+"""The facts on a report's page: description of the run, accuracies, key numbers and health."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.types import Fields, Json, Record
 
 MOST_CHANGED = 40
-# Of the last tenth of the steps: shares from which on one should look.
+# Limits on means over the last tenth of the steps, beyond which a fact is marked bad.
 _MANY_ALIKE, _MANY_CUT, _FEW_VALID, _NO_ENTROPY = 0.6, 0.2, 0.5, 0.02
 
 Evaluations = Mapping[str, Mapping[int, Sequence[Group]]]
@@ -25,9 +25,9 @@ Line = tuple[str, str]
 
 
 def what_ran(run: Run) -> list[Line]:
-    """Return what ran, line by line: recipe, model and its size, data, seed, dates, duration, machine, versions."""
+    """Return the description of a run: recipe, model and its size, data, seed, dates, duration, machine, versions."""
     noted = run.about.get("sessions")
-    sessions = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+    sessions = [session for session in noted if isinstance(session, dict)] if isinstance(noted, list) else []
     last = sessions[-1] if sessions else {}
     model = run.setting("model.checkpoint") or "made here"
     size, lora = run.about.get("parameters"), run.setting("model.lora.rank", 0)
@@ -51,25 +51,25 @@ def what_ran(run: Run) -> list[Line]:
 
 
 def what_was_evaluated(settings: Fields) -> list[Line]:
-    """Return what an evaluation's configuration says of it: who answered what, and in which form."""
-    own = settings.get("evaluate")
-    own = own if isinstance(own, dict) else {}
+    """Return the description of an evaluation from its configuration: recipe, model or predictions, data."""
+    section = settings.get("evaluate")
+    section = section if isinstance(section, dict) else {}
     model = settings.get("model")
     checkpoint = model.get("checkpoint") if isinstance(model, dict) else None
-    server = urlsplit(str(own.get("base_url") or "")).netloc.rpartition("@")[2]
-    asked = bool(checkpoint or server)
+    server = urlsplit(str(section.get("base_url") or "")).netloc.rpartition("@")[2]
+    is_model = bool(checkpoint or server)
     lines = [
-        ("recipe", settings.get("recipe") if asked else None),
-        ("model", f"{own.get('model')} at {server}" if server else checkpoint),
-        ("predictions", _joined(own.get("predictions"))),
-        ("data", _joined(own.get("data"))),
-        ("seed", settings.get("seed") if asked else None),
+        ("recipe", settings.get("recipe") if is_model else None),
+        ("model", f"{section.get('model')} at {server}" if server else checkpoint),
+        ("predictions", _joined(section.get("predictions"))),
+        ("data", _joined(section.get("data"))),
+        ("seed", settings.get("seed") if is_model else None),
     ]
     return [(name, str(value)) for name, value in lines if value not in (None, "")]
 
 
 def key_numbers(run: Run) -> list[Line]:
-    """Return what else one asks first: rewards at both ends, and where the time went; steps that compiled are out."""
+    """Return rewards and losses at both ends, and the use of time; medians omit steps that compiled."""
     facts: list[Line] = []
     rewards = [value for _, value in series(run, "reward/mean")]
     if rewards:
@@ -87,49 +87,49 @@ def key_numbers(run: Run) -> list[Line]:
             facts.append(("of that compiling", f"{compiled / 60:.1f} min"))
         facts.append(("waiting for SQL", f"{100 * waited / seconds:.2f} % of their time"))
     out = compiled_steps(run)
-    words = (("time/step", "seconds of a step, median"), ("speed/tokens_per_s", "tokens a second, median"))
-    for name, word in (*words, ("speed/sql_per_s", "SQL a second, median")):
+    labels = (("time/step", "seconds per step, median"), ("speed/tokens_per_s", "tokens per second, median"))
+    for name, label in (*labels, ("speed/sql_per_s", "SQL per second, median")):
         points = series(run, name, "grpo")
         values = [value for step, value in points if step not in out] or [value for _, value in points]
         if values:
             middle = statistics.median(values)
-            facts.append((word, f"{middle:,.2f}" if middle < 10 else f"{middle:,.0f}"))
+            facts.append((label, f"{middle:,.2f}" if middle < 10 else f"{middle:,.0f}"))
     return facts
 
 
 def accuracies(run: Run, evaluations: Evaluations) -> list[Record]:
-    """Return each split's accuracy before and after with its 95 % interval, and that of its grades.
+    """Return each split's accuracy before and after with its 95 % interval, also by difficulty.
 
-    Intervals are over databases where the answers are known, else over questions as if they were independent.
+    If the answers are known, intervals are over databases, else over questions as if they were independent.
     """
     rows: list[Record] = []
-    for one in split_results(run):
-        known = evaluations.get(f"eval/{one.split}", {})
+    for split in split_results(run):
+        known = evaluations.get(f"eval/{split.split}", {})
         last = known[max(known)] if known else ()
-        after = _ends(one.after, one.count, last)
-        before = _ends(one.before, one.count, ())
-        shares = {"valid": one.valid, "truncated": one.truncated}
-        row = {"name": one.split, "before": before, "after": after, "count": one.count, **shares}
+        after = _ends(split.after, split.count, last)
+        before = _ends(split.before, split.count, ())
+        shares = {"valid": split.valid, "truncated": split.truncated}
+        row = {"name": split.split, "before": before, "after": after, "count": split.count, **shares}
         grades = [
             {"name": grade, "before": _ends(first, count, ()), "after": _ends(end, count, ()), "count": count}
-            for grade, (first, end, count) in one.grades.items()
+            for grade, (first, end, count) in split.grades.items()
         ]
         rows.append({**row, "grades": grades})
     return rows
 
 
 def changes(evaluations: Evaluations) -> list[Record]:
-    """Return what became right and wrong between the last two evaluations of each split."""
-    found = []
+    """Return the questions that became right or wrong between the last two evaluations of each split."""
+    changed = []
     for phase, steps in evaluations.items():
         if len(steps) < 2:
             continue
         (first, before), (last, after) = sorted(steps.items())[-2:]
-        was = {one["uid"]: _score(one) for one in before}
-        common = [one for one in after if one["uid"] in was]
-        better = [one for one in common if _score(one) > was[one["uid"]]]
-        worse = [one for one in common if _score(one) < was[one["uid"]]]
-        found.append(
+        was = {group["uid"]: _score(group) for group in before}
+        common = [group for group in after if group["uid"] in was]
+        better = [group for group in common if _score(group) > was[group["uid"]]]
+        worse = [group for group in common if _score(group) < was[group["uid"]]]
+        changed.append(
             {
                 "phase": phase,
                 "steps": [first, last],
@@ -137,25 +137,25 @@ def changes(evaluations: Evaluations) -> list[Record]:
                 "better": len(better),
                 "worse": len(worse),
                 "shown": {
-                    name: [{"uid": one["uid"], "db": one["db"], "question": one["question"]} for one in rows]
+                    name: [{"uid": group["uid"], "db": group["db"], "question": group["question"]} for group in rows]
                     for name, rows in (("better", better[:MOST_CHANGED]), ("worse", worse[:MOST_CHANGED]))
                 },
             }
         )
-    return found
+    return changed
 
 
 def health(run: Run) -> list[tuple[str, str]]:
-    """Return what one should know of the run's health: (good or bad, a sentence) each; of its last tenth of steps."""
+    """Return facts about the run's health in its last tenth of steps, as (good or bad, sentence)."""
     steps = [row["step"] for row in run.metrics if row.get("phase") in ("grpo", "grpo2")]
-    found: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
     if run.skipped:
-        found.append(("bad", f"{run.skipped} unreadable lines were left out"))
+        notes.append(("bad", f"{run.skipped} unreadable lines were skipped"))
     broken = [row["step"] for row in run.metrics if "reward/mean" in row and row.get("optim/grad_norm", 0) is None]
     if broken:
-        found.append(("bad", f"the gradient was no finite number in {len(broken)} steps, first in step {broken[0]}"))
+        notes.append(("bad", f"the gradient was not finite in {len(broken)} steps, first in step {broken[0]}"))
     if not steps:
-        return found
+        return notes
     first = steps[-max(1, len(steps) // 10)]
 
     def recent(name: str) -> float | None:
@@ -163,32 +163,32 @@ def health(run: Run) -> list[tuple[str, str]]:
         return statistics.fmean(values) if values else None
 
     shares = (
-        ("reward/zero_variance", "of the groups have no signal: their answers are rewarded alike", _MANY_ALIKE, 1),
-        ("length/truncated", "of the answers are cut off at sampling.max_new_tokens", _MANY_CUT, 1),
-        ("status/ok", "of the answers hold SQL that runs", _FEW_VALID, -1),
+        ("reward/zero_variance", "of the groups have no signal: their answers have equal rewards", _MANY_ALIKE, 1),
+        ("length/truncated", "of the answers are truncated at sampling.max_new_tokens", _MANY_CUT, 1),
+        ("status/ok", "of the answers have SQL that runs", _FEW_VALID, -1),
     )
-    for name, words, bound, sign in shares:
+    for name, text, bound, sign in shares:
         value = recent(name)
         if value is not None:
             is_bad = sign * value > sign * bound
-            found.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {words}"))
+            notes.append(("bad" if is_bad else "good", f"{100 * value:.0f} % {text}"))
     entropy = recent("policy/entropy")
     if entropy is not None:
-        found.append(("bad" if entropy < _NO_ENTROPY else "good", f"the entropy is {entropy:.3f} nats a token"))
-    return found
+        notes.append(("bad" if entropy < _NO_ENTROPY else "good", f"the entropy is {entropy:.3f} nats per token"))
+    return notes
 
 
 def first_and_last(run: Run) -> tuple[str, str]:
-    """Return what the two columns of accuracies are called."""
+    """Return the headings of the two columns of accuracies."""
     return ("before GRPO", "after") if first_grpo_step(run) is not None else ("first", "last")
 
 
 def _ends(mean: float, count: int, groups: Sequence[Group]) -> dict[str, float] | None:
-    """Return a share with its interval; None where there is none."""
+    """Return a share with its interval; None if the mean is not finite."""
     if not math.isfinite(mean):
         return None
     if len(groups) == count and count:
-        low, high = share_interval(np.array([_score(one) for one in groups]), [one["db"] for one in groups])
+        low, high = share_interval(np.array([_score(group) for group in groups]), [group["db"] for group in groups])
     else:
         right = round(mean * count)
         low, high = share_interval(np.array([1.0] * right + [0.0] * (count - right)), [""] * count)
@@ -212,8 +212,8 @@ def _amount(count: float | str) -> str:
 
 
 def _date(text: Json) -> str | None:
-    found = _time(text)
-    return found.strftime("%Y-%m-%d %H:%M UTC") if found else None
+    time = _time(text)
+    return time.strftime("%Y-%m-%d %H:%M UTC") if time else None
 
 
 def _time(text: Json) -> datetime | None:
@@ -224,10 +224,10 @@ def _time(text: Json) -> datetime | None:
 
 
 def _duration(sessions: Sequence[Fields]) -> str | None:
-    """Return how long the sessions took together that have an end."""
+    """Return the total duration of the completed sessions."""
     took = timedelta()
-    for one in sessions:
-        began, ended = _time(one.get("began")), _time(one.get("ended"))
+    for session in sessions:
+        began, ended = _time(session.get("began")), _time(session.get("ended"))
         if began and ended:
             took += ended - began
     if not took:

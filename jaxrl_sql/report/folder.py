@@ -1,7 +1,7 @@
-"""A folder of answers that a browser opens from disk: a page, an index of all groups, and the groups in pieces.
+"""Write a folder of answers that a browser opens from disk: a page, an index of all groups, and the groups in parts.
 
-A page that is opened from disk may neither fetch nor import modules, so data are classic scripts that call `jx(name,
-text)`; the text is JSON, deflated, in base64. Only the index is read at once.
+A page that is opened from disk can neither fetch nor import modules, so data are classic scripts that call `jx(name,
+text)`; the text is JSON, deflated, in base64. Only the index is loaded at first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DATA, MARK = "data", "answers.json"
 FORM = 1
 _LEVEL = 3
 
-# What a group is marked with in the index, as bits.
+# Flags of a group in the index, as bits.
 NO_SIGNAL, SUSPICIOUS, CONSTANT, JUDGED, TRUNCATED = 1, 2, 4, 8, 16
 
 
 class Row(NamedTuple):
-    """What the index knows of a group."""
+    """The entry of a group in the index."""
 
     run: int
     step: int
@@ -45,9 +45,9 @@ class Row(NamedTuple):
 
 
 class AnswersFolder:
-    """Write the folder; of what is written again only what is other than before.
+    """Write the folder; files are rewritten only if their content changes.
 
-    Raises InputError for a folder that holds something else, or that cannot be written.
+    Raises InputError for a folder with other files, or one that cannot be written.
     """
 
     def __init__(self, out: Path) -> None:
@@ -55,7 +55,7 @@ class AnswersFolder:
         self._written: dict[str, int] = {}
         try:
             if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():
-                raise InputError(f"--out {out} holds other files: name an empty folder, or one that this command wrote")
+                raise InputError(f"--out {out} has other files: name an empty folder, or one that this command wrote")
             (out / DATA).mkdir(parents=True, exist_ok=True)
             for old in (out / DATA).glob("*.js"):
                 old.unlink()
@@ -65,22 +65,22 @@ class AnswersFolder:
             raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
 
     def write_part(self, number: int, groups: Sequence[Group]) -> None:
-        """Write a piece of groups, which the index names by its number and their place in it."""
-        self._write(f"part-{number:04}", [_shown(one) for one in groups])
+        """Write a part; the index refers to a group by the part's number and its position in it."""
+        self._write(f"part-{number:04}", [_shown(group) for group in groups])
 
     def write_index(self, head: Fields, parts: Sequence[Sequence[Row]]) -> None:
-        """Write the index of all pieces, in order, and the page; `parts[i]` are the groups of piece i."""
+        """Write the index of all parts in order, and the page; `parts[i]` are the groups of part i."""
         self._write("texts", _texts(parts))
         self._write("index", _columns(parts))
         self._write("head", head)
         write_text(self.out / "index.html", folder_page(str(head["title"])))
 
     def write_more(self, name: str, value: Json) -> None:
-        """Write what is read when it is asked for: `tokens`, `schemas`."""
+        """Write data that the page loads on demand: `tokens`, `schemas`."""
         self._write(name, value)
 
     def write_stamp(self, stamp: int, is_live: bool) -> None:
-        """Write, last of all, what a page that is open asks again and again: whether there is more."""
+        """Write the version number that an open page polls; call it after all other writes."""
         write_text(self.out / DATA / "stamp.js", f"jxStamp({stamp}, {'true' if is_live else 'false'});\n")
 
     def _write(self, name: str, value: Json) -> None:
@@ -96,18 +96,18 @@ class AnswersFolder:
 
 
 def row_of(group: Group, run: int) -> Row:
-    """Return what the index knows of a group of run number `run`."""
+    """Return the index entry of a group of run number `run`."""
     answers = group["answers"]
-    sampled = [one for one in answers if one.get("finish_reason") != DEMONSTRATION]
-    rewards = tuple(one["reward"] for one in sampled)
-    known = [one["reward"] for one in answers if one["reward"] is not None]
-    verdicts = [one["verdict"] for one in answers if one.get("verdict")]
+    sampled = [answer for answer in answers if answer.get("finish_reason") != DEMONSTRATION]
+    rewards = tuple(answer["reward"] for answer in sampled)
+    known = [answer["reward"] for answer in answers if answer["reward"] is not None]
+    verdicts = [answer["verdict"] for answer in answers if answer.get("verdict")]
     marks = (
         (NO_SIGNAL, len(known) > 1 and max(known) - min(known) < 1e-6),
         (SUSPICIOUS, any(map(is_suspicious, verdicts))),
-        (CONSTANT, any(one.get("constant") for one in verdicts)),
+        (CONSTANT, any(verdict.get("constant") for verdict in verdicts)),
         (JUDGED, bool(verdicts)),
-        (TRUNCATED, any(one.get("finish_reason") == "length" for one in answers)),
+        (TRUNCATED, any(answer.get("finish_reason") == "length" for answer in answers)),
     )
     return Row(
         run=run,
@@ -117,15 +117,15 @@ def row_of(group: Group, run: int) -> Row:
         db=group["db"],
         question=group["question"],
         hardness=group["hardness"],
-        statuses=tuple(one["status"] for one in sampled),
+        statuses=tuple(answer["status"] for answer in sampled),
         rewards=rewards,
         flags=sum(bit for bit, holds in marks if holds),
-        sqls=tuple(dict.fromkeys(one["sql"] for one in answers if one["sql"])),
+        sqls=tuple(dict.fromkeys(answer["sql"] for answer in answers if answer["sql"])),
     )
 
 
 def is_suspicious(verdict: Fields) -> bool:
-    """Return whether an answer is right by `bird` and wrong by `refined` or on the suite (without one: test_suite)."""
+    """Return whether an answer is right by `bird` and wrong by `refined` or by the suite (`test_suite` without one)."""
     scores = verdict.get("scores", {})
     stricter = ["refined", "suite" if "suite" in scores else "test_suite"]
     return scores.get("bird", 0.0) >= 1.0 and any(scores.get(rule, 1.0) < 1.0 for rule in stricter)
@@ -136,17 +136,17 @@ def _shown(group: Group) -> Record:
 
 
 def _columns(parts: Sequence[Sequence[Row]]) -> Record:
-    """Return the index by column: a number a group, and lists of what numbers stand for."""
+    """Return the index by column: a number per group, and lists of the texts that numbers refer to."""
     rows = [row for part in parts for row in part]
-    words = {name: _Words() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
-    statuses = [sum({1 << words["statuses"].number(one) for one in row.statuses}) for row in rows]
+    vocabularies = {name: _Words() for name in ("phases", "dbs", "hardness", "statuses", "questions")}
+    statuses = [sum({1 << vocabularies["statuses"].number(status) for status in row.statuses}) for row in rows]
     columns = {
         "run": [row.run for row in rows],
         "step": [row.step for row in rows],
-        "phase": [words["phases"].number(row.phase) for row in rows],
-        "question": [words["questions"].number((row.db, row.uid)) for row in rows],
-        "db": [words["dbs"].number(row.db) for row in rows],
-        "hardness": [words["hardness"].number(row.hardness) for row in rows],
+        "phase": [vocabularies["phases"].number(row.phase) for row in rows],
+        "question": [vocabularies["questions"].number((row.db, row.uid)) for row in rows],
+        "db": [vocabularies["dbs"].number(row.db) for row in rows],
+        "hardness": [vocabularies["hardness"].number(row.hardness) for row in rows],
         "statuses": statuses,
         "flags": [row.flags for row in rows],
         "count": [len(row.rewards) for row in rows],
@@ -155,13 +155,13 @@ def _columns(parts: Sequence[Sequence[Row]]) -> Record:
         "columns": columns,
         "rewards": [reward for row in rows for reward in row.rewards],
         "parts": [len(part) for part in parts],
-        "words": {name: found.all() for name, found in words.items() if name != "questions"},
-        "uids": [uid for _, uid in words["questions"].all()],
+        "words": {name: vocabulary.all() for name, vocabulary in vocabularies.items() if name != "questions"},
+        "uids": [uid for _, uid in vocabularies["questions"].all()],
     }
 
 
 def _texts(parts: Sequence[Sequence[Row]]) -> Record:
-    """Return what is searched: the questions' texts in the index's order, and the SQL of each group."""
+    """Return the searchable texts: the questions in the index's order, and the SQL of each group."""
     rows = [row for part in parts for row in part]
     questions = {(row.db, row.uid): row.question for row in reversed(rows)}
     order = dict.fromkeys((row.db, row.uid) for row in rows)
@@ -169,25 +169,25 @@ def _texts(parts: Sequence[Sequence[Row]]) -> Record:
 
 
 class _Words:
-    """Numbers for words, in the order in which they come."""
+    """Numbers for texts, in order of first occurrence."""
 
     def __init__(self) -> None:
         self._found: dict[Json, int] = {}
 
     def number(self, word: Json) -> int:
-        """Return a word's number."""
+        """Return a text's number."""
         return self._found.setdefault(word, len(self._found))
 
     def all(self) -> list[Json]:
-        """Return the words in order."""
+        """Return the texts in order."""
         return list(self._found)
 
 
 def used_tokens(groups: Iterable[Group]) -> set[int]:
-    """Return the token ids that answers were written with."""
-    found: set[int] = set()
+    """Return the token ids in answers."""
+    tokens: set[int] = set()
     for group in groups:
         for turn in (turn for answer in group["answers"] for turn in answer["turns"] if len(turn) > 2):
-            with suppress(ValueError):  # of a broken one no token is shown
-                found.update(unpack_ids(turn[2]).tolist())
-    return found
+            with suppress(ValueError):  # no tokens are shown for a malformed answer
+                tokens.update(unpack_ids(turn[2]).tolist())
+    return tokens

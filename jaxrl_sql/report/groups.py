@@ -1,8 +1,8 @@
-"""The answers of a run, an evaluation or a comparison, read from its folder: a group a question, in pieces.
+"""Read the answers of a run, an evaluation or a comparison from its folder: one group per question, in chunks.
 
-Whatever they come from, groups look alike: `step`, `phase`, `uid`, `db`, `question`, `evidence`, `gold`, `hardness`,
-`rule` and `answers`, each with `turns`, `sql`, `status`, `reward` and what else is known of it. What a group was judged
-with already is the `verdict` of its answers.
+Groups from all sources have the same fields: `step`, `phase`, `uid`, `db`, `question`, `evidence`, `gold`, `hardness`,
+`rule` and `answers`. An answer has `turns`, `sql`, `status`, `reward` and optional fields. Existing judgements are the
+`verdict` of an answer.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Group = Record
 
 
 class ResultFolder(NamedTuple):
-    """A folder that is looked at, and of what kind it is."""
+    """A folder of results and its kind."""
 
     folder: Path
     kind: str
 
     @property
     def name(self) -> str:
-        """Return what it is called."""
+        """Return the folder's name."""
         return self.folder.resolve().name
 
 
 class Chunk(NamedTuple):
-    """A piece of a source; `stamp` is another when its content is."""
+    """A part of a source; `stamp` changes with its content."""
 
     path: Path
     kind: str
@@ -47,7 +47,7 @@ class Chunk(NamedTuple):
 
 
 class Pieced(NamedTuple):
-    """The groups of a piece; advantages by (step of the rollout, part); whether a part of the piece was unreadable."""
+    """The groups of a chunk; advantages by (step of the rollout, part); whether a part of it was unreadable."""
 
     groups: list[Group]
     advantages: dict[tuple[int, int], list[list[float]]]
@@ -55,7 +55,7 @@ class Pieced(NamedTuple):
 
 
 def open_result_folder(folder: str | Path) -> ResultFolder:
-    """Return what a folder holds; raises InputError for one that holds none of what can be looked at."""
+    """Return a folder with its kind; raises InputError if it has no run, evaluation or comparison."""
     folder = Path(folder)
     if (folder / "metrics.jsonl").is_file():
         return ResultFolder(folder, RUN)
@@ -70,27 +70,29 @@ def open_result_folder(folder: str | Path) -> ResultFolder:
 
 
 def chunks(source: ResultFolder) -> list[Chunk]:
-    """Return the pieces of a source, oldest first; raises InputError for a run or a comparison that has none."""
+    """Return the chunks of a source, oldest first; raises InputError for a run or a comparison without answers."""
     if source.kind == RUN:
-        found = [
+        pieces = [
             Chunk(piece.path, kind, piece.number, (piece.size,))
             for kind in KINDS
             for piece in pieces_of(source.folder / FOLDER, kind)
         ]
-        if not found:
+        if not pieces:
             raise InputError(f"{source.folder}: {_why_none(source.folder)}")
-        return found
+        return pieces
     path = source.folder / (RECORDS if source.kind == EVALUATION else COMPARED)
     status = path.stat()
     stamp = (status.st_size, status.st_mtime_ns)
     count = len(_all(path, source.kind, stamp))
     if not count and source.kind == COMPARISON:
-        raise InputError(f"{source.folder}: no question ends differently, so there is none to show: see compare.md")
+        raise InputError(
+            f"{source.folder}: no question has different results, so there is nothing to show: see compare.md"
+        )
     return [Chunk(path, source.kind, number, stamp) for number in range(-(-count // _PIECE))]
 
 
 def read_chunk(chunk: Chunk) -> Pieced:
-    """Return what stands in a piece; one that the run has dropped meanwhile is empty."""
+    """Return the content of a chunk; a chunk that the run has deleted meanwhile is empty."""
     if chunk.kind in (EVALUATION, COMPARISON):
         start = chunk.number * _PIECE
         return Pieced(_all(chunk.path, chunk.kind, chunk.stamp)[start : start + _PIECE], {}, is_cut=False)
@@ -112,42 +114,42 @@ def read_chunk(chunk: Chunk) -> Pieced:
 
 
 def add_advantages(groups: Iterable[Group], advantages: Mapping[tuple[int, int], Sequence[Sequence[float]]]) -> None:
-    """Put the advantages that answers were learned by beside them; those of groups that were not chosen have none."""
+    """Add the advantages of the update to the answers of groups; groups that were not chosen have none."""
     for group in groups:
         first = advantages.get((group["step"], 0))
         if group["chosen"] is None or not first:
             continue
         part, row = divmod(group["chosen"], len(first))
-        found = advantages.get((group["step"], part), ())
-        for answer, value in zip(group["answers"], found[row] if row < len(found) else (), strict=False):
+        rows = advantages.get((group["step"], part), ())
+        for answer, value in zip(group["answers"], rows[row] if row < len(rows) else (), strict=False):
             answer["advantage"] = value
 
 
 def read_tokens(source: ResultFolder) -> list[str]:
-    """Return what each token id says; nothing where that is not kept."""
+    """Return the text of each token id; empty if the run has not saved it."""
     try:
-        found = json.loads((source.folder / FOLDER / TOKENS).read_text(encoding="utf-8"))
+        texts = json.loads((source.folder / FOLDER / TOKENS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return texts if isinstance(texts, list) else []
 
 
 def last_evaluations(source: ResultFolder, most: int = 2) -> dict[str, dict[int, list[Group]]]:
-    """Return the groups of the last evaluations by phase and step, newest last; few pieces are read."""
-    found: dict[str, dict[int, list[Group]]] = {}
+    """Return the groups of the last evaluations by phase and step, newest last; only the last chunks are read."""
+    evaluations: dict[str, dict[int, list[Group]]] = {}
     for chunk in reversed(chunks(source)):
         if chunk.kind != "eval":
             continue
         for group in read_chunk(chunk).groups:
-            found.setdefault(group["phase"], {}).setdefault(group["step"], []).append(group)
-        if all(len(steps) > most for steps in found.values()):
+            evaluations.setdefault(group["phase"], {}).setdefault(group["step"], []).append(group)
+        if all(len(steps) > most for steps in evaluations.values()):
             break
-    return {phase: {step: steps[step] for step in sorted(steps)[-most:]} for phase, steps in found.items()}
+    return {phase: {step: steps[step] for step in sorted(steps)[-most:]} for phase, steps in evaluations.items()}
 
 
 @lru_cache(maxsize=1 << 16)
 def hardness_of(gold: str, dialect: str = "sqlite") -> str:
-    """Return Spider's level of a gold; "" where there is none."""
+    """Return Spider's hardness level of a gold query; "" without one."""
     return spider_level(gold, dialect) if gold else ""
 
 
@@ -162,7 +164,7 @@ def _why_none(folder: Path) -> str:
 
 def _of_run(record: Fields) -> Group:
     example = _example(record)
-    answers = [_answer(one) for one in record["answers"]]
+    answers = [_answer(answer) for answer in record["answers"]]
     can_be_judged = bool(example.database) and not record.get("has_tables")
     return {
         "step": record["step"],
@@ -180,18 +182,18 @@ def _of_run(record: Fields) -> Group:
     }
 
 
-def _answer(one: Fields) -> Record:
-    """Return an answer of a run; raises what a broken one raises."""
-    turns = [list(turn) for turn in one["turns"]]
+def _answer(answer: Fields) -> Record:
+    """Check and return an answer of a run; raises KeyError, TypeError or ValueError for a malformed one."""
+    turns = [list(turn) for turn in answer["turns"]]
     if not all(len(turn) >= 2 for turn in turns):
         raise ValueError(turns)
     if not all(isinstance(part, str) for turn in turns for part in turn):
         raise TypeError(turns)
-    return {**one, "turns": turns, "status": str(one["status"]), "reward": one["reward"]}
+    return {**answer, "turns": turns, "status": str(answer["status"]), "reward": answer["reward"]}
 
 
 def _example(record: Fields) -> Example:
-    """Return the question; a server's URL is as it was written down, without a password."""
+    """Return the question of a record; a server's URL has no password."""
     return Example(
         uid=str(record["uid"]),
         db_id=str(record.get("db_id", "")),
@@ -208,12 +210,12 @@ def _example(record: Fields) -> Example:
 
 
 def beside(results: Fields) -> Record:
-    """Return the first rows of a prediction and its gold with their pairs, where both have rows."""
+    """Add the pairs of rows of a prediction and its gold to their results, if both have rows."""
     mine, gold = results.get("prediction"), results.get("gold")
     if not (mine and gold and "rows" in mine and "rows" in gold):
         return dict(results)
     pairs, _ = pair_rows(mine["rows"], gold["rows"], len(mine["rows"]) + len(gold["rows"]))
-    return {**results, "pairs": [list(one) for one in pairs]}
+    return {**results, "pairs": [list(pair) for pair in pairs]}
 
 
 @lru_cache(maxsize=2)
@@ -222,8 +224,8 @@ def _all(path: Path, kind: str, _stamp: tuple[int, ...]) -> list[Group]:
 
 
 def _of_evaluation(path: Path) -> list[Group]:
-    """Return the groups of an evaluation: a question, and its answer in each of the runs."""
-    found: dict[tuple[str, str], Group] = {}
+    """Return the groups of an evaluation: a question, and its answer in each run."""
+    groups: dict[tuple[str, str], Group] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), start=1):
         if not line:
             continue
@@ -231,19 +233,19 @@ def _of_evaluation(path: Path) -> list[Group]:
             record = json.loads(line)
             group = _shared(record, f"eval/{record.get('set', '')}".rstrip("/"), record["own"])
             answer = record["answer"]
-            one = {
+            entry = {
                 "turns": [["assistant", answer]] if isinstance(answer, str) else [list(turn) for turn in answer],
                 **_judged(record, record["own"], record.get("results")),
                 **({"fault": record["fault"]} if record.get("fault") else {}),
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}:{number}: no record of a question: evaluate again, or cut the line") from error
-        found.setdefault((group["phase"], group["uid"]), group)["answers"].append(one)
-    return list(found.values())
+        groups.setdefault((group["phase"], group["uid"]), group)["answers"].append(entry)
+    return list(groups.values())
 
 
 def _of_comparison(path: Path) -> list[Group]:
-    """Return the questions that two evaluations end differently on, with the answer of each."""
+    """Return the questions with different results in two evaluations, with both answers."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
         groups = []
@@ -258,7 +260,7 @@ def _of_comparison(path: Path) -> list[Group]:
     return groups
 
 
-def _shared(record: Fields, phase: str, own: str) -> Group:
+def _shared(record: Fields, phase: str, rule: str) -> Group:
     gold = record["gold_sql"]
     return {
         "step": 0,
@@ -270,14 +272,14 @@ def _shared(record: Fields, phase: str, own: str) -> Group:
         "evidence": record.get("evidence", ""),
         "gold": gold,
         "hardness": hardness_of(gold),
-        "rule": own,
+        "rule": rule,
         "prompt": record.get("prompt", ""),
         "answers": [],
         "example": None,
     }
 
 
-def _judged(record: Fields, own: str, results: Fields | None) -> Record:
+def _judged(record: Fields, rule: str, results: Fields | None) -> Record:
     verdict = {"scores": record["scores"], "reasons": list(record["reasons"])}
     if results:
         verdict["results"] = beside(results)
@@ -286,6 +288,6 @@ def _judged(record: Fields, own: str, results: Fields | None) -> Record:
         "sql": record["sql"],
         "status": record["status"],
         "gold_status": record["gold_status"],
-        "reward": record["scores"].get(own),
+        "reward": record["scores"].get(rule),
         "verdict": verdict,
     }

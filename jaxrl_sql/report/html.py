@@ -1,8 +1,7 @@
-"""The pages: `report.html` of a run, which stands alone, and the page of a folder of answers, which loads its pieces.
+"""Write the pages: the self-contained `report.html` of a run, and the page of a folder of answers, which loads parts.
 
-Both are the page `page/shell.html` with the same scripts. In a report they stand in the page itself, with the run's
-numbers; in a folder beside it. A browser runs nothing else: the page's policy names the scripts, so a text that looks
-like one stays a text.
+Both use `page/shell.html` with the same scripts. A report embeds them with the run's data; a folder has them in files.
+The page's content security policy allows only these scripts, so a text that looks like a script is not executed.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ VEGA = "vendor/vega.js"
 SCRIPTS = ("vendor/preact.js", "data.js", "charts.js", "answers.js", "run.js", "groups.js", "app.js")
 STYLE = "page.css"
 SAMPLES_SHOWN = 12
-_LONG = re.compile(r"(?<![\d.])\d{16,}(?![\d.eE])")  # in JSON: a whole number that a double may round
+_LONG = re.compile(r"(?<![\d.])\d{16,}(?![\d.eE])")  # an integer in JSON that a double may round
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write `report.html` of a run folder and return its path; raises InputError when there is no run."""
+    """Write `report.html` of a run folder and return its path; raises InputError if there is no run."""
     run = load_run(run_dir)
     try:
         evaluations: Evaluations = last_evaluations(ResultFolder(run.folder, RUN))
@@ -43,7 +42,7 @@ def write_report(run_dir: str | Path) -> Path:
 
 
 def render(run: Run, evaluations: Evaluations) -> str:
-    """Return the page of a run that stands alone."""
+    """Return the self-contained page of a run."""
     scripts = [_asset(name) for name in (VEGA, *SCRIPTS)]
     head = {"title": run.folder.resolve().name, "runs": [run_data(run, evaluations)], "alone": True, "live": False}
     sources = " ".join(f"'sha256-{_digest(text)}'" for text in scripts)
@@ -57,7 +56,7 @@ def render(run: Run, evaluations: Evaluations) -> str:
 
 
 def folder_page(title: str) -> str:
-    """Return the page of a folder of answers; scripts and style stand in its folder `page`."""
+    """Return the page of a folder of answers; scripts and styles are in its folder `page`."""
     return _shell().render(
         title=title,
         policy="script-src 'self' file:; style-src 'self' file: 'unsafe-inline'",
@@ -67,7 +66,7 @@ def folder_page(title: str) -> str:
 
 
 def run_data(run: Run, evaluations: Evaluations) -> Record:
-    """Return what the first page shows of a run."""
+    """Return the data of a run's overview page."""
     return {
         "name": run.folder.resolve().name,
         "kind": RUN,
@@ -79,35 +78,35 @@ def run_data(run: Run, evaluations: Evaluations) -> Record:
         "changes": changes(evaluations),
         "health": health(run),
         "charts": chart_data(run),
-        "samples": [_sample(one) for one in list(reversed(run.samples))[:SAMPLES_SHOWN]],
+        "samples": [_sample(sample) for sample in list(reversed(run.samples))[:SAMPLES_SHOWN]],
         "kept": len(run.samples),
         "config": run.config,
     }
 
 
 def as_json(value: Json, **options: Any) -> str:
-    """Return a value as JSON for a browser, which rounds no whole number of it."""
+    """Return a value as JSON for a browser; integers that a double would round become text."""
     text = json.dumps(value, allow_nan=False, **options)
     return json.dumps(exact(value), allow_nan=False, **options) if _LONG.search(text) else text
 
 
 def in_page(value: Json) -> str:
-    """Return a value as JSON that ends no element of a page, whatever is in it."""
+    """Return a value as JSON that is safe inside an HTML script element."""
     text = as_json(value)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file whole, or leave the one that is there."""
+    """Write a file atomically."""
     scratch = path.with_name(f"{path.name}.tmp")
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(path)
     return path
 
 
-def _sample(one: Fields) -> Record:
+def _sample(sample: Fields) -> Record:
     names = ("step", "phase", "uid", "question", "gold", "sql", "status", "reward", "text")
-    return {name: one.get(name) for name in names}
+    return {name: sample.get(name) for name in names}
 
 
 def _shell() -> jinja2.Template:
@@ -122,5 +121,5 @@ def _asset(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return what a page's policy knows a script in the page by."""
+    """Return the hash of an embedded script for the page's content security policy."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

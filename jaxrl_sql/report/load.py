@@ -1,4 +1,4 @@
-"""What a run folder tells: metrics, samples and configuration, read from disk as they are."""
+"""Load the metrics, samples and configuration of a run folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Row = Fields
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The files of a run; `skipped` counts lines that could not be read (the last one of a killed run is torn).
+    """The files of a run; `skipped` counts unreadable lines (the last line of a killed run may be incomplete).
 
-    `config` is the text of its configuration, `settings` what stands in it; `about` is its `about.json`. Both are empty
-    where they cannot be read.
+    `config` is the text of its configuration and `settings` its content; `about` is its `about.json`. Both are empty if
+    they cannot be read.
     """
 
     folder: Path
@@ -33,10 +33,10 @@ class Run:
 
     def setting(self, key: str, default: Json = None) -> Json:
         """Return the value of a key such as `grpo.steps` in the run's configuration."""
-        found: Json = self.settings
+        value: Json = self.settings
         for name in key.split("."):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return default if found is None else found
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return default if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class SplitResult:
 
 
 def load_run(folder: str | Path) -> Run:
-    """Read a run folder; raises InputError when it holds no metrics."""
+    """Read a run folder; raises InputError if it has no metrics."""
     folder = Path(folder)
     if not (folder / "metrics.jsonl").is_file():
-        raise InputError(f"{folder}: no metrics.jsonl there, so it is no run folder")
+        raise InputError(f"{folder}: not a run folder: it has no metrics.jsonl")
     metrics, torn_metrics = _read_lines(folder / "metrics.jsonl")
     samples, torn_samples = _read_lines(folder / "samples.jsonl")
     text = config_of(folder)
@@ -65,22 +65,22 @@ def load_run(folder: str | Path) -> Run:
 
 
 def config_of(folder: Path) -> str:
-    """Return the text of a folder's configuration; "" where there is none."""
+    """Return the text of a folder's configuration; "" without one."""
     config = folder / "config.yaml"
     return config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
 
 
 def settings_of(text: str) -> Fields:
-    """Return what a configuration holds; nothing where it is none."""
+    """Return the content of a configuration; empty if it is invalid."""
     try:
-        found = yaml.safe_load(text)
+        settings = yaml.safe_load(text)
     except yaml.YAMLError:
-        found = None
-    return found if isinstance(found, dict) else {}
+        settings = None
+    return settings if isinstance(settings, dict) else {}
 
 
 def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, float]]:
-    """Return (step, value) of a metric in the order of the file, without what is no finite number."""
+    """Return (step, value) of a metric in the order of the file; values that are not finite are omitted."""
     points = []
     for row in run.metrics:
         value = row.get(name)
@@ -90,7 +90,7 @@ def series(run: Run, name: str, phase: str | None = None) -> list[tuple[int, flo
 
 
 def names(run: Run, prefix: str, suffix: str = "") -> list[str]:
-    """Return the metrics with that beginning and end, in the order in which they first occur."""
+    """Return the metrics with a prefix and suffix, in order of first occurrence."""
     every = dict.fromkeys(name for row in run.metrics for name in row)
     return [name for name in every if name.startswith(prefix) and name.endswith(suffix)]
 
@@ -101,9 +101,9 @@ def first_grpo_step(run: Run) -> int | None:
 
 
 def split_results(run: Run) -> list[SplitResult]:
-    """Return each split's accuracy at its last evaluation before GRPO and at its last evaluation of all.
+    """Return each split's accuracy at the last evaluation before GRPO and at the last evaluation.
 
-    A run without GRPO is compared with its own first evaluation.
+    Without GRPO, the first evaluation takes the place of the one before GRPO.
     """
     first = first_grpo_step(run)
     results = []
@@ -132,14 +132,14 @@ def split_results(run: Run) -> list[SplitResult]:
 
 def _read_object(path: Path) -> Fields:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    return found if isinstance(found, dict) else {}
+        value = None
+    return value if isinstance(value, dict) else {}
 
 
 def _read_lines(path: Path) -> tuple[tuple[Row, ...], int]:
-    """Return the objects with a step of a JSON-lines file, and how many other lines there were."""
+    """Return the objects with a step in a JSON-lines file, and the number of other lines."""
     if not path.is_file():
         return (), 0
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""What asking a chat endpoint has cost, and how much it may: requests, tokens, and money where prices are known."""
+"""The budget of a chat endpoint: requests, tokens, and their cost if prices are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.types import Fields, InputError, JaxrlSqlError
 
 
 class BudgetSpentError(JaxrlSqlError):
-    """The requests or the money that were allowed are used up."""
+    """The limit on requests or on cost is reached."""
 
 
 class Spent(NamedTuple):
@@ -22,17 +22,17 @@ class Spent(NamedTuple):
     completion_tokens: int = 0
 
     def plus(self, other: Spent) -> Spent:
-        """Return both together."""
+        """Return the sum of both."""
         return Spent(*map(sum, zip(self, other, strict=True)))
 
     @classmethod
     def of(cls, record: Fields) -> Self:
-        """Read what a record of a journal says was spent; what it does not name is 0."""
+        """Read the counts in a journal's record; a missing count is 0."""
         return cls(**{name: int(record.get(name, 0)) for name in cls._fields})
 
     @classmethod
     def total(cls, records: Iterable[Fields]) -> Spent:
-        """Return what all records together say."""
+        """Return the sum over records."""
         whole = Spent()
         for record in records:
             whole = whole.plus(cls.of(record))
@@ -40,22 +40,22 @@ class Spent(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a million tokens cost, in whatever currency; 0 is unknown."""
+    """Price of a million tokens, in any currency; 0 is unknown."""
 
     prompt: float = 0.0
     completion: float = 0.0
 
     def cost(self, spent: Spent) -> float:
-        """Return what tokens cost. Servers that charge less for some of them (cached ones) charge less than this."""
+        """Return the cost of tokens, an upper bound: servers may charge less for cached tokens."""
         return (spent.prompt_tokens * self.prompt + spent.completion_tokens * self.completion) / 1e6
 
 
 @dataclass
 class Budget:
-    """Bounds on what is `spent`, which begins with what earlier runs did; 0 is no bound. Safe to use from threads.
+    """Limits on requests and cost; 0 is no limit. `spent` includes earlier runs. Thread-safe.
 
-    A reply's cost is known when it is there: no request is sent once `max_cost` is reached, and those under way then
-    are finished and may exceed it.
+    The cost of a request is known only after its reply. Once `max_cost` is reached, no request is sent; requests in
+    flight complete and may exceed it.
     """
 
     max_requests: int = 0
@@ -66,43 +66,43 @@ class Budget:
 
     @property
     def cost(self) -> float:
-        """Return what was spent, in the currency of the prices."""
+        """Return the cost so far, in the currency of the prices."""
         return self.prices.cost(self.spent)
 
     @property
     def limit(self) -> str:
-        """Return the bound that was reached, by its name and value; "" while none is."""
+        """Return the reached limit as `name=value`, or ""."""
         if 0 < self.max_requests <= self.spent.requests:
             return f"max_requests={self.max_requests}"
         return f"max_cost={self.max_cost}" if 0 < self.max_cost <= self.cost else ""
 
     def take(self) -> bool:
-        """Count a request that is about to be sent; return whether it may."""
+        """Return whether another request may be sent, and count it if so."""
         with self._lock:
             may = not self.limit
             self.spent = self.spent.plus(Spent(int(may)))
             return may
 
     def add(self, tokens: Spent | None) -> None:
-        """Count the tokens of a reply, None where the server tells none.
+        """Count the tokens of a reply; None if the server reports no usage.
 
-        Raises InputError where money is bounded and cannot be counted.
+        Raises InputError if the cost is limited and cannot be computed.
         """
         if tokens is None and self.max_cost:
-            raise InputError(f"the server tells no usage, so that max_cost={self.max_cost} cannot be kept to")
+            raise InputError(f"the server reports no usage, so max_cost={self.max_cost} cannot be enforced")
         with self._lock:
             self.spent = self.spent.plus(tokens or Spent())
 
     def numbers(self) -> dict[str, float]:
-        """Return what was spent by name: whole numbers, and `cost` where prices are known."""
+        """Return the counts by name, and `cost` if prices are known."""
         return self.spent._asdict() | ({"cost": round(self.cost, 6)} if any(self.prices) else {})
 
     def shown(self) -> dict[str, float]:
-        """Return the same as a display shows it (`runtime.display.SHOWN`)."""
+        """Return the counts under the names of a display's metrics (`runtime.display.SHOWN`)."""
         return {f"spent/{name}": value for name, value in self.numbers().items()}
 
     def words(self) -> str:
-        """Return in one line what was spent, and of how much."""
+        """Return the counts and their limits as one line."""
         requests = f"{self.spent.requests:,}{f' of {self.max_requests:,}' if self.max_requests else ''} requests"
         tokens = f"{self.spent.prompt_tokens:,} + {self.spent.completion_tokens:,} tokens"
         money = f", cost {self.cost:.4g}{f' of {self.max_cost:g}' if self.max_cost else ''}" if any(self.prices) else ""

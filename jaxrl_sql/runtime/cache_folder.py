@@ -1,4 +1,4 @@
-"""The folder that keeps what is dear to find out: indices of huge files, values of databases, compiled programs."""
+"""The cache folder: indices of large files, values of databases, compiled programs."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 
 VARIABLE = "JAXRL_SQL_CACHE"
-"""The environment variable that names the folder; `off` means that there is none."""
+"""Environment variable that names the folder; `off` disables the cache."""
 
 
 def cache_folder() -> Path | None:
@@ -20,9 +20,12 @@ def cache_folder() -> Path | None:
 
 
 def processor() -> str:
-    """Return a name for what this processor can do, which JAX's keys of programs leave out and programs die without."""
-    told, cpu = [platform.machine()], Path("/proc/cpuinfo")
+    """Return a hash of the processor's features.
+
+    JAX's cache keys omit them, and a program compiled for features that the processor lacks crashes.
+    """
+    features, cpu = [platform.machine()], Path("/proc/cpuinfo")
     if cpu.exists():
         lines = cpu.read_text(encoding="utf-8").splitlines()
-        told += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+        features += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Text from outside as ordinary tokens: no cell, question or message writes a tokenizer's control tokens.
+"""Encode untrusted text without control tokens: no cell, question or message can produce them.
 
-A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could begin the next
-turn. `shield` therefore puts a mark into the name of each control token in a text from outside. The marked text passes
+A tokenizer reads `<|im_end|>` as the end of a turn wherever it is written, so the author of a cell could start the next
+turn. `shield` therefore puts a mark into the name of each control token in an untrusted text. The marked text passes
 through prompt and chat templates like any other. `encode` removes the marks after the tokenizer's search for control
 tokens, so the ids are those of a tokenizer without the marked tokens. The names that templates write have no mark and
 stay tokens. A text without marks is encoded as before.
@@ -19,14 +19,14 @@ from typing import Any
 from jaxrl_sql.types import Tokenizer
 
 MARK = "\udabc"
-"""Half a character, which no text that can be encoded holds."""
+"""A lone surrogate, which no encodable text contains."""
 ANEW = "\udabd"
-"""Another half, after which a text is encoded as a text of its own."""
-# The form of a mark that a tokenizer can read, of characters that Unicode assigns to nothing.
+"""Another lone surrogate; the text after it is encoded separately."""
+# The form of a mark that a tokenizer can read, of Unicode noncharacters.
 _READABLE_MARK = "\ufdd0\ufdd1\ufdd0"
 
 _TAG = re.compile(r"[<\[].+[>\]]", re.DOTALL)
-# Elements of HTML, which Gemma's tokenizer has as whole tokens and texts hold.
+# HTML elements, which are tokens of Gemma's tokenizer and occur in ordinary texts.
 _HTML = re.compile(
     r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|hr|i|img|li|ol|p|pre|s|span|strong|su[bp]|"
     r"t(?:able|body|d|foot|h|head|r)|u|ul)>"
@@ -39,7 +39,7 @@ def bare(text: str) -> str:
 
 
 def is_tag(name: str) -> bool:
-    """Return whether a token's name is in angle or square brackets, and no element of HTML."""
+    """Return whether a token's name is in angle or square brackets and not an HTML element."""
     return bool(_TAG.fullmatch(name)) and not _HTML.fullmatch(name)
 
 
@@ -71,11 +71,11 @@ class ControlTokens:
         self._is_normalized = normalizer is not None and any(added[i].normalized for i in self._ids.values())
 
     def shield(self, text: str, but: Collection[str] = ()) -> str:
-        """Return a text from outside with a mark in the name of each control token except those named in `but`."""
+        """Return an untrusted text with a mark in the name of each control token except those in `but`."""
         ends = [place.start() + 1 for place in self._start.finditer(text) if self._is_name(text, place.start(), but)]
         if ends:
             text = MARK.join(text[start:end] for start, end in pairwise((0, *ends, len(text))))
-        if self._is_normalized:  # a name may come about as the tokenizer normalizes the text
+        if self._is_normalized:  # normalization by the tokenizer may produce a name
             # Any character that the vocabulary lacks is encoded as the unknown token.
             control = {i for name, i in self._ids.items() if name not in but and i != self._unknown}
             if not control.isdisjoint(self.encode(text)):
@@ -125,10 +125,10 @@ def _unmarking(tokenizer: Tokenizer) -> Any:
 
 
 def plain_text(tokenizer: Tokenizer | None, text: str) -> str:
-    """Return a text behind the tokenizer's begin token, where the tokenizer puts one in front (Gemma's, Llama 3's).
+    """Prepend the tokenizer's begin token if the tokenizer adds one to texts (Gemma, Llama 3).
 
-    A model that never saw a text without it must not be asked one, nor one with two. Chat templates write it
-    themselves. Without a tokenizer the text stays as it is. `ANEW` follows the token, so that SentencePiece marks the
+    A model trained with exactly one begin token must not be prompted with none or two. Chat templates write it
+    themselves. Without a tokenizer the text is unchanged. `ANEW` follows the token, so that SentencePiece marks the
     first word as it does without the token.
     """
     if tokenizer is None or not _needs_begin(tokenizer, text):
@@ -144,9 +144,9 @@ def _needs_begin(tokenizer: Tokenizer, text: str) -> bool:
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the ids of a whole text that a model continues: it has one begin token at most, and no end token.
+    """Return the ids of a text for a model to continue, with at most one begin token and no end token.
 
-    The token is put before the ids: behind its name in the text, SentencePiece would not mark the first word.
+    The begin token is prepended as an id: after its name in the text, SentencePiece would not mark the first word.
     """
     begin = tokenizer.bos_token_id if _needs_begin(tokenizer, text) else None
     return [*([] if begin is None else [begin]), *_ids(tokenizer, text)]

@@ -1,4 +1,4 @@
-"""What is shown of a run: a live table on a terminal, one output in a notebook, plain lines elsewhere."""
+"""Display of a run's progress: a live table on a terminal, one output in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jaxrl_sql.runtime.tables import shown_text
 from jaxrl_sql.runtime.terminal import print_text
 
 Values = Mapping[str, float | int | str]
-_NOTES, _WIDTH = 30, 110  # of a notebook's output: lines that stay, and characters in one
+_NOTES, _WIDTH = 30, 110  # of a notebook's output: number of lines, characters per line
 
 SHOWN: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
@@ -42,7 +42,7 @@ SHOWN: tuple[tuple[str, str, str], ...] = (
     ("spent/completion_tokens", "tokens written", ",.0f"),
     ("spent/cost", "cost", ",.4f"),
 )
-"""What a run shows: (metric, its word, its format); `eval/<split>/accuracy` follows under the word `accuracy`."""
+"""Metrics on a step's line: (metric, label, format); `eval/<split>/accuracy` follows with the label `accuracy`."""
 
 DETAILS: tuple[tuple[str, str, str], ...] = (
     ("reward/well_formed", "form right", ".1%"),
@@ -57,30 +57,30 @@ DETAILS: tuple[tuple[str, str, str], ...] = (
     ("rollout/stale_tokens", "older policy's", ".1%"),
     ("optim/grad_norm", "grad norm", ".3g"),
 )
-"""What the panel shows beside it, and after it the parts of the reward and the shares of statuses by their names."""
+"""Further metrics of the panel; the reward's parts and the shares of statuses follow under their own names."""
 
 
 class Display(Protocol):
-    """Show a run as it goes; a context manager."""
+    """Show the progress of a run; a context manager."""
 
     @property
     def activity(self) -> Activity:
-        """Return what is being done now."""
+        """Return the running tasks."""
 
-    def work(self, what: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
-        """Do a work of `total` units, whose beginning is a line where `is_told`; yields what is told how far it is."""
+    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
+        """Run a task of `total` units; yield the callback for its progress. `is_told`: print a line at its start."""
 
     def course(self, phases: Sequence[tuple[str, int]]) -> None:
-        """Say which phases the steps go through: (name, last step), of which the last one ends the run."""
+        """Set the phases of the run as (name, last step); the last one ends the run."""
 
     def update(self, step: int, values: Values) -> None:
-        """Show the values of a step; a word under `phase` names what the run does."""
+        """Show the metrics of a step; `phase` is the name of the phase."""
 
     def note(self, text: str) -> None:
-        """Show one line that stays."""
+        """Print one line that stays."""
 
     def close(self) -> None:
-        """Leave the last state on the terminal and give it back."""
+        """Leave the last state on the terminal and release the terminal."""
 
     def __enter__(self) -> Self:
         """Return the display."""
@@ -102,9 +102,8 @@ def make_display(
 ) -> Display:
     """Return the display of a mode: `rich`, `plain`, `none`, or `auto`.
 
-    `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere. `unit` is
-    the word for what `total_steps` counts. Every `beat_s` seconds a thread looks whether a line is due; with 0 there is
-    none.
+    `auto` is `rich` on a terminal, one output that changes in place in a notebook, and plain lines elsewhere.
+    `total_steps` counts `unit`s. A thread checks every `beat_s` seconds whether a line is due; 0 starts no thread.
     """
     shown = _notebook() if mode == "auto" and stream is None else None
     stream = stream or sys.stdout
@@ -118,7 +117,7 @@ def make_display(
 
 
 def _notebook() -> Callable[[str], None] | None:
-    """Return what shows a text in the cell that runs, in place of the one before; None where this is no notebook."""
+    """Return a function that shows a text in the running cell, replacing the previous text; None outside notebooks."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if type(shell).__name__ != "ZMQInteractiveShell":
         return None
@@ -147,9 +146,9 @@ class _Silent:
     def activity(self) -> Activity:
         return self._activity
 
-    def work(self, what: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
+    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> AbstractContextManager[Tick]:
         self._wake()
-        return self._activity.work(what, total, unit, is_told=is_told)
+        return self._activity.work(name, total, unit, is_told=is_told)
 
     def course(self, phases: Sequence[tuple[str, int]]) -> None:
         self._total = phases[-1][1] if phases else self._total
@@ -165,7 +164,7 @@ class _Silent:
         pass
 
     def _wake(self) -> None:
-        """See to it that a work is heard of."""
+        """Start showing progress for a task."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,31 +176,31 @@ class _Silent:
 
 
 class _Plain(_Silent):
-    """Write a line a step, readable in a log, and where the work stands when nothing else was written for long."""
+    """Write one line per step for logs, and a progress line after `SILENCE_S` seconds without output."""
 
     def __init__(
         self, total_steps: int, title: str, stream: TextIO, clock: Callable[[], float], unit: str, beat_s: float
     ) -> None:
         super().__init__(total_steps, clock, unit)
         self._stream, self._clock = stream, clock
-        self._writing = RLock()  # a signal may come while its own thread writes
+        self._writing = RLock()  # reentrant: a signal may interrupt a write of the same thread
         self._heart = Heartbeat(self.beat, beat_s)
         self._written = 0.0
         self._write(title)
 
     def update(self, step: int, values: Values) -> None:
-        words = [f"{word} {shown}" for word, shown in _readings(values).items()]
+        readings = [f"{label} {shown}" for label, shown in _readings(values).items()]
         left = self._left.after(step)
         phase = f" {values['phase']}" if "phase" in values else ""
-        self.note(f"{self._unit} {step}/{self._total}{phase} {' '.join(words)}{f' left {left}' if left else ''}")
+        self.note(f"{self._unit} {step}/{self._total}{phase} {' '.join(readings)}{f' left {left}' if left else ''}")
 
     def note(self, text: str) -> None:
         self._write(text)
 
     def beat(self) -> None:
-        """Write where the work stands, if there is any and nothing was written for `SILENCE_S` seconds."""
-        if self._clock() - self._written >= SILENCE_S and (words := self._activity.words()):
-            self._write(words)
+        """Write a progress line if a task runs and nothing was written for `SILENCE_S` seconds."""
+        if self._clock() - self._written >= SILENCE_S and (line := self._activity.words()):
+            self._write(line)
 
     def close(self) -> None:
         self._heart.stop()
@@ -220,7 +219,7 @@ class _Plain(_Silent):
 
 
 class _Panel(_Silent):
-    """What a panel shows: phase, bar, time left, the last readings, and where the work stands."""
+    """A panel with phase, bar, time left, the latest metrics and the running tasks."""
 
     def __init__(self, total_steps: int, title: str, clock: Callable[[], float], unit: str) -> None:
         super().__init__(total_steps, clock, unit)
@@ -229,12 +228,12 @@ class _Panel(_Silent):
         self._step, self._phase, self._trains, self._left_words = 0, "starting", "", ""
 
     def _see(self, step: int, values: Values) -> None:
-        """Take the values of a step."""
+        """Store the metrics of a step."""
         self._step, self._left_words = step, self._left.after(step)
         self._phase = str(values.get("phase", self._phase))
-        if self._phase not in ("eval", self._trains):  # the last phase's loss says nothing about this one
+        if self._phase not in ("eval", self._trains):  # metrics of an earlier phase are removed, except accuracies
             self._trains = self._phase
-            self._readings = {word: shown for word, shown in self._readings.items() if word.startswith("accuracy")}
+            self._readings = {label: shown for label, shown in self._readings.items() if label.startswith("accuracy")}
         self._readings.update(_readings(values) | _details(values))
 
     def _render(self) -> RenderableType:
@@ -247,12 +246,12 @@ class _Panel(_Silent):
         )
         parts: list[RenderableType] = [head]
         table = Table.grid(padding=(0, 3))
-        words = list(self._readings)
-        for start in range(0, len(words), 5):
-            row = words[start : start + 5]
-            table.add_row(*(shown_text(word, "dim") for word in row))
-            table.add_row(*(shown_text(self._readings[word], "bold") for word in row))
-        if words:
+        labels = list(self._readings)
+        for start in range(0, len(labels), 5):
+            row = labels[start : start + 5]
+            table.add_row(*(shown_text(label, "dim") for label in row))
+            table.add_row(*(shown_text(self._readings[label], "bold") for label in row))
+        if labels:
             parts.append(table)
         if doing := self._activity.words():
             parts.append(shown_text(doing, "dim"))
@@ -260,7 +259,7 @@ class _Panel(_Silent):
 
 
 class _Live(_Panel):
-    """Keep one panel at the foot of the terminal, drawn four times a second; notes scroll above it."""
+    """Keep one panel at the bottom of the terminal, redrawn four times per second; notes scroll above it."""
 
     def __init__(self, total_steps: int, title: str, console: Console, clock: Callable[[], float], unit: str) -> None:
         super().__init__(total_steps, title, clock, unit)
@@ -279,7 +278,7 @@ class _Live(_Panel):
 
 
 class _Notebook(_Panel):
-    """Show the panel and the last notes as one output of a cell, which changes in place once a second at most."""
+    """Show the panel and the last notes as one output of a cell, updated in place at most once per second."""
 
     def __init__(
         self,
@@ -307,7 +306,7 @@ class _Notebook(_Panel):
         self.beat()
 
     def beat(self) -> None:
-        """Show how things stand, unless they were shown less than a second ago."""
+        """Redraw, at most once per second."""
         if self._clock() - self._drawn >= 1.0:
             self._draw()
 
@@ -323,15 +322,15 @@ class _Notebook(_Panel):
             self._drawn = self._clock()
             page = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
             page.print(self._render())
-            for one in list(self._notes):
-                page.print(shown_text(one))
+            for note in list(self._notes):
+                page.print(shown_text(note))
             self._show(page.file.getvalue().rstrip())  # type: ignore[attr-defined]
 
 
 class _TimeLeft:
-    """Estimate how long the rest of a phase takes, at the pace of its last steps.
+    """Estimate the time left in a phase from the pace of its last steps.
 
-    Its first is left out: it holds more than its work. `clock` does not run while programs are compiled.
+    The first step is ignored: it includes one-time work. `clock` does not run during compilation.
     """
 
     def __init__(self, total_steps: int, clock: Callable[[], float], phases: Sequence[tuple[str, int]] = ()) -> None:
@@ -341,9 +340,9 @@ class _TimeLeft:
         self._seen: list[tuple[int, float]] = []
 
     def after(self, step: int) -> str:
-        """Return the time left after a step, such as `3 min 16 s`; empty while it is not known.
+        """Return the time left after a step, such as `3 min 16 s`; empty if unknown.
 
-        In a phase that is not the last it is `20 s of sft`: nobody knows the pace of the others.
+        Before the last phase it is `20 s of sft`: the pace of later phases is unknown.
         """
         at = next((i for i, (_, last) in enumerate(self._phases) if step <= last), len(self._phases) - 1)
         if at != self._at:
@@ -359,7 +358,7 @@ class _TimeLeft:
 
 
 def _details(values: Values) -> dict[str, str]:
-    """Return what there is room for in a panel, by its word."""
+    """Return the panel's further metrics by label."""
     known = {name for name, _, _ in (*SHOWN, *DETAILS)}
     parts = [(name, name.replace("/", " "), ".3f") for name in values if name.startswith("reward/")]
     shares = [(name, name.partition("/")[2], ".1%") for name in values if name.startswith("status/")]
@@ -368,12 +367,12 @@ def _details(values: Values) -> dict[str, str]:
 
 
 def _formatted(values: Values, rows: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    found = ((word, values.get(name), form) for name, word, form in rows)
-    return {word: format(value, form) for word, value, form in found if isinstance(value, int | float)}
+    entries = ((label, values.get(name), form) for name, label, form in rows)
+    return {label: format(value, form) for label, value, form in entries if isinstance(value, int | float)}
 
 
 def _readings(values: Values) -> dict[str, str]:
-    """Return what a run shows by its word, in one order."""
+    """Return the metrics of a step's line by label, in display order."""
     readings = _formatted(values, SHOWN)
     evals = [name for name in values if name.startswith("eval/") and name.endswith("/accuracy")]
     for name in evals:

@@ -1,9 +1,9 @@
-"""A client of a chat endpoint of OpenAI's form, as many servers speak it: one question, one answer, a few at a time.
+"""A client of an OpenAI-compatible chat endpoint, with bounded concurrency, retries and a budget.
 
-The package `openai` speaks to the server. What passes (too many requests, a server's fault, a timeout, a broken line)
-is tried again here, after a wait that doubles, so that every request is counted before it is sent; what does not pass
-is an answer's `error`, or an InputError where every request would fail alike. The key comes from the environment, is
-sent to the named server alone (redirects are not followed) and is in no message.
+Requests are sent with the package `openai`. Transient errors (429, 5xx, timeouts, broken connections) are retried here
+with exponential backoff, so that each request is counted before it is sent. Other errors become the `error` of an
+answer, or an InputError if every request would fail. The key comes from the environment. It is sent only to the
+configured server (redirects are not followed) and appears in no message.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SHOWN = 200
 
 
 class Answer(NamedTuple):
-    """What came of a question: a text and the reasoning beside it, if the server parts them; or an error.
+    """The answer to a question: its text, and its reasoning if the server separates it; or an error.
 
-    `requests` counts those that were sent for it; `finish_reason` is the server's (`stop`, `length`, …), and so are the
-    numbers of tokens (0 where it tells none). `refused`: the error would not pass, however often it is asked again.
+    `requests` counts the requests that were sent. The server reports `finish_reason` (`stop`, `length`, …) and the
+    numbers of tokens (0 if it does not). `refused`: the error is permanent.
     """
 
     text: str = ""
@@ -50,12 +50,12 @@ class Answer(NamedTuple):
 
     @property
     def spent(self) -> Spent:
-        """Return what it took."""
+        """Return the requests and tokens of this answer."""
         return Spent(self.requests, self.prompt_tokens, self.completion_tokens)
 
 
 def endpoint_values(section: str, url: str | None) -> list[str]:
-    """Return an endpoint's URL as overrides of a section; without a key in the usual variable none is sent."""
+    """Return overrides of a section for an endpoint's URL; no key is sent if the default variable is not set."""
     if not url:
         return []
     values = [f"{section}.base_url={url}"]
@@ -66,9 +66,9 @@ def endpoint_values(section: str, url: str | None) -> list[str]:
 class Endpoint:
     """A model behind `base_url`, which ends before `/chat/completions`; a context manager.
 
-    `timeout_s` bounds each wait for the server; a request is tried `retries` more times, the first after `wait_s`
-    seconds. `budget` bounds all requests of this client, and counts them. Raises InputError for an address that is
-    none, and where the package `openai` is missing.
+    `timeout_s` limits each wait for the server. A request is retried `retries` times, the first after `wait_s` seconds.
+    `budget` counts and limits all requests of this client. Raises InputError for an invalid address, and if the package
+    `openai` is missing.
     """
 
     base_url: str
@@ -82,7 +82,7 @@ class Endpoint:
     sleep: Callable[[float], Any] = field(default=time.sleep, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none, and open the client."""
+        """Check the address and open the client."""
         if not self.base_url.startswith(("http://", "https://")):
             raise InputError(f"an endpoint's base_url begins with http:// or https://, not {self.base_url!r}")
         if not self.model:
@@ -95,7 +95,7 @@ class Endpoint:
             ) from error
         self._openai = openai
         self._client = openai.OpenAI(
-            api_key=self.key or "none",  # left empty, the package would look for one of its own
+            api_key=self.key or "none",  # if empty, the package reads a key from the environment
             base_url=self.base_url,
             timeout=self.timeout_s,
             max_retries=0,
@@ -112,31 +112,31 @@ class Endpoint:
         self._client.close()
 
     def ask_all(self, questions: Iterable[tuple[T, Messages]], **options: Any) -> Iterator[tuple[T, Answer]]:
-        """Put each question once, `concurrency` at a time, and yield what it is and its answer as they come.
+        """Send each question, `concurrency` at a time, and yield (id, answer) in order of completion.
 
-        `options` (temperature, max_tokens, …) are the server's. What is under way when the budget is spent is waited
-        for; then BudgetSpentError is raised. Raises InputError where the key, the address or the model is refused.
+        `options` (temperature, max_tokens, …) are passed to the server. Once the budget is spent, requests in flight
+        complete, then BudgetSpentError is raised. Raises InputError if the key, the address or the model is refused.
         """
         waiting = iter(questions)
         under_way: dict[Future[Answer], T] = {}
         spent: BudgetSpentError | None = None
         left = threading.Event()
-        # On leaving early nothing is tried again: whoever pressed Ctrl-C waits for what is under way, and no more.
+        # On an early exit nothing is retried, so that Ctrl-C waits only for requests in flight.
         with ThreadPoolExecutor(self.concurrency) as pool, _set_at_the_end(left):
             while True:
                 room = 0 if spent else self.concurrency - len(under_way)
-                for what, messages in itertools.islice(waiting, room):
-                    under_way[pool.submit(self._ask, messages, options, left)] = what
+                for name, messages in itertools.islice(waiting, room):
+                    under_way[pool.submit(self._ask, messages, options, left)] = name
                 if not under_way:
                     break
                 for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    what = under_way.pop(future)
+                    name = under_way.pop(future)
                     try:
                         answer = future.result()
                     except BudgetSpentError as error:
                         spent = error
                     else:
-                        yield what, answer
+                        yield name, answer
         if spent:
             raise spent
 
@@ -149,7 +149,7 @@ class Endpoint:
                 if attempt == 0:
                     raise BudgetSpentError(f"{self.budget.limit} is reached: {self.budget.words()}")
                 break
-            used, asked = used.plus(Spent(1)), 0.0
+            used, retry_after = used.plus(Spent(1)), 0.0
             try:
                 reply = self._post(messages, options)
             except self._openai.APIStatusError as failed:
@@ -158,9 +158,9 @@ class Endpoint:
                     raise InputError(f"{self.base_url}: {error}") from None
                 if failed.status_code not in _PASSING:
                     return Answer(error=error, **used._asdict(), refused=True)
-                asked = _seconds(failed.response.headers.get("Retry-After"))
+                retry_after = _seconds(failed.response.headers.get("Retry-After"))
             except self._openai.APIConnectionError as failed:
-                # Not reached, cut off or timed out: the cause says which.
+                # Unreachable, disconnected or timed out: the cause has the reason.
                 error = self._hidden(str(failed.__cause__ or "") or str(failed))
             else:
                 answer, tokens = _read(reply)
@@ -170,20 +170,20 @@ class Endpoint:
                 if not error:
                     return answer._replace(**used._asdict())
             if attempt < self.retries:
-                self.sleep(min(max(self.wait_s * 2**attempt, asked), _LONGEST_WAIT))
+                self.sleep(min(max(self.wait_s * 2**attempt, retry_after), _LONGEST_WAIT))
         return Answer(error=error, **used._asdict())
 
     def _post(self, messages: Messages, options: Mapping[str, Any]) -> Any:
         completions = self._client.chat.completions.with_raw_response
-        said = [{name: _writable(text) for name, text in message.items()} for message in messages]
-        return completions.create(model=self.model, messages=said, extra_body=options, extra_headers=self._headers)
+        encoded = [{name: _writable(text) for name, text in message.items()} for message in messages]
+        return completions.create(model=self.model, messages=encoded, extra_body=options, extra_headers=self._headers)
 
     def _words(self, failed: Any) -> str:
-        said = " ".join(failed.response.text.split())
-        return f"HTTP {failed.status_code} {self._hidden(said)[:_SHOWN]}".strip()
+        body = " ".join(failed.response.text.split())
+        return f"HTTP {failed.status_code} {self._hidden(body)[:_SHOWN]}".strip()
 
     def _hidden(self, text: str) -> str:
-        """Take the key out of a text: servers repeat what they were sent."""
+        """Remove the key from a text: servers may repeat it in errors."""
         return text.replace(self.key, "(key)") if self.key else text
 
 
@@ -196,15 +196,15 @@ def _set_at_the_end(event: threading.Event) -> Iterator[None]:
 
 
 def _read(reply: Any) -> tuple[Answer, Spent | None]:
-    """Return the answer in a reply, or an error in it, and the tokens that the server counted; None where it did not.
+    """Return the answer in a reply or its error, and the server's token counts, None if absent.
 
-    The package makes its objects of whatever JSON came, so that nothing in them is sure.
+    The package builds objects from any JSON, so every field may be missing or of another type.
     """
     tokens = None
     try:
-        found = reply.parse()
-        tokens = _usage(found)
-        choice = found.choices[0]
+        completion = reply.parse()
+        tokens = _usage(completion)
+        choice = completion.choices[0]
         message = choice.message
         text = message.content or ""
         reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
@@ -213,8 +213,8 @@ def _read(reply: Any) -> tuple[Answer, Spent | None]:
         return Answer(error="the reply holds no answer"), tokens
 
 
-def _usage(found: Any) -> Spent | None:
-    usage = getattr(found, "usage", None)
+def _usage(completion: Any) -> Spent | None:
+    usage = getattr(completion, "usage", None)
     read, written = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
     if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
         return Spent(0, read, written)
@@ -222,7 +222,7 @@ def _usage(found: Any) -> Spent | None:
 
 
 def budget_of(config: EndpointConfig, spent: Spent) -> Budget:
-    """Return the budget of a section, of which earlier runs have `spent` some."""
+    """Return the budget of a section; `spent` is the use of earlier runs."""
     prices = Prices(config.prompt_price, config.completion_price)
     return Budget(config.max_requests, config.max_cost, prices, spent)
 
@@ -230,16 +230,16 @@ def budget_of(config: EndpointConfig, spent: Spent) -> Budget:
 def open_endpoint(config: EndpointConfig, budget: Budget) -> Endpoint:
     """Return the client of a section, with the key from the environment.
 
-    Raises InputError where the section names no address or model, or the key is not set.
+    Raises InputError if the section has no address or model, or if the key is not set.
     """
     key, limits = key_from(config.key_env), (config.concurrency, config.timeout_s, config.retries, config.wait_s)
     return Endpoint(config.base_url, config.model, key, *limits, budget)
 
 
 def key_from(variable: str) -> str:
-    """Return the key in an environment variable; "" where none is named. Raises InputError when it is not set.
+    """Return the key in an environment variable; "" if `variable` is empty. Raises InputError if it is not set.
 
-    A key with other characters than a header may hold is refused too: the client's error would show it.
+    A key with characters that a header cannot hold is refused too: the client's error would print it.
     """
     if not variable:
         return ""
@@ -252,12 +252,12 @@ def key_from(variable: str) -> str:
 
 
 def _writable(text: str) -> str:
-    """Replace halves of characters, which JSON can spell and no file and no request can hold."""
+    """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _seconds(text: str | None) -> float:
-    """Return a number of seconds that a server asks to wait; 0 where it names none (dates are not read)."""
+    """Return the seconds of a Retry-After header; 0 without one (dates are ignored)."""
     try:
         return max(float(text or 0), 0.0)
     except ValueError:

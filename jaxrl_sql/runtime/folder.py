@@ -1,7 +1,7 @@
-"""The run folder: whether a run may begin or resume there, and the configuration that it keeps.
+"""The run folder: whether a run may start or resume there, and its saved configuration.
 
-A run that goes on computes what an unbroken one would have, bit for bit, so it refuses other numbers than it began with
-unless they only say how long it goes on, what it shows and keeps, or when it stops.
+A resumed run is bit-equal to an uninterrupted one. So its settings must match the original run, except those that only
+control its length, its output, its saved files, and its end.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from jaxrl_sql.types import Fields, InputError, JaxrlSqlError, Json, Record
 CONFIG, METRICS, SAMPLES, CHECKPOINTS = "config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"
 
 REPLACED = ".replaced"
-"""A step that is saved again keeps its earlier checkpoint under this ending until the new one is whole."""
+"""Suffix of a step's earlier checkpoint while the step is saved again, until the new one is complete."""
 LAST_SAVED = "last_checkpoint"
-"""The file with the step of the newest checkpoint: a run that has it does not begin anew where checkpoints are gone."""
+"""File with the step of the newest checkpoint; with it, a run whose checkpoints are lost does not restart silently."""
 _PARTS = ".gradient_accumulation_steps"
 BLOCKS = ("prompt_blocks", "completion_blocks", "prefix_blocks")
 
 FREE = (
     "run.", "health.", "validation.every", "sft.log_every", "sft.eval_every", "executor.threads", "executor.isolation",
 )  # fmt: skip
-"""Keys (or what they begin with) that may be others when a run goes on."""
+"""Keys, or prefixes of keys, that may change when a run resumes."""
 
 PLACES = (
     "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.retrieval.synonyms", "data.include_ids",
@@ -42,11 +42,11 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class RunFolderError(JaxrlSqlError):
-    """A run's folder that can no longer be written: one line, with what is left of the run."""
+    """A run's folder cannot be written: one line with the reason and the last complete checkpoint."""
 
 
 def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Path:
-    """Make a run's folder, or refuse the one that is there; the first process keeps the configuration, `text`, in it.
+    """Create or check a run's folder; the first process writes the configuration, `text`, to it.
 
     Raises InputError for a folder that `check_folder` refuses or that cannot be written.
     """
@@ -55,7 +55,7 @@ def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Pa
         folder.mkdir(parents=True, exist_ok=True)
         if is_first:
             keep_config(folder, text)
-            if not saved_steps(folder):  # of a checkpoint that a kill left incomplete, which orbax removes
+            if not saved_steps(folder):  # a kill left the checkpoint incomplete, and orbax removes it
                 (folder / LAST_SAVED).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"run.dir: {folder} cannot be written: {error.strerror or error}") from error
@@ -63,43 +63,43 @@ def open_folder(run: RunConfig, values: Fields, text: str, is_first: bool) -> Pa
 
 
 def check_folder(run: RunConfig, values: Fields) -> Path:
-    """Return a run's folder, which need not be there; `values` are the settings of the run by key.
+    """Return a run's folder, which may not exist yet; `values` are the settings of the run by key.
 
-    Raises InputError for one that holds a run which is not to resume, began with other numbers, or has lost its
-    checkpoints.
+    Raises InputError if the folder has a run and `run.resume` is off, if that run was started with other settings, or
+    if its checkpoints are lost.
     """
     folder = Path(run.dir)
     if run.resume:
         _refuse_lost_checkpoints(folder)
         _refuse_other_numbers(folder, values)
     elif _has_steps(folder):
-        raise InputError(f"{folder} already holds a run: name another run.dir, or go on with run.resume=true")
+        raise InputError(f"{folder} already holds a run: name another run.dir, or resume it with run.resume=true")
     return folder
 
 
 def saved_values(folder: Path) -> Record:
-    """Return the settings by key that the saved steps of a run were made with; none where no step is saved."""
+    """Return the settings by key of a run's saved steps; empty if no step is saved."""
     has_steps = saved_steps(folder) and (folder / CONFIG).is_file()
     return values_by_key(load_config(TrainConfig, folder / CONFIG)) if has_steps else {}
 
 
 def places_of_begin(run: RunConfig) -> Record:
-    """Return the `PLACES` of a resumed run's saved steps: those that it names now may hold other things."""
+    """Return the `PLACES` of a resumed run as they were at its start; their files may have changed since."""
     began = saved_values(Path(run.dir)) if run.resume else {}
     return {key: began[key] for key in PLACES} if began else {}
 
 
 def keep_config(folder: Path, text: str) -> None:
-    """Write a run's configuration to its folder, whole or not at all."""
+    """Write a run's configuration to its folder atomically."""
     scratch = folder / f"{CONFIG}.tmp"
     scratch.write_text(text, encoding="utf-8")
     scratch.replace(folder / CONFIG)
 
 
 def found_numbers(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
-    """Return by key the date, layout and KV blocks that a resumed run found at its start.
+    """Return by key the date, layout and KV blocks that a resumed run determined at its start.
 
-    Values that `date` and `rollout` name are left out.
+    Keys that `date` and `rollout` set are omitted.
     """
     folder = Path(run.dir)
     if not run.resume or not (folder / CONFIG).is_file():
@@ -114,17 +114,17 @@ def found_numbers(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
 
 
 def resumed_config(root: type[Root], folder: Path, overrides: list[str]) -> Root:
-    """Return the configuration of the run in a folder, to resume it, with `key.sub=value` on top."""
+    """Return the configuration of the run in a folder, to resume it, with overrides `key.sub=value`."""
     if not (folder / CONFIG).is_file():
-        raise InputError(f"--resume {folder}: no {CONFIG} there, so no run that could go on")
+        raise InputError(f"--resume {folder}: no {CONFIG} there, so no run to resume")
     began = dataclasses.asdict(load_config(root, folder / CONFIG))
     return load_config(root, None, [*overrides, f"run.dir={folder}", "run.resume=true"], beneath=began)
 
 
 def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
-    """Raise InputError where a run's settings by key are no longer those that a checkpoint was saved with.
+    """Raise InputError if a run's settings by key differ from those of its checkpoint.
 
-    How a batch is cut into parts may depend on the number of devices.
+    Settings of gradient accumulation may differ: they may depend on the number of devices.
     """
     began = {key: value for key, value in flatten(saved) if key in now and not key.endswith(_PARTS)}
     differ = [f"{key} ({was!r} then, {value!r} now)" for key, was, value in _changes({**now, **began}, now)]
@@ -135,28 +135,28 @@ def refuse_edited(folder: Path, saved: Fields, now: Fields) -> None:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints that a run's folder holds, in order."""
-    found = (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else []
-    names = {path.name.removesuffix(REPLACED) for path in found}
+    """Return the steps of a run's checkpoints in order."""
+    paths = (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else []
+    names = {path.name.removesuffix(REPLACED) for path in paths}
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def note_saved(folder: Path, step: int) -> None:
-    """Note in a run's folder that a checkpoint of a step is about to be complete."""
+    """Record in a run's folder that the checkpoint of a step is about to be complete."""
     scratch = folder / f"{LAST_SAVED}.tmp"
     scratch.write_text(f"{step}\n", encoding="utf-8")
     scratch.replace(folder / LAST_SAVED)
 
 
 def no_folder(error: OSError) -> InputError:
-    """Return the error of a folder that cannot be made for a file in its place, or on the way to it."""
-    return InputError(f"{error.filename}: no folder can be made: a file is in its place: name another")
+    """Return the error of a folder that cannot be created because a file has its name or that of a parent."""
+    return InputError(f"{error.filename}: no folder can be created: a file has this name; name another folder")
 
 
 def file_error(error: OSError) -> JaxrlSqlError:
-    """Return what the system says of a file as one line; raises the error itself where it is of no file.
+    """Return the system's message about a file as one line; raise the error itself if it concerns no file.
 
-    A write to a full disk fails without saying which file it was.
+    The error of a full disk names no file.
     """
     if error.filename is None and error.errno not in DISK_FULL:
         raise error
@@ -164,32 +164,32 @@ def file_error(error: OSError) -> JaxrlSqlError:
 
 
 def cannot_write(folder: Path, error: BaseException) -> RunFolderError:
-    """Return the error of a failed write in a run's folder; torn files are mended when it goes on."""
+    """Return the error of a failed write in a run's folder; resuming repairs incomplete files."""
     steps = saved_steps(folder)
-    left = f"the checkpoint of step {steps[-1]} is whole, go on from it with run.resume=true" if steps else "none saved"
+    left = f"the checkpoint of step {steps[-1]} is complete: resume with run.resume=true" if steps else "none saved"
     return RunFolderError(f"{folder} cannot be written: {_reason(error)}; {left}")
 
 
 @contextmanager
 def goes_on(path: str | Path) -> Iterator[None]:
-    """Raise RunFolderError, one line, where a disk gets full that work is kept on which goes on when given again."""
+    """Raise RunFolderError, one line, if the disk is full; for commands that resume when they are repeated."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}; given again, the command goes on") from error
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}; repeat the command to resume") from error
 
 
 def _reason(error: BaseException) -> str:
-    """Return what a failed write said: in the system's words where they are known, else the first line."""
+    """Return the reason of a failed write: the system's message if it is known, else the first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    words = str(error).strip() or type(error).__name__
+    message = str(error).strip() or type(error).__name__
     for number in DISK_FULL:
-        if os.strerror(number) in words:
+        if os.strerror(number) in message:
             return os.strerror(number)
-    return words.splitlines()[0]
+    return message.splitlines()[0]
 
 
 def _has_steps(folder: Path) -> bool:
@@ -198,9 +198,9 @@ def _has_steps(folder: Path) -> bool:
 
 
 def _refuse_lost_checkpoints(folder: Path) -> None:
-    """Raise InputError where a run has no checkpoint any more: it would begin anew, over its metrics and answers.
+    """Raise InputError if a run has lost its checkpoints: it would restart and overwrite its metrics and answers.
 
-    A run that was killed before its first checkpoint was complete may do that.
+    A run that was killed before its first checkpoint was complete may restart.
     """
     place, noted = folder / CHECKPOINTS, folder / LAST_SAVED
     if saved_steps(folder):
@@ -211,30 +211,30 @@ def _refuse_lost_checkpoints(folder: Path) -> None:
         which = f", the newest of step {last}," if last else ""
         raise InputError(
             f"{place}: the checkpoints of this run{which} are gone: put them back to resume, name another run.dir to "
-            f"begin anew, or delete {folder}"
+            f"start again, or delete {folder}"
         )
 
 
 def _refuse_other_numbers(folder: Path, values: Fields) -> None:
-    """Raise InputError that names the keys which are not as the saved steps were made with."""
+    """Raise InputError with the keys that differ from those of the saved steps."""
     old = saved_values(folder)
     others = [f"{key} ({was!r} then, {now!r} now)" for key, was, now in _changes(old, values)]
     if others:
         raise InputError(
-            f"{folder}: the run did not begin with {', '.join(others)}; a run that goes on repeats what an unbroken "
-            "one computes: leave them as they were, or name another run.dir"
+            f"{folder}: these settings differ from those of the run: {', '.join(others)}; a resumed run must compute "
+            "the same as an uninterrupted one: restore them, or name another run.dir"
         )
 
 
 def _changes(old: Fields, new: Fields) -> Iterator[tuple[str, Json, Json]]:
-    """Yield (key, old value, new value) of what would change what a run computes."""
+    """Yield (key, old value, new value) of the changes that affect a run's results."""
     for key, was in old.items():
         if was != new[key] and not _is_free(key, old) and not _is_only_longer(key, old, new):
             yield key, was, new[key]
 
 
 def _is_free(key: str, old: Fields) -> bool:
-    """Return whether a key has no part in what a run computes; how often it evaluates may have one."""
+    """Return whether a key does not affect a run's results; the interval of evaluations may affect them."""
     if key == "sft.eval_every" and old["sft.patience"]:
         return False
     if key in {"validation.every", "run.keep_best", "run.best_by"} and old["second_stage.steps"]:
@@ -243,8 +243,8 @@ def _is_free(key: str, old: Fields) -> bool:
 
 
 def _is_only_longer(key: str, old: Fields, new: Fields) -> bool:
-    """Return whether another number of steps changes nothing before the end: a schedule may look at the end."""
-    if key == "grpo.steps":  # with rollout.ahead its last rollout begins none
+    """Return whether a changed number of steps leaves the steps so far unchanged; a schedule may depend on it."""
+    if key == "grpo.steps":  # with rollout.ahead, the last step starts no rollout
         is_constant = new["grpo.optim.schedule"] == "constant"
         return is_constant and not new["rollout.ahead"] and not old["second_stage.steps"]
     return (

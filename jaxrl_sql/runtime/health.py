@@ -1,7 +1,7 @@
-"""Whether a run can still learn: numbers that are no numbers, an entropy that is gone, groups whose answers are equal.
+"""Detect runs that no longer learn: metrics that are not finite, collapsed entropy, groups with equal rewards.
 
-A run that cannot ends with a message that says what was seen and what to try, and exit code 3, instead of
-writing equal numbers for days. What is counted over steps is saved with a checkpoint.
+Such a run ends with a message (observation and suggested settings) and exit code 3. The counters are saved with each
+checkpoint.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from jaxrl_sql.config import HealthConfig
 from jaxrl_sql.types import JaxrlSqlError
 
 UNHEALTHY = 3
-"""Exit code of a run that its own health stopped."""
+"""Exit code of a run that a health check stopped."""
 
 FINITE = (
     "sft/loss", "policy/loss", "value/loss", "policy/entropy", "policy/ratio_mean", "policy/kl", "optim/grad_norm",
     "optim/param_norm",
 )  # fmt: skip
-"""Numbers that stop a run when they are none; the parameters' norm overflows long before their products do."""
+"""Metrics that stop a run if they are not finite. The parameters' norm overflows long before their products."""
 
 
 class HealthError(JaxrlSqlError):
-    """A run that cannot go on: what was seen, and what to try (commands exit with code 3)."""
+    """A run that cannot continue: the observation, and settings to try (commands exit with code 3)."""
 
 
 class Health:
-    """Looks at the numbers of each step."""
+    """Check the metrics of each step."""
 
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
         self.counts = {"entropy": 0, "equal": 0}
 
     def check(self, step: int, phase: str, numbers: Mapping[str, float]) -> str | None:
-        """Return what is wrong and what to try, once a collapse has lasted; None while all is well.
+        """Return the fault and settings to try once a collapse has lasted for its limit of steps; else None.
 
-        Raises HealthError at once when a loss, its gradient or the policy's entropy is no finite number.
+        Raises HealthError at once if a loss, its gradient or the policy's entropy is not finite.
         """
         wrong = [
             f"{name} is {numbers[name]}" for name in FINITE if name in numbers and not math.isfinite(numbers[name])
@@ -51,8 +51,8 @@ class Health:
         ):
             return (
                 f"step {step}: policy/entropy has been below health.entropy_floor={cfg.entropy_floor} for "
-                f"{cfg.entropy_steps} steps (now {numbers['policy/entropy']:.2g}): the policy gives one answer to a "
-                "question and explores no more; try a grpo.entropy_bonus, a larger grpo.clip.high, a lower "
+                f"{cfg.entropy_steps} steps (now {numbers['policy/entropy']:.2g}): the policy gives one answer per "
+                "question and no longer explores; try a grpo.entropy_bonus, a larger grpo.clip.high, a lower "
                 "grpo.optim.lr, or a higher sampling.temperature"
             )
         if "reward/zero_variance" in numbers and self._lasts(
@@ -60,15 +60,15 @@ class Health:
         ):
             return (
                 f"step {step}: in {cfg.zero_advantage_patience} rollouts (health.zero_advantage_patience) the answers "
-                f"of every group had one reward (mean {numbers.get('reward/mean', math.nan):.3g}), so nothing is "
-                "learned; where it is low the questions are too hard: a longer cold start (sft.steps), easier "
-                "questions, a larger grpo.num_generations; where it is high they are too easy: harder ones, a higher "
-                "sampling.temperature"
+                f"of every group had equal rewards (mean {numbers.get('reward/mean', math.nan):.3g}), so nothing is "
+                "learned. If the mean is low, the questions are too hard: try a longer cold start (sft.steps), easier "
+                "questions, or a larger grpo.num_generations. If it is high, they are too easy: try harder questions "
+                "or a higher sampling.temperature"
             )
         return None
 
     def _lasts(self, what: str, is_seen: bool, steps: int) -> bool:
-        """Count a step; return whether it was so for `steps` steps in a row (0: never), and begin anew if it was."""
+        """Count a step; return whether `is_seen` held for `steps` steps in a row (0: never), and restart the count."""
         self.counts[what] = self.counts[what] + 1 if is_seen else 0
         is_over = 0 < steps <= self.counts[what]
         if is_over:
@@ -77,10 +77,10 @@ class Health:
 
 
 def calmer(phase: str) -> str:
-    """Return what to try in a phase whose numbers blew up."""
+    """Return settings to try after a phase diverged."""
     section = "sft" if phase == "sft" else "grpo"
     return (
-        f"begin again, or from an earlier checkpoint (jaxrl-sql export RUN --step N), with a lower {section}.optim.lr, "
+        f"restart, or begin from a checkpoint (jaxrl-sql export RUN --step N), with a lower {section}.optim.lr, "
         f"a longer {section}.optim.warmup_steps or a smaller {section}.optim.max_grad_norm; in bfloat16 try "
         "model.dtype=float32 with model.compute_dtype=bfloat16"
     )

@@ -1,7 +1,4 @@
-"""Models of the Hugging Face hub by their names there, `org/name` or `org/name@revision`: fetched, and uploaded.
-
-What is fetched lies in the hub's cache.
-"""
+"""Download models from the Hugging Face hub (`org/name` or `org/name@revision`) into its cache, and upload exports."""
 
 from __future__ import annotations
 
@@ -13,21 +10,22 @@ from jaxrl_sql.types import InputError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 ASKED = "jaxrl_sql.yaml"
-"""What of a model's folder says how it is asked: see `model_locator`."""
+"""File in a model's folder with the prompt settings of its training: see `model_locator`."""
 _ABOUT = ["*.json", "*.jinja", "*.txt", "*.model", "README.md", ASKED]
 _WEIGHTS = ["*.safetensors"]
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name can only be the hub's: it has its form, and is neither a path here nor in a folder here."""
+    """Return whether a name has the hub's form, and neither it nor its parent folder exists here."""
     path = Path(name)
     return bool(_NAME.fullmatch(name)) and path.suffix != ".gguf" and not path.exists() and not path.parent.exists()
 
 
 def fetch(name: str, with_weights: bool = True) -> Path:
-    """Return the folder of a model of the hub, or of its shape and tokenizer alone; what is cached is not fetched.
+    """Download a model of the hub unless it is cached; return its folder.
 
-    Raises InputError for a model that is not there or not to be had, and where there is neither a network nor a copy.
+    Without weights: only its configuration and tokenizer. Raises InputError if the model does not exist or needs
+    access rights, and if the hub cannot be reached and no copy is cached.
     """
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow, and few need it
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415
@@ -47,10 +45,10 @@ def fetch(name: str, with_weights: bool = True) -> Path:
 
 
 def upload(folder: Path, repo: str, private: bool = False) -> str:
-    """Upload a model's folder to a repository of the hub, made where it is not there, and return the commit's address.
+    """Upload a model's folder to a repository of the hub, created if absent; return the commit's address.
 
-    The hub and the account are those of the environment (`HF_ENDPOINT`, `HF_TOKEN`, or a login). Raises InputError for
-    a name that is none, and for what the hub refuses.
+    The hub and the account come from the environment (`HF_ENDPOINT`, `HF_TOKEN`, or a login). Raises InputError for an
+    invalid name, and if the hub refuses.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow, and few need it
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
@@ -63,19 +61,19 @@ def upload(folder: Path, repo: str, private: bool = False) -> str:
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        kinds = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # what else lies in the folder is nobody's business
+        kinds = [*_ABOUT, *_WEIGHTS, "*.gguf"]  # no other file is uploaded
         about = "Export by jaxrl-sql"
         done = api.upload_folder(
             repo_id=repo, folder_path=folder, commit_message=about, allow_patterns=kinds, ignore_patterns=["*/*"]
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"--hub {repo}: not uploaded: {reason[0]}; {folder} holds what was exported") from error
+        raise InputError(f"--hub {repo}: not uploaded: {reason[0]}; the export is in {folder}") from error
     return str(done)
 
 
 def repo_of(path: str) -> str:
-    """Return the hub's name of a folder in its cache, or of a name as it is; empty for another folder."""
+    """Return the hub name of a cached folder, or the name itself without its revision; empty for another folder."""
     if is_hub_name(path):
         return path.partition("@")[0]
     cached = next((part for part in Path(path).parts if part.startswith("models--")), "")
@@ -83,14 +81,14 @@ def repo_of(path: str) -> str:
 
 
 def license_of(folder: str) -> str:
-    """Return the licence that the card of a model's folder names; empty where it names none."""
+    """Return the licence in the model card of a folder; empty without one."""
     from huggingface_hub.repocard import metadata_load  # noqa: PLC0415 - slow, and few need it
 
     card = Path(folder) / "README.md"
     if not card.is_file():
         return ""
     try:
-        found = (metadata_load(card) or {}).get("license")
+        name = (metadata_load(card) or {}).get("license")
     except (ValueError, OSError):
         return ""
-    return found if isinstance(found, str) and re.fullmatch(r"[\w.+-]+", found) else ""
+    return name if isinstance(name, str) and re.fullmatch(r"[\w.+-]+", name) else ""

@@ -1,8 +1,8 @@
-"""A file that long work is written to as it goes, and gone on from after a kill: JSON lines, appended and flushed.
+"""A journal of long work, from which a killed command resumes: JSON lines, appended and flushed.
 
-The first line says what the work was asked with; another question to the same file is refused. A line that was torn
-by a kill is dropped; each line ends with its CRC-32, and a damaged one is refused. One process at a time holds the
-file, until it is closed or the process is gone.
+The first line has the settings of the work; other settings for the same file are refused. A line that a kill left
+incomplete is dropped. Each line ends with its CRC-32, and a damaged line is refused. One process at a time locks the
+file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MARK = f', "{_CRC}": "'
 
 
 class Journal:
-    """The records of a piece of work, those of earlier runs first; a context manager, safe to use from threads.
+    """The records of a piece of work, those of earlier runs first; a thread-safe context manager.
 
-    Raises InputError when the file is of work with other `settings` (what JSON can write), when a line is damaged, and
-    when another process holds it; RunFolderError when its disk is full.
+    Raises InputError if the file has other `settings` (JSON values), if a line is damaged, or if another process has
+    locked it; RunFolderError if its disk is full.
     """
 
     def __init__(self, path: str | Path, settings: Fields) -> None:
@@ -64,20 +64,20 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise InputError(
-                f"{self.path}: another process is at work there: wait for its end, or name another folder"
+                f"{self.path}: another process is using it: wait until it ends, or name another folder"
             ) from error
         except OSError:  # a file system without locks
             pass
 
     def _begin(self, wanted: Fields) -> None:
-        """Read what is there and leave the file so that the next line is one of its own."""
+        """Read the records and cut an incomplete last line off, so that the next record begins a line."""
         self._file.seek(0)
         raw = self._file.read()
         *lines, torn = raw.split(b"\n")
         is_torn = _record(torn) is None
         numbered = {i: line for i, line in enumerate(lines if is_torn else [*lines, torn], 1) if line.strip()}
         records = [_record(line) for line in numbered.values()]
-        # Without a record nothing was done yet: then other settings may take its place.
+        # A file without records has no finished work, so other settings may replace its own.
         if not records or (len(records) == 1 and (records[0] is None or "settings" in records[0])):
             self._file.truncate(0)
             self._write(_line({"settings": wanted}))
@@ -91,7 +91,7 @@ class Journal:
             self._write(b"\n")
 
     def _write(self, line: bytes) -> None:
-        """Append a line, or nothing of it where the disk is full."""
+        """Append a line, or none of it if the disk is full."""
         start = self._file.seek(0, io.SEEK_END)
         try:
             with goes_on(self.path):
@@ -103,7 +103,7 @@ class Journal:
             raise
 
     def _refuse_damage(self, numbered: Mapping[int, bytes], first: Record | None) -> None:
-        """Raise InputError with the first line that does not match its checksum; another work's file has none."""
+        """Raise InputError for the first line that does not match its checksum; other tools' files have none."""
         if first is not None and not {"settings", _CRC} & first.keys():
             return
         for number, line in numbered.items():
@@ -123,7 +123,7 @@ class Journal:
 
 
 def begun_with(path: Path) -> Record:
-    """Return the settings that a journal was begun with; none where there is no journal."""
+    """Return the settings of a journal; empty if there is no journal."""
     if not path.is_file():
         return {}
     with path.open("rb") as file:
@@ -143,9 +143,9 @@ def _is_whole(line: bytes) -> bool:
 
 
 def _record(line: bytes) -> Record | None:
-    """Return the record in a line; None where it is torn or none."""
+    """Return the record in a line; None if it is incomplete or no JSON object."""
     try:
-        found = json.loads(line.decode(errors="replace"))
+        record = json.loads(line.decode(errors="replace"))
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None

@@ -1,4 +1,4 @@
-"""Who may ask a server that listens on loopback: a page elsewhere may have its own name point there."""
+"""Check the Host header of requests to a loopback server, against DNS rebinding from web pages."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?", re.IGNOR
 
 
 def names_loopback(host: str) -> bool:
-    """Return whether a request's Host header, with or without a port, is this machine's loopback and no other name."""
+    """Return whether a Host header, with or without a port, names this machine's loopback interface."""
     return bool(_LOOPBACK.fullmatch(host))

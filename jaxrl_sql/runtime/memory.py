@@ -3,10 +3,10 @@
 XLA's CPU backend frees its temporaries after each step, and glibc hands large blocks back to the system at once. At
 the quickstart's size that was a fifth of the step's time, spent in 300,000 page faults.
 
-What is kept fits the next step of the same shapes. Temporaries of another shape may find no hole that is large enough,
-and stand behind those that are free: twenty shapes of one model held 20 GB where each needed 14. So the pages of what
-is free go back when a program was compiled, when steps hold clearly more than what some of them alone needed, and when
-what the machine has left is too little for another step that finds no hole.
+Freed memory fits the next step of the same shapes. Temporaries of another shape may not fit into any free block and
+are allocated after them: twenty shapes of one model took 20 GB where each needed 14. So free pages are returned in
+three cases: after a compilation, when the process holds clearly more than its largest step needed, and when the
+machine's free memory is too small for a step that reuses none.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 MIB = 1 << 20
 ALONE = 2
-"""Steps after which what is held is what they needed: the last of them may be under way still."""
+"""Steps after a release until resident memory shows the need of a step; the last step may still be running."""
 SURPLUS = 1.1
-"""How many times that may be held."""
+"""Resident memory above this multiple of the largest step's need is released."""
 FULL = 0.9
-"""The share of the machine's memory that another step may come to."""
+"""Largest share of the machine's memory that another step may reach."""
 
 
 def keep_freed_memory() -> bool:
-    """Set glibc to serve every block from one heap and to keep it; return whether there was a glibc to tell.
+    """Set glibc to serve every block from one heap and to keep freed memory; return whether it is glibc.
 
-    Call it before the first computation: threads that have allocated keep the arenas that they have.
+    Call it before the first computation: threads that have allocated keep their arenas.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -44,17 +44,17 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Give the pages of all freed memory back to the system, wherever they stand in the heap; elsewhere do nothing."""
+    """Return the pages of all freed memory to the system, wherever they are in the heap (Linux only)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
     if trim is not None:
         trim(0)
 
 
 class Surplus:
-    """Releases what steps of many shapes leave in the heap beyond what those of the largest need.
+    """Release memory that steps of many shapes leave in the heap beyond the need of the largest.
 
-    What some steps alone needed is those of two shapes, of which one may stand behind the other, and the most that was
-    seen: near a machine's `memory` (bytes; 0: unknown) that alone is no bound.
+    The first steps after a release measure that need. Near the machine's `memory` (bytes; 0: unknown) pages are
+    released earlier, so that a step of another shape fits.
     """
 
     def __init__(self, memory: int = 0) -> None:
@@ -62,7 +62,7 @@ class Surplus:
         self._most = self._least = self._steps = 0
 
     def made_step(self) -> bool:
-        """Hear of a step; return whether freed memory was released for it."""
+        """Count a finished step; return whether freed memory was released after it."""
         held = _resident()
         self._steps += 1
         if self._steps <= ALONE:
@@ -77,7 +77,7 @@ class Surplus:
 
 
 def mappings_taken() -> float:
-    """Return the share that this process has of the memory mappings that Linux gives it; 0 where that is not known."""
+    """Return the used share of the memory mappings that Linux allows this process; 0 if unknown."""
     with suppress(OSError, ValueError):
         most = int(Path("/proc/sys/vm/max_map_count").read_text(encoding="ascii"))
         with Path("/proc/self/maps").open("rb") as lines:
@@ -86,7 +86,7 @@ def mappings_taken() -> float:
 
 
 def _resident() -> int:
-    """Return the bytes of this process that are in memory; 0 where that is not known."""
+    """Return the resident bytes of this process; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

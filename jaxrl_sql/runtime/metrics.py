@@ -1,7 +1,7 @@
-"""Metrics: sums that travel with their weights, and the files that a run leaves of them.
+"""Metrics: weighted sums, and the files of a run that hold them.
 
-A metrics pytree is `dict[str, tuple[sum, weight]]`; under a name that ends in `_max` stands (maximum, 1) instead.
-Sums on the device and on the host look alike, so micro-batches, updates and hosts merge by the same rule.
+A metrics pytree is `dict[str, tuple[sum, weight]]`; a name that ends in `_max` holds (maximum, 1). Sums on the device
+and on the host have the same form, so micro-batches, updates and hosts are merged by the same rule.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 Metrics = Mapping[str, tuple[Any, Any]]
 Position = tuple[int, int]
-"""How many lines a file has, and their CRC-32."""
+"""The number of a file's lines, and their CRC-32."""
 START: Position = (0, 0)
 
 
 def reduce_metrics(metrics: Metrics) -> dict[str, float]:
-    """Return sum / weight of each name, or the maximum; what has no weight has no value and is left out."""
+    """Return sum / weight of each name, or the maximum; names without weight are omitted."""
     reduced: dict[str, float] = {}
     for name, (amount, weight) in metrics.items():
         if name.endswith("_max"):
@@ -39,18 +39,18 @@ def reduce_metrics(metrics: Metrics) -> dict[str, float]:
 
 
 def best_by(name: str, numbers: Mapping[str, float]) -> float | None:
-    """Return a number by its whole name, or by a word the mean of `eval/<split>/<word>` over the splits; else None."""
+    """Return a metric by its full name, or the mean of `eval/<split>/<name>` over splits; None if absent."""
     if "/" in name:
         return numbers.get(name)
-    found = [value for key, value in numbers.items() if key.startswith("eval/") and key.split("/", 2)[2] == name]
-    return sum(found) / len(found) if found else None
+    values = [value for key, value in numbers.items() if key.startswith("eval/") and key.split("/", 2)[2] == name]
+    return sum(values) / len(values) if values else None
 
 
 class MetricsWriter:
-    """Write `metrics.jsonl` (one object a step, `step` first) after what a run folder holds, and to `trackers`.
+    """Append to `metrics.jsonl` (one object per step, `step` first) of a run folder, and write to `trackers`.
 
-    Each line is flushed, so an interrupted run leaves a readable file. A run that goes on calls `rewind` first.
-    Without a folder nothing is written: one of a run's processes writes for all.
+    Each line is flushed, so an interrupted run leaves a readable file. A resumed run calls `rewind` first. Without a
+    folder nothing is written: one of a run's processes writes for all.
     """
 
     def __init__(self, folder: str | Path | None, trackers: Sequence[Tracker] = ()) -> None:
@@ -63,45 +63,45 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(*([] if error is None else [OSError])):  # a full disk is told once, not again on closing
+        with suppress(*([] if error is None else [OSError])):  # a full disk is reported once, not again on closing
             self.close()
 
     @property
     def position(self) -> Position:
-        """Return where the file ends: what `rewind` comes back to."""
+        """Return the position of the file's end, for `rewind`."""
         return self._lines.position
 
     def write(self, step: int, values: Fields) -> None:
-        """Write the values of one step; boards get the numbers, the file also words such as the phase."""
+        """Write the values of one step; the file also gets texts such as the phase, trackers only numbers."""
         self._lines.write({"step": step, **values})
-        for board in self._trackers:
-            board.write(step, values)
+        for tracker in self._trackers:
+            tracker.write(step, values)
 
     def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
-        """Show an answer to a question where a tracker has traces; no file holds it."""
-        for board in self._trackers:
-            board.trace(step, question, answer, about)
+        """Send an answer to the trackers that support traces; it is not written to a file."""
+        for tracker in self._trackers:
+            tracker.trace(step, question, answer, about)
 
     def rewind(self, position: Position, step: int) -> None:
-        """Drop the lines after `position`, which was that of `step`: the run writes them again.
+        """Drop the lines after `position`, the position of `step`: the resumed run writes them again.
 
-        Raises InputError as that of `JsonLines`.
+        Raises InputError as `JsonLines.rewind`.
         """
-        kept = self._lines.rewind(position)
-        for board in self._trackers:
-            board.rewind(kept, step)
+        lines = self._lines.rewind(position)
+        for tracker in self._trackers:
+            tracker.rewind(lines, step)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
         self._lines.close()
-        for board in self._trackers:
-            board.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 class JsonLines:
-    """A JSON-lines file that is appended to, with a `step` in each object; a line that was torn is dropped.
+    """A JSON-lines file in append mode, with a `step` in each object; an incomplete last line is dropped.
 
-    Without a path it is the null device. `position` is where it ends: what `rewind` comes back to.
+    Without a path nothing is written. `position` is the position of its end, for `rewind`.
     """
 
     def __init__(self, path: Path | str | None) -> None:
@@ -120,7 +120,7 @@ class JsonLines:
     def write(self, values: Fields) -> None:
         """Write one object and hand it to the system at once."""
         line = rest = (json.dumps(plain(values), ensure_ascii=False, allow_nan=False) + "\n").encode()
-        while rest:  # a disk that is about to be full takes a part
+        while rest:  # a nearly full disk may accept only a part
             rest = rest[self._file.write(rest) :]
         count, crc = self.position
         self.position = (count + 1, zlib.crc32(line, crc))
@@ -128,7 +128,7 @@ class JsonLines:
     def rewind(self, position: Position) -> list[Record]:
         """Keep the lines up to a position and return their objects; of a file that was deleted, none.
 
-        Raises InputError where they are not those that were written.
+        Raises InputError if they are not the lines that the run wrote.
         """
         self._file.close()
         lines, (count, crc) = self._read(), position
@@ -145,25 +145,25 @@ class JsonLines:
         self._file.close()
 
     def _read(self) -> list[bytes]:
-        """Return the lines that were not torn."""
+        """Return the complete lines."""
         if self._path is None or not self._path.exists():
             return []
         return self._path.read_bytes().split(b"\n")[:-1]
 
-    def _open(self, kept: list[bytes]) -> FileIO:
-        """Replace the file by the kept lines, and open it where they end; without a buffer that would fail again."""
-        self.position = _position(kept)
+    def _open(self, lines: list[bytes]) -> FileIO:
+        """Replace the file's content by `lines` and open it at their end, unbuffered: closing cannot fail again."""
+        self.position = _position(lines)
         if self._path is None:
             return Path(os.devnull).open("ab", buffering=0)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         scratch = self._path.with_name(f"{self._path.name}.tmp")
-        scratch.write_bytes(b"".join(line + b"\n" for line in kept))
+        scratch.write_bytes(b"".join(line + b"\n" for line in lines))
         scratch.replace(self._path)
         return self._path.open("ab", buffering=0)
 
 
 class SampleWriter(JsonLines):
-    """Write `samples.jsonl` of a run folder, after what is there: answers with their SQL, status and reward.
+    """Append to `samples.jsonl` of a run folder: answers with their SQL, status and reward.
 
     Without a folder nothing is written.
     """
@@ -173,5 +173,5 @@ class SampleWriter(JsonLines):
 
 
 def _position(lines: Sequence[bytes]) -> Position:
-    """Return the position behind lines."""
+    """Return the position after lines."""
     return len(lines), zlib.crc32(b"".join(line + b"\n" for line in lines))

@@ -1,7 +1,7 @@
-"""Where a model lies, and how it was trained to be asked.
+"""Find a model's weights and the prompt settings of its training.
 
-A run's folder has its configuration, and each model that a run writes has what of it says how the model is asked, in
-`jaxrl_sql.yaml`: wherever the folder is copied to, it is asked as it was taught.
+A run's folder has its configuration. Each model that a run writes has the settings that determine its prompts, in
+`jaxrl_sql.yaml`, so a copied folder is still prompted as in training.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 
 MODEL = "model"
 TEMPLATE = "prompt.jinja"
-"""The prompt's template in a model's folder, where it was a file and none of ours."""
+"""The prompt template in a model's folder, if it is a user's file."""
 
-# Benchmarks' own limits, or nearly: 30 s a query, counted in steps so that they do not depend on the load.
+# About the benchmarks' limits of 30 s per query, counted in steps so that they do not depend on the load.
 BENCHMARK_LIMITS = {"vm_steps": 3_000_000_000, "timeout_ms": 300_000, "max_rows": 1_000_000, "max_bytes": 256 << 20}
 
 
-# So much of a file is read to tell its content, and at so many places: all of one that is small.
+# Bytes per block and number of blocks that are hashed of a large file; small files are hashed in full.
 _BLOCK, _BLOCKS = 16 << 10, 256
 
-# What of the section `data` says which questions there are, and not how one is put.
+# Keys of the section `data` that select questions and do not affect the prompt of a question.
 _CHOOSES = (
     "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
     "dialects", "include_ids", "traces", "prune", "stream_above", "hide",
 )  # fmt: skip
-# Of those, what says which questions are shown as examples.
+# Keys of these that select the questions shown as few-shot examples.
 _SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")
 ASKED_TOO: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),
     "validation": ("sampling", "max_num_seqs"),
 }
-"""What of other sections than `data` says how a model is asked, which `defaults_for` reads."""
+"""Further keys by section that determine how a model is prompted, read by `defaults_for`."""
 
 
 @dataclass(frozen=True)
 class TrainedModel(RootConfig):
-    """The settings of a run that decide how its model is built and asked."""
+    """The settings of a run that determine how its model is built and prompted."""
 
     recipe: str = "arctic"
     data: DataConfig = field(default_factory=DataConfig)
@@ -73,91 +73,91 @@ class TrainedModel(RootConfig):
 
 
 def read_trained(path: Path) -> TrainedModel:
-    """Read how a model is asked from the configuration of its run, or from the file in its folder."""
+    """Read a model's prompt settings from the configuration of its run, or from the file in its folder."""
     return load_config(TrainedModel, path)
 
 
 def asked_by(data: DataConfig) -> Record:
-    """Return what of the section `data` says how a question is put to a model, and where shown examples come from."""
+    """Return the keys of the section `data` that determine the prompt of a question, with few-shot examples."""
     left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
     return {name: value for name, value in dataclasses.asdict(data).items() if name not in left_out}
 
 
 def files_identity(path: str | Path) -> str:
-    """Return a hash of a file, or of a model's folder; large ones are read at a few hundred places. Empty for none."""
+    """Return a hash of a file or of a model's folder, from a few hundred blocks of a large file; empty for no path."""
     if not str(path):
         return ""
     whole, root = hashlib.blake2b(digest_size=8), Path(path)
     kinds = (".safetensors", ".gguf", ".json", ".jinja")
-    files = sorted(one for one in root.iterdir() if one.suffix in kinds) if root.is_dir() else [root]
-    for one in files:
-        if not one.is_file():
+    paths = sorted(file for file in root.iterdir() if file.suffix in kinds) if root.is_dir() else [root]
+    for file in paths:
+        if not file.is_file():
             return ""
-        size = one.stat().st_size
-        whole.update(f"{one.name} {size}".encode())
-        with one.open("rb") as file:
-            for place in range(0, size, max(_BLOCK, size // _BLOCKS)):
-                file.seek(place)
-                whole.update(file.read(_BLOCK))
+        size = file.stat().st_size
+        whole.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            for offset in range(0, size, max(_BLOCK, size // _BLOCKS)):
+                stream.seek(offset)
+                whole.update(stream.read(_BLOCK))
     return whole.hexdigest()
 
 
-def find_model(given: str) -> tuple[Path, Path | None]:
-    """Return where the weights of a run folder, its `model/`, a Hugging Face folder or a GGUF file are, and the run.
+def find_model(name: str) -> tuple[Path, Path | None]:
+    """Return the path of a model's weights, and the folder of its run or None.
 
-    The run is its folder, None where there is none. A name of the hub is returned as it is: see `fetched`.
-    Raises InputError for a path that is none of these.
+    `name` is a run folder, its `model/`, a Hugging Face folder or a GGUF file. A name of the hub is returned unchanged:
+    see `fetched`. Raises InputError for other paths.
     """
-    path = shipped(given)
-    if is_hub_name(given):
+    path = shipped(name)
+    if is_hub_name(name):
         return path, None
     if not path.exists():
-        raise InputError(f"model {given}: no such folder or file")
+        raise InputError(f"model {name}: no such folder or file")
     if (path / CONFIG).is_file():
         if not (path / MODEL).is_dir():
             raise InputError(
-                f"model {given}: the run has no {MODEL}/ yet; `jaxrl-sql export {given} --step N` writes a checkpoint's"
+                f"model {name}: the run has no {MODEL}/ yet; `jaxrl-sql export {name} --step N` writes a checkpoint's"
             )
         return path / MODEL, path
     run = path.resolve().parent
     return path, run if path.resolve().name == MODEL and (run / CONFIG).is_file() else None
 
 
-def find_asked(given: str) -> tuple[Path, TrainedModel | None]:
-    """Return where a model's weights are, as `find_model` does, and how it is asked, by its run or its folder.
+def find_asked(name: str) -> tuple[Path, TrainedModel | None]:
+    """Return the path of a model's weights, as `find_model`, and its training settings from its run or its folder.
 
-    Of a model of the hub that file is fetched. Raises InputError for what is no model, and cannot be fetched.
+    A hub model's settings file is downloaded. Raises InputError if there is no such model or the download fails.
     """
-    path, run = find_model(given)
+    path, run = find_model(name)
     if run is not None:
         return path, read_trained(run / CONFIG)
-    folder = fetch(given, with_weights=False) if is_hub_name(given) else path
+    folder = fetch(name, with_weights=False) if is_hub_name(name) else path
     if not (folder / ASKED).is_file():
         return path, None
     trained = read_trained(folder / ASKED)
-    own = folder / TEMPLATE
-    return path, changed(trained, {"data.template": str(own)}) if trained.data.template == TEMPLATE else trained
+    template = folder / TEMPLATE
+    return path, changed(trained, {"data.template": str(template)}) if trained.data.template == TEMPLATE else trained
 
 
 def fetched(config: Settings, with_weights: bool = True) -> Settings:
-    """Return the settings of a command with folders for `model.checkpoint` and `data.tokenizer` of the hub.
+    """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer`.
 
-    Raises InputError for what cannot be fetched.
+    Raises InputError if a download fails.
     """
     values = values_by_key(config)
-    checkpoint = "" if values.get("model.shape") else values.get("model.checkpoint", "")  # a plan has no use for both
+    checkpoint = "" if values.get("model.shape") else values.get("model.checkpoint", "")  # a plan uses the shape alone
     named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer": (values["data.tokenizer"], False)}
-    return changed(config, {key: str(fetch(*asked)) for key, asked in named.items() if is_hub_name(asked[0])})
+    return changed(config, {key: str(fetch(*source)) for key, source in named.items() if is_hub_name(source[0])})
 
 
-def defaults_for(given: str) -> Record:
-    """Return what lies beneath a command's configuration: limits as benchmarks have them, and a model as it was taught.
+def defaults_for(name: str) -> Record:
+    """Return a command's defaults: the benchmarks' limits, and the prompt settings of the model's training.
 
-    One whose training is not known is asked in a chat.
+    A model without training settings is prompted with its chat template.
     """
-    if not given:
+    if not name:
         return {"executor": dict(BENCHMARK_LIMITS)}
-    checkpoint, run = find_asked(given)
+    checkpoint, run = find_asked(name)
     model: Record = {"checkpoint": str(checkpoint)}
     if run is None:
         data: Record = {"prompt": "chat", "max_prompt_tokens": 8192}
@@ -180,9 +180,9 @@ def today() -> str:
 
 
 def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
-    """Return the section `data` with the one date of all prompts that a command asks a checkpoint in a chat.
+    """Return the section `data` with one date for all chat prompts of a command.
 
-    That is `data.date`, else the date of the journal that is continued, else of the model's training, else today's.
+    This is `data.date`, else the date in the resumed journal, else that of the model's training, else today's.
     """
     if data.date or data.prompt != "chat" or not checkpoint:
         return data
@@ -192,12 +192,12 @@ def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
 
 
 def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
-    """Return each setting by which a command's prompts differ from those of the model's training, one per line."""
+    """Return each setting by which a command's prompts differ from those of the model's training."""
     now, then = (
         {"recipe": name} | dict(flatten({"data": asked_by(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
-    heard = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # by these no word of a prompt is another
-    heard -= set() if trained.data.date else {"data.date"}
-    differ = (name for name in then if name in heard and now[name] != then[name])
+    compared = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # these do not change a prompt's text
+    compared -= set() if trained.data.date else {"data.date"}
+    differ = (name for name in then if name in compared and now[name] != then[name])
     return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

@@ -1,4 +1,4 @@
-"""Values as JSON knows them, for a run's files and for programs that read numbers as doubles."""
+"""Convert values for JSON: for a run's files, and for programs that read numbers as doubles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from jaxrl_sql.types import Json
 
 _EXACT = 2**53 - 1
-"""The largest whole number that a double holds, as it does all below."""
+"""The largest n such that a double represents every whole number up to n."""
 
 
 def plain(value: Json) -> Json:
-    """Return what JSON knows: NumPy's numbers as Python's, and null for NaN and infinities."""
+    """Return a value of JSON's types: Python numbers for NumPy's, and null for NaN and infinities."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -22,7 +22,7 @@ def plain(value: Json) -> Json:
 
 
 def exact(value: Json) -> Json:
-    """Return a value with whole numbers beyond 2^53 as text, at any depth: a reader of doubles would round them."""
+    """Return a value with integers beyond 2^53 as text, at any depth: programs that read doubles would round them."""
     if isinstance(value, Mapping):
         return {name: exact(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What a command does now, how far it is, and what is compiled for it: said where nothing else is heard for long."""
+"""Progress of a command: its current tasks, their counts and time left, and the programs that XLA compiles."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 SILENCE_S = 8.0
-"""After so many seconds without a line a log gets one: one in ten at least, and two for a machine that is busy."""
+"""Seconds without output after which a log gets a progress line; users are promised one every ten seconds."""
 BEAT_S = 0.5
-"""How often it is looked whether a line is due."""
+"""Seconds between checks whether a progress line is due."""
 
 Tick = Callable[[int], None]
-"""What is told how much of a work is done."""
+"""Callback: number of units done."""
 
 
 @dataclass
 class Compiled:
-    """The programs that have been compiled, the seconds that took, and the one that is being compiled now ("": none).
+    """Count compiled programs and their seconds; `name` is the program that is being compiled ("": none).
 
-    Of those whose name is in `names`, `counted` are compiled of about `expected` (0: nobody knows). `looked_after`: how
-    many there were when somebody last saw to what they take, who does so from the share `crowded` on.
+    Of the programs whose name is in `names`, `counted` of about `expected` (0: unknown) are compiled. `looked_after` is
+    the number of programs when their memory mappings were last checked, and `crowded` the share of mappings from which
+    programs are dropped.
     """
 
     programs: int = 0
@@ -41,20 +42,20 @@ class Compiled:
         self.names, self.expected = names, programs
 
     def begins(self, name: str, now: float) -> None:
-        """Take note that a program is being compiled since `now`."""
+        """Record that a program's compilation starts at `now`."""
         self.since, self.name = now, name
 
     def ends(self, seconds: float) -> None:
-        """Take note that it is compiled; a second program within it, or one that nobody saw begin, counts as well."""
+        """Record the end of a compilation; nested programs, and those without a recorded start, count too."""
         self.counted += self.name in self.names
         self.programs, self.seconds, self.name = self.programs + 1, self.seconds + seconds, ""
 
     def spent(self, now: float) -> float:
-        """Return the seconds that compiling took, those of the program that is being compiled too."""
+        """Return the seconds of compilation, including the program that is being compiled."""
         return self.seconds + (now - self.since if self.name else 0.0)
 
     def words(self, now: float) -> str:
-        """Return what is being compiled, such as `compiling update (program 7 of about 34), 5 s`; "" for nothing."""
+        """Return a line such as `compiling update (program 7 of about 34), 5 s`; "" if nothing is being compiled."""
         name = self.name
         if not name:
             return ""
@@ -65,12 +66,12 @@ class Compiled:
 
 @dataclass
 class Work:
-    """A piece of work: what it is, how much of what unit there is (0: not known), and how much is done (None: unknown).
+    """A task: its name, its total in units (0: unknown), and the units done (None: unknown).
 
-    `began` is when it did, and `compiled` the seconds that had been spent on compiling by then.
+    `began` is its start, and `compiled` the seconds of compilation before it, both by the activity's clock.
     """
 
-    what: str
+    name: str
     total: int
     unit: str
     began: float
@@ -79,35 +80,35 @@ class Work:
     first: int | None = None
 
     def at(self, done: int) -> None:
-        """Take note of how much is done; the first call says how much was done before it began."""
+        """Set the units done; the first call gives those that were done before the task started."""
         self.first = done if self.first is None else self.first
         self.done = done
 
     @property
     def begins(self) -> str:
-        """Return what it is and how much there is to do."""
-        return f"{self.what}: {self.total:,} {self.unit}" if self.total else self.what
+        """Return the name and the total."""
+        return f"{self.name}: {self.total:,} {self.unit}" if self.total else self.name
 
     def words(self, now: float) -> str:
-        """Return where it stands."""
+        """Return the progress as text."""
         done = "" if self.done is None else f"{self.done:,} of " if self.total else f"{self.done:,} {self.unit}"
         amount = f"{done}{self.total:,} {self.unit}" if self.total else done
-        return f"{self.what}: {amount + ', ' if amount else ''}{duration(now - self.began)}"
+        return f"{self.name}: {amount + ', ' if amount else ''}{duration(now - self.began)}"
 
     def left(self, now: float, compiled: float) -> str:
-        """Return how long the rest takes at the pace so far, without what compiling took; "" while it is not known."""
-        made = (self.done or 0) - (self.first or 0)
-        if made <= 0 or self.total <= (self.done or 0):
+        """Return the time left at the pace so far, without compilation; "" if unknown."""
+        finished = (self.done or 0) - (self.first or 0)
+        if finished <= 0 or self.total <= (self.done or 0):
             return ""
         seconds = max(now - self.began - (compiled - self.compiled), 0.0)
-        return duration(seconds / made * (self.total - (self.done or 0)))
+        return duration(seconds / finished * (self.total - (self.done or 0)))
 
 
 @dataclass
 class Activity:
-    """The works that are open, each within the one before it; any thread may ask for `words`.
+    """The running tasks, each nested in the one before it; `words` is thread-safe.
 
-    `tell` shows the line that a work begins with, `clock` counts seconds.
+    `tell` prints the first line of a task, `clock` counts seconds.
     """
 
     tell: Callable[[str], None]
@@ -117,41 +118,41 @@ class Activity:
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self.began = self.clock()
 
     @contextmanager
-    def work(self, what: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> Iterator[Tick]:
-        """Do a work of `total` units; yield what is told how much is done. Its beginning is a line where `is_told`."""
+    def work(self, name: str, total: int = 0, unit: str = "", *, is_told: bool = True) -> Iterator[Tick]:
+        """Run a task of `total` units; yield the callback for its progress. `is_told`: print a line at its start."""
         now = self.clock()
-        one = Work(what, total, unit, now, self.compiled.spent(now))
+        task = Work(name, total, unit, now, self.compiled.spent(now))
         if is_told:
-            self.tell(one.begins)
-        self.works = (*self.works, one)  # never changed in place: another thread reads it
+            self.tell(task.begins)
+        self.works = (*self.works, task)  # replaced, not mutated: another thread reads it
         try:
-            yield one.at
+            yield task.at
         finally:
-            self.works = tuple(other for other in self.works if other is not one)
+            self.works = tuple(other for other in self.works if other is not task)
 
     def words(self) -> str:
-        """Return one line on where the work stands; "" where nothing is being done."""
+        """Return the progress of all tasks as one line; "" if none is running."""
         works = self.works
         if not (works or self.compiled.name):
             return ""
         now = self.clock()
-        parts = [one.words(now) for one in works]
+        parts = [task.words(now) for task in works]
         if parts and (left := works[-1].left(now, self.compiled.spent(now))):
             parts[-1] += f", {left} left"
         compiling = self.compiled.words(now)
         return "; ".join([*parts, compiling] if compiling else parts)
 
     def working_s(self) -> float:
-        """Return the seconds of the clock without those of compiling: what a pace is counted by."""
+        """Return the clock's seconds without compilation, for estimates of the pace."""
         return self.clock() - self.compiled.seconds
 
 
 class Heartbeat:
-    """Calls `beat` every `every_s` seconds, in a thread of its own, from `start` until `stop`."""
+    """Call `beat` every `every_s` seconds in a thread, from `start` until `stop`."""
 
     def __init__(self, beat: Callable[[], None], every_s: float) -> None:
         self._beat, self._every_s = beat, every_s
@@ -159,13 +160,13 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun; with `every_s` of 0 nothing is ever called."""
+        """Start the thread unless it is running or `every_s` is 0."""
         if self._thread is None and self._every_s and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for the call that is under way."""
+        """Stop, and wait for a call in progress."""
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -174,12 +175,12 @@ class Heartbeat:
         while not self._stopped.wait(self._every_s):
             try:
                 self._beat()
-            except (OSError, ValueError):  # who read the output has gone, or it is closed: the work goes on
+            except (OSError, ValueError):  # the output is closed; the command continues
                 return
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as words, such as `3 min 16 s`."""
+    """Return seconds as text, such as `3 min 16 s`."""
     minutes, rest = divmod(round(max(seconds, 0.0)), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

@@ -1,9 +1,8 @@
-"""Every answer of a run, kept in its folder: pieces `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz`.
+"""All answers of a run, in files such as `rollouts/train-000012.jsonl.gz` and `eval-000003.jsonl.gz` (pieces).
 
-A line is a group: a question, and the answers to it. Each append is a gzip member of its own, so what was written is
-whole whatever comes after, a position is a piece and its length in bytes, and `gunzip` and `zcat` read a piece. Token
-ids and log-probabilities, hundreds an answer, are packed as base64: as JSON's numbers they would take longer to write
-than all else.
+A line is a group: a question and its answers. Each append is a separate gzip member, so earlier groups stay readable
+whatever happens later, a position is a piece and its length in bytes, and `gunzip` and `zcat` read a piece. Token ids
+and log-probabilities are packed as base64, because JSON numbers would dominate the time of a write.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from jaxrl_sql.types import Fields, InputError, Record
 FOLDER, TOKENS = "rollouts", "tokens.json"
 KINDS = ("train", "eval")
 FEWEST_PIECES, MOST_ANSWERS = 8, 1024
-# Of gzip: twice as fast as the usual one, for a tenth more bytes.
+# gzip level: twice as fast as the default, for a tenth more bytes.
 _LEVEL = 3
-# A log-probability is kept in thousandths of a nat; the number that stands for none.
+# Log-probabilities are stored in thousandths of a nat; _NONE marks a missing value.
 _NAT, _NONE = 1000, 32_767
 
 Position = tuple[int, int, int]
-"""The number of a piece, how many bytes of it there are, and how many answers are in them."""
+"""The number of a piece, its size in bytes, and its number of answers."""
 
 
 class Piece(NamedTuple):
-    """A piece's file, its number, and how many bytes it holds now."""
+    """A piece's file, its number, and its size in bytes."""
 
     path: Path
     number: int
@@ -43,10 +42,10 @@ class Piece(NamedTuple):
 
 
 class RolloutWriter:
-    """Append groups to the pieces of a run folder; of each kind at most `keep` answers stay, the oldest go first.
+    """Append groups to the pieces of a run folder; per kind, the oldest pieces are deleted above `keep` answers.
 
-    They go by the piece, and a group is never cut, so the newest stays whatever `keep` says. With a `keep` of 0, or
-    without a folder, nothing is written.
+    A group is never split, and the newest piece always stays. With a `keep` of 0, or without a folder, nothing is
+    written.
     """
 
     def __init__(self, folder: Path | None, keep: int) -> None:
@@ -56,22 +55,22 @@ class RolloutWriter:
 
     @property
     def position(self) -> dict[str, Position]:
-        """Return where the pieces end: what `rewind` comes back to."""
+        """Return the position of each kind's end, for `rewind`."""
         return {kind: pieces.position for kind, pieces in self._kinds.items()}
 
     def write(self, kind: str, records: Sequence[Fields]) -> None:
-        """Append records of a kind, of what JSON knows, and hand them to the system at once."""
+        """Append records (JSON values) of a kind and flush them."""
         if self._folder is not None and records:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._kinds[kind].append(records)
 
     @property
     def has_tokens(self) -> bool:
-        """Return whether there is nothing to write of what the tokens say."""
+        """Return whether the texts of the tokens are written already, or need not be."""
         return self._folder is None or (self._folder / TOKENS).exists()
 
     def write_tokens(self, texts: Sequence[str]) -> None:
-        """Keep what each token id says, which records name by id; once a run."""
+        """Write the text of each token id, once per run; records have ids only."""
         if self._folder is not None and not self.has_tokens:
             self._folder.mkdir(parents=True, exist_ok=True)
             scratch = self._folder / f"{TOKENS}.tmp"
@@ -79,9 +78,9 @@ class RolloutWriter:
             scratch.replace(self._folder / TOKENS)
 
     def rewind(self, position: Mapping[str, Sequence[int]]) -> None:
-        """Drop the records behind a position; all of a kind that it does not name.
+        """Drop the records after a position, and all records of a kind that has none.
 
-        Raises InputError where the piece of a position is cut or damaged before it.
+        Raises InputError if a piece is truncated or damaged before its position.
         """
         for kind, pieces in self._kinds.items():
             number, size, answers = position.get(kind, (0, 0, 0))
@@ -95,8 +94,8 @@ class _Pieces:
         self._folder, self._kind = folder, kind
         self._keep, self._most = keep, max(1, min(MOST_ANSWERS, keep // FEWEST_PIECES))
         self.position: Position = (0, 0, 0)
-        if found := pieces_of(folder, kind):
-            path, number, size = found[-1]
+        if pieces := pieces_of(folder, kind):
+            path, number, size = pieces[-1]
             self.position = (number, size, sum(map(_answers_in, read_piece(path).records)))
 
     def append(self, records: Sequence[Fields]) -> None:
@@ -123,7 +122,7 @@ class _Pieces:
                     "delete it to resume without it"
                 )
             os.truncate(path, size)
-        elif size:  # it was the oldest, and is gone: its room is kept, so that later positions hold
+        elif size:  # it was deleted as the oldest: an empty piece of its size keeps later positions valid
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_empty_member(size))
         else:
@@ -134,12 +133,12 @@ class _Pieces:
         self.position = position
 
     def _fitting(self, records: Sequence[Fields]) -> int:
-        """Return how many of the records the piece has room for: all that make it no fuller than it may be."""
+        """Return how many of the records fit into the current piece."""
         answers = self.position[2]
-        for taken, one in enumerate(records):
-            answers += _answers_in(one)
+        for fitting, record in enumerate(records):
+            answers += _answers_in(record)
             if answers > self._most:
-                return taken
+                return fitting
         return len(records)
 
     def _add(self, records: Sequence[Fields]) -> None:
@@ -147,7 +146,7 @@ class _Pieces:
         rest = _member(records)
         self.position = (number, size + len(rest), answers + sum(map(_answers_in, records)))
         with self._path(number).open("ab", buffering=0) as file:
-            while rest:  # a disk that is about to be full takes a part
+            while rest:  # a nearly full disk may accept only a part
                 rest = rest[file.write(rest) :]
 
     def _path(self, number: int) -> Path:
@@ -155,7 +154,7 @@ class _Pieces:
 
 
 class Read(NamedTuple):
-    """The records of a piece that are whole; `is_cut` where more stood behind them."""
+    """The complete records of a piece; `is_cut` if incomplete data follows."""
 
     records: list[Record]
     is_cut: bool
@@ -163,16 +162,16 @@ class Read(NamedTuple):
 
 def pieces_of(folder: Path, kind: str) -> list[Piece]:
     """Return the pieces of a kind in a folder of pieces, oldest first."""
-    found = []
+    pieces = []
     for path in folder.glob(f"{kind}-*.jsonl.gz"):
         number = path.name.removeprefix(f"{kind}-").removesuffix(".jsonl.gz")
         if number.isdecimal():
-            found.append(Piece(path, int(number), path.stat().st_size))
-    return sorted(found, key=lambda piece: piece.number)
+            pieces.append(Piece(path, int(number), path.stat().st_size))
+    return sorted(pieces, key=lambda piece: piece.number)
 
 
 def read_piece(path: Path) -> Read:
-    """Return the records of a piece; what a kill or a copy cut off is left out, and so is what is no record."""
+    """Return the records of a piece; incomplete data at its end and lines without a record are omitted."""
     records: list[Record] = []
     is_cut = False
     for text in _members(path.read_bytes()):
@@ -197,25 +196,25 @@ def pack_ids(ids: Sequence[int]) -> str:
 
 
 def unpack_ids(text: str) -> np.ndarray:
-    """Return the token ids [T] that a text holds; raises ValueError for one that holds none."""
+    """Return the token ids [T] of a packed text; raises ValueError if it is invalid."""
     return np.frombuffer(base64.b64decode(text, validate=True), "<u4")
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
-    """Return log-probabilities as text, to a thousandth of a nat, and as none what is no number."""
+    """Return log-probabilities as text, rounded to a thousandth of a nat; values that are not finite are missing."""
     values = np.asarray(logprobs, np.float64) * _NAT
-    kept = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _NONE, _NONE - 1), _NONE)
-    return base64.b64encode(kept.round().astype("<i2").tobytes()).decode()
+    scaled = np.where(np.isfinite(values), np.clip(np.nan_to_num(values), 1 - _NONE, _NONE - 1), _NONE)
+    return base64.b64encode(scaled.round().astype("<i2").tobytes()).decode()
 
 
 def unpack_logprobs(text: str) -> list[float]:
-    """Return the log-probabilities that a text holds, NaN for none; raises ValueError for one that holds none."""
+    """Return the log-probabilities of a packed text, NaN if missing; raises ValueError if it is invalid."""
     raw = np.frombuffer(base64.b64decode(text, validate=True), "<i2").tolist()
-    return [math.nan if one == _NONE else one / _NAT for one in raw]
+    return [math.nan if value == _NONE else value / _NAT for value in raw]
 
 
 def _members(raw: bytes) -> Iterator[bytes | None]:
-    """Yield the text of each gzip member, and None in the place of a rest that is none."""
+    """Yield the text of each gzip member, and None for trailing bytes that are no complete member."""
     while raw:
         member = zlib.decompressobj(wbits=31)
         try:
@@ -231,16 +230,16 @@ def _members(raw: bytes) -> Iterator[bytes | None]:
 
 
 def _member(records: Sequence[Fields]) -> bytes:
-    """Return records as a gzip member that says nothing of when it was made: the same records, the same bytes."""
+    """Return records as a gzip member without a timestamp: equal records give equal bytes."""
     packed = zlib.compressobj(level=_LEVEL, wbits=31)
     text = "".join(
-        json.dumps(one, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for one in records
+        json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n" for record in records
     )
     return packed.compress(text.encode("utf-8", errors="replace")) + packed.flush()
 
 
 def _empty_member(size: int) -> bytes:
-    """Return a gzip member of nothing, as long as asked for: a comment fills it."""
+    """Return an empty gzip member of `size` bytes, filled up by its comment field."""
     head, end = b"\x1f\x8b\x08\x10\0\0\0\0\0\x03", b"\0\x03\0" + bytes(8)
     return head + b" " * (size - len(head) - len(end)) + end
 

@@ -1,8 +1,8 @@
-"""What stops a run from outside: Ctrl-C and SIGTERM become a request that the loop looks at between steps.
+"""Turn Ctrl-C and SIGTERM into a stop request, which the training loop reads between steps.
 
-A preempted machine's notice is a SIGTERM, to some or all of a run's processes; they agree on the step after which they
-stop (`TrainingRun.agree_to_stop`). That takes the place of JAX's own preemption service, whose handler of the same
-signal is put back on leaving, as far as Python can.
+A preempted machine sends SIGTERM to some or all of a run's processes; they agree on their last step
+(`TrainingRun.agree_to_stop`). This replaces JAX's preemption service, whose handler of the same signal is restored on
+exit where Python can do so.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from dataclasses import dataclass
 from types import FrameType
 
 INTERRUPTED, ENDED = 130, 0
-"""Exit codes of a run that was stopped by Ctrl-C, and by a SIGTERM: it did as it was told, and can go on."""
+"""Exit codes of a run that was stopped by Ctrl-C, and by SIGTERM (it has saved a checkpoint and can resume)."""
 
 
 def drop_output() -> None:
-    """Let what Python would still write go nowhere: who read the output, such as `head`, has gone."""
+    """Discard further output, after its reader (such as `head`) has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass
 class StopRequest:
-    """Whether somebody asked the run to stop, and the exit code that it then ends with (None: nobody did)."""
+    """A request to stop the run, and the exit code that it then ends with; None without a request."""
 
     exit_code: int | None = None
 
     @property
     def is_made(self) -> bool:
-        """Return whether somebody asked."""
+        """Return whether the run was asked to stop."""
         return self.exit_code is not None
 
 
 @contextmanager
-def stop_on_signals(tell: Callable[[str], None]) -> Iterator[StopRequest]:
+def stop_on_signals(notify: Callable[[str], None]) -> Iterator[StopRequest]:
     """Turn Ctrl-C and SIGTERM into a request; a second Ctrl-C is an ordinary KeyboardInterrupt."""
     request = StopRequest()
 
@@ -45,18 +45,18 @@ def stop_on_signals(tell: Callable[[str], None]) -> Iterator[StopRequest]:
         if number == signal.SIGINT:
             code = INTERRUPTED
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            words = "stopping after this step (Ctrl-C again to stop at once)"
+            message = "stopping after this step (Ctrl-C again to stop at once)"
         else:
             code = ENDED
-            words = "asked to end (SIGTERM): saving"
-        # Who asked first: a second signal comes while that is done.
+            message = "received SIGTERM: saving"
+        # The first signal decides: a second one may arrive while the run stops.
         request.exit_code = code if request.exit_code is None else request.exit_code
-        with suppress(RuntimeError):  # the signal came while the display was writing, and its stream lets nobody in
-            tell(words)
+        with suppress(RuntimeError):  # the signal interrupted a write of the display: its stream is not reentrant
+            notify(message)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
-        for number, handler in before.items():  # None: one that Python did not install and cannot put back
+        for number, handler in before.items():  # None: not installed from Python, so it cannot be restored
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,4 +1,4 @@
-"""How fast a command answers, and the most memory that it took."""
+"""Throughput and peak memory of a command that answers questions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Speed:
-    """Questions answered since the command began, tokens written for them, and the seconds that took (compiling too).
+    """Questions answered since the command started, tokens generated, and seconds spent (with compilation).
 
-    `clock` counts seconds. What an earlier, broken-off command answered is not in it.
+    `clock` counts seconds. Answers of an earlier, interrupted command are not counted.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -23,7 +23,7 @@ class Speed:
     began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin to count."""
+        """Start the clock."""
         self.began = self.clock()
 
     def add(self, questions: int, tokens: int, seconds: float) -> None:
@@ -33,11 +33,11 @@ class Speed:
 
     @property
     def tokens_per_s(self) -> float:
-        """Return the tokens written a second of answering."""
+        """Return the generated tokens per second of answering."""
         return self.tokens / self.answering if self.answering else 0.0
 
     def metrics(self) -> Mapping[str, float]:
-        """Return all numbers by name; seconds, and bytes of memory."""
+        """Return the metrics by name; times in seconds, memory in bytes."""
         return {
             "questions": self.questions,
             "tokens": self.tokens,
@@ -49,6 +49,6 @@ class Speed:
 
 
 def peak_memory() -> int:
-    """Return the most memory that this process has had, in bytes (host memory; not that of an accelerator)."""
+    """Return the peak host memory of this process, in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most << 10

@@ -1,4 +1,4 @@
-"""Tables on the terminal, and in a log as text."""
+"""Print tables to a terminal or, as text, to a log."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ _LOG_WIDTH = 160
 
 
 def shown_text(text: str, style: str = "") -> Text:
-    """Return a text as rich shows it: no markup, and nothing that a terminal obeys."""
+    """Return a text for rich, without markup and terminal control characters."""
     return Text(printable(text), style=style)
 
 
 def show_table(
-    stream: TextIO, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)
+    stream: TextIO,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    text_columns: Sequence[int] = (0,),
 ) -> None:
-    """Write a table, columns at the places of `words` as words and the others as numbers; a log gets it wide.
+    """Print a table; `text_columns` are left-aligned and the others right-aligned; 160 characters wide in a log.
 
-    Only words behind the first column may go on in another line.
+    Only text columns after the first may wrap.
     """
     console = Console(file=stream, width=None if stream.isatty() else _LOG_WIDTH)
     table = Table(
         title=shown_text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold"
     )
     for at, name in enumerate(columns):
-        is_prose = at > 0 and at in words
+        is_prose = at > 0 and at in text_columns
         table.add_column(
-            shown_text(name), justify="left" if at in words else "right", overflow="fold", no_wrap=not is_prose
+            shown_text(name), justify="left" if at in text_columns else "right", overflow="fold", no_wrap=not is_prose
         )
     for row in rows:
         table.add_row(*map(shown_text, row))

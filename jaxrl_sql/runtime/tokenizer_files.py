@@ -1,10 +1,9 @@
-"""Tokenizers of Hugging Face folders: `tokenizer.json` says how a text is cut, whatever class the folder names.
+"""Read and write tokenizers of Hugging Face folders by `tokenizer.json`, regardless of the class that they name.
 
-The classes of transformers cut a text by rules of their own, which differ between versions: LlamaTokenizerFast, named
-in the folder of a byte-level tokenizer, loses each blank. So the general class wraps `tokenizer.json`, and of the other
-files counts what it cannot say: the roles of special tokens, further tokens with their ids, and the chat template. The
-same files are written, so that transformers 4 and 5 read ids alike. Both need transformers, which is imported on the
-first call.
+The tokenizer classes of transformers apply their own rules, which differ between versions: LlamaTokenizerFast, named in
+the folder of a byte-level tokenizer, drops spaces. So the general class wraps `tokenizer.json`. The other files only
+add roles of special tokens, further tokens with their ids, and the chat template. Folders are written so that
+transformers 4 and 5 give equal ids. transformers is imported on the first call.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TOKENIZER_FILE, FIELDS_FILE, ROLES_FILE = "tokenizer.json", "tokenizer_config.js
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 ADDED_FILE = "added_tokens.json"
 _VOCABULARIES = (TOKENIZER_FILE, "tokenizer.model", "vocab.json")
-# Files of other tokenizers, which transformers would read together with those that are written.
+# Files of an earlier tokenizer, which transformers would combine with the written ones.
 _OTHER_FILES = (ROLES_FILE, ADDED_FILE, TEMPLATE_FILE)
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _DEFAULT_ROLES = ("bos_token", "eos_token", "unk_token")
@@ -30,7 +29,7 @@ _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _KEPT = ("model_max_length", "padding_side", "truncation_side")
 _LONGEST = 1 << 53  # transformers writes 1e30 for a tokenizer without a longest text
 _SQL = "SELECT a FROM b WHERE c = 1"
-# Beginnings, blanks, case, accents in one character and two, digits, other scripts and signs.
+# Test texts: leading and repeated spaces, line ends, case, accents in both forms, digits, other scripts, signs.
 _TEXTS = (
     "SELECT name, COUNT(*) FROM singer WHERE age >= 42 GROUP BY name;",
     " It's  a   leading SPACE,\ttabs and trailing ones  ",
@@ -43,15 +42,15 @@ _TEXTS = (
 
 
 def general_tokenizer(raw: Any, **fields: Any) -> Tokenizer:
-    """Wrap a tokenizer of the package tokenizers, which is used up, in transformers' general class.
+    """Wrap a tokenizer of the package tokenizers in transformers' general class; `raw` must not be used afterwards.
 
-    Texts keep the ids that it gives them, and decoding leaves spaces as they are.
+    Ids are those of `raw`, and decoding does not change spaces.
     """
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     raw.no_padding()
     raw.no_truncation()
-    # transformers copies its argument, which takes a second for a large vocabulary; nobody else has this one.
+    # transformers copies its argument, which takes a second for a large vocabulary and is not needed here.
     raw.__deepcopy__ = lambda _memo: raw
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, clean_up_tokenization_spaces=False, **fields)
     del raw.__deepcopy__
@@ -61,8 +60,8 @@ def general_tokenizer(raw: Any, **fields: Any) -> Tokenizer:
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer of a folder, from disk only; decoding never changes spaces.
 
-    Texts have the ids that the folder's `tokenizer.json` gives them. A folder without one is read by the class that it
-    names. Raises InputError when there is none, or none that is understood.
+    Ids are those of the folder's `tokenizer.json`. Without that file, the class that the folder names reads it. Raises
+    InputError if there is no tokenizer, or if it cannot be loaded.
     """
     if not folder.is_dir():
         raise InputError(f"tokenizer: {folder} is no folder")
@@ -73,7 +72,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
     except InputError:
         raise
-    except Exception as error:  # transformers raises whatever the files provoke
+    except Exception as error:  # transformers raises errors of many types for invalid files
         if not any((folder / name).is_file() for name in _VOCABULARIES):
             raise InputError(
                 f"tokenizer: {folder} holds no tokenizer.json: copy it from where the model is, or name data.tokenizer"
@@ -83,7 +82,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _as_written(folder: Path) -> Tokenizer:
-    """Wrap a folder's tokenizer.json; tokens that only other files name are left out if no file states their ids."""
+    """Wrap a folder's tokenizer.json; tokens of other files without a stated id are omitted."""
     import tokenizers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     raw, fields = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE)), _fields(folder)
@@ -91,7 +90,7 @@ def _as_written(folder: Path) -> Tokenizer:
     _add_stated(raw, folder, fields)
     added = _added(raw)
     roles = {name: text for name, text in _roles(fields) if raw.token_to_id(text) is not None}
-    # transformers takes a role's token for one that no text is merged into: `!=` would be cut for a padding token `!`.
+    # transformers treats a role's token as added: with a padding token `!`, it would split `!=`.
     whole = {name: text for name, text in roles.items() if text in added or is_tag(text)}
     listed = (text for text in _unnamed_specials(fields) if raw.token_to_id(text) is not None)
     limits = {name: fields[name] for name in _KEPT if fields.get(name) is not None}
@@ -108,9 +107,9 @@ def _as_written(folder: Path) -> Tokenizer:
 
 
 def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
-    """Add the tokens whose ids other files than tokenizer.json state, and take control tokens of its model for whole.
+    """Add tokens whose ids are stated in other files than tokenizer.json, and mark its model's control tokens as added.
 
-    Tokens that it has added keep their flags. Raises InputError for an id that it gives another token, or cannot give.
+    Tokens that are added already keep their flags. Raises InputError for an id that conflicts with tokenizer.json.
     """
     stated = sorted(_stated(folder, fields), key=lambda entry: entry[0])
     present = _added(raw)
@@ -130,7 +129,7 @@ def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
 
 
 def _stated(folder: Path, fields: Fields) -> Iterator[tuple[int, Any, str]]:
-    """Yield the id of each token that another file than tokenizer.json states, the token, and the file's name."""
+    """Yield (id, token, file name) of each token with an id in another file than tokenizer.json."""
     from tokenizers import AddedToken  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     for number, token in (fields.get("added_tokens_decoder") or {}).items():
@@ -153,19 +152,19 @@ def _read(path: Path) -> Record:
 
 
 def _fields(folder: Path) -> Record:
-    """Return a tokenizer's fields; of two files transformers takes the newer form's, which lists the added tokens."""
+    """Return a tokenizer's fields; as in transformers, a file that lists the added tokens (newer form) wins."""
     fields, roles = _read(folder / FIELDS_FILE), _read(folder / ROLES_FILE)
     return {**roles, **fields} if "added_tokens_decoder" in fields else {**fields, **roles}
 
 
 def _text(token: Any) -> str | None:
-    """Return a token's text, of itself or of its fields; None for what is no token, such as `add_bos_token`."""
+    """Return the text of a token, given as text or as fields; None for other values, such as `add_bos_token`."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
 
 
 def _roles(fields: Fields) -> Iterator[tuple[str, str]]:
-    """Yield the name of each role and the text of its token: those of all models, and a model's own."""
+    """Yield (role, text) of each special token: the standard roles and a model's own."""
     extra = fields.get("extra_special_tokens")
     named = {**fields, **(extra if isinstance(extra, Mapping) else {})}
     yield from ((name, text) for name, token in named.items() if name.endswith("_token") and (text := _text(token)))
@@ -179,7 +178,7 @@ def _unnamed_specials(fields: Fields) -> list[str]:
 
 
 def _default_roles(fields: Fields) -> dict[str, str]:
-    """Return the tokens that the class which a folder names gives the roles that no file mentions."""
+    """Return the default tokens of the folder's tokenizer class for roles that no file sets."""
     import transformers  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 
     absent = [name for name in _DEFAULT_ROLES if name not in fields]
@@ -201,7 +200,7 @@ def has_chat_template(folder: Path) -> bool:
 
 
 def _chat_template(folder: Path, fields: Fields) -> Any:
-    """Return a chat template, or several by their names: files come before the field."""
+    """Return a chat template, or several by name; files take priority over the field."""
     files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE_FILE).is_file():
         files["default"] = folder / TEMPLATE_FILE
@@ -228,9 +227,9 @@ def _by_class(folder: Path) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write a tokenizer so that transformers 4 and 5 read it, and give texts the ids that it gives them.
+    """Write a tokenizer so that transformers 4 and 5 give equal ids, under the name of the general class.
 
-    The class is the general one, by the name that both versions know. An earlier tokenizer in the folder is replaced.
+    An earlier tokenizer in the folder is replaced.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     folder.mkdir(parents=True, exist_ok=True)
@@ -247,7 +246,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, Mapping):
         template = [{"name": name, "template": text} for name, text in template.items()]
-    elif template:  # of the versions some read the file, some the field
+    elif template:  # some versions read the file, some the field
         (folder / TEMPLATE_FILE).write_text(template, encoding="utf-8")
     fields = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -265,16 +264,16 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _special_fields(tokenizer: Tokenizer, added: Collection[str]) -> Record:
-    """Return the roles of special tokens; a model's own in a mapping, as transformers 4 takes no list there.
+    """Return the roles of special tokens; a model's own as a mapping, because transformers 4 accepts no list.
 
-    Other roles than those of the first and the last token are left out where their tokens are ordinary ones.
+    Roles other than bos and eos are omitted if their token is an ordinary one.
     """
     named = {name: text for name, token in tokenizer.special_tokens_map.items() if (text := _text_of(token))}
     named = {name: text for name, text in named.items() if text in added or name in ("bos_token", "eos_token")}
-    own = {name: text for name, text in named.items() if name not in _ROLES}
+    further = {name: text for name, text in named.items() if name not in _ROLES}
     listed = [str(token) for token in getattr(tokenizer, "extra_special_tokens", ())]
     roles: Record = {name: text for name, text in named.items() if name in _ROLES}
-    return roles | {"extra_special_tokens": own or None, "additional_special_tokens": listed or None}
+    return roles | {"extra_special_tokens": further or None, "additional_special_tokens": listed or None}
 
 
 def _text_of(token: Any) -> str | None:
@@ -282,14 +281,14 @@ def _text_of(token: Any) -> str | None:
 
 
 def _prefix_field(backend: Any) -> dict[str, bool]:
-    """Return whether a text begins with a space; transformers 4 changes what tokenizer.json says of it to the field."""
+    """Return `add_prefix_space` of tokenizer.json as a field, because transformers 4 overrides it by the field."""
     cut = backend.pre_tokenizer
     begins = json.loads(cut.__getstate__()).get("add_prefix_space") if cut is not None else None
     return {} if begins is None else {"add_prefix_space": begins}
 
 
 def cut_alike(first: Any, second: Any) -> bool:
-    """Return whether two tokenizers of one vocabulary cut texts alike, and so each token's text and added tokens."""
+    """Return whether two tokenizers of one vocabulary give equal ids for test texts, each token, and added tokens."""
     added = [str(token) for token in second.added_tokens_decoder.values()]
     texts = [*_TEXTS, *second.batch_decode([[i] for i in range(len(second))])]
     texts += [text for token in added for text in (f"a{token}b", f" a {token} b")]
@@ -298,9 +297,9 @@ def cut_alike(first: Any, second: Any) -> bool:
 
 
 def misreading_class(folder: Path, tokenizer: Tokenizer) -> str:
-    """Return the class by which AutoTokenizer reads a folder otherwise than what was saved there; empty for none.
+    """Return the class with which AutoTokenizer gives other ids than the saved tokenizer; empty if ids are equal.
 
-    For some families, such as qwen2, transformers 5 takes their class whatever class the folder names.
+    For some families, such as qwen2, transformers 5 ignores the class that the folder names.
     """
     from transformers import AutoTokenizer  # noqa: PLC0415 (slow to import, and only tokenizers need it)
 

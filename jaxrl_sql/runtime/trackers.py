@@ -1,4 +1,4 @@
-"""Where numbers are shown beside the run folder's own lines: TensorBoard, Weights & Biases, Trackio."""
+"""Experiment trackers: TensorBoard, Weights & Biases, Trackio."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from jaxrl_sql.types import Fields, InputError, Record
 
 
 class Tracker(Protocol):
-    """Takes the numbers of a step."""
+    """Receives the metrics of each step."""
 
     def write(self, step: int, values: Fields) -> None:
-        """Show the numbers of a step; words and what is not finite are left out."""
+        """Log the finite numbers of a step; texts are omitted."""
 
     def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
-        """Show an answer to a question, and what is known of it; nothing where there are no traces."""
+        """Log an answer to a question with its metadata, if the tracker supports traces."""
 
-    def rewind(self, kept: list[Record], step: int) -> None:
-        """Hide what was shown of later steps than `step`; `kept` are the lines up to it, of which its own come back."""
+    def rewind(self, lines: list[Record], step: int) -> None:
+        """Hide later steps than `step`; `lines` are the metrics up to it, and those of `step` may be logged again."""
 
     def close(self) -> None:
-        """Hand over what is left; a second call does nothing."""
+        """Flush and close; a second call does nothing."""
 
 
 class TensorBoard:
-    """Writes events to a folder, an event a step, each on its way to the disk when `write` returns.
+    """Write one event per step to a folder; `write` flushes it.
 
-    A file is begun with the first event, beside those of sessions before.
+    The first event of a session creates a new file next to those of earlier sessions.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,11 +54,11 @@ class TensorBoard:
     def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
         """Do nothing: TensorBoard has no traces."""
 
-    def rewind(self, kept: list[Record], step: int) -> None:
-        """Let TensorBoard hide everything from `step` on, and write what is kept of that step again."""
+    def rewind(self, lines: list[Record], step: int) -> None:
+        """Let TensorBoard hide all events from `step` on, and write those of `step` again."""
         self.close()
         self._purge_step = step
-        for values in kept:
+        for values in lines:
             if values["step"] == step:
                 self.write(step, {name: value for name, value in values.items() if name != "step"})
 
@@ -71,7 +71,7 @@ class TensorBoard:
     def _write(self, event: Event) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            suffix = f".{len(list(self._folder.glob('*')))}"  # two files of one second would have one name
+            suffix = f".{len(list(self._folder.glob('*')))}"  # names contain seconds: two files could have one name
             self._file = EventsWriter(str(self._folder / "events"), suffix)
             if self._purge_step is not None:
                 log = SessionLog(status=SessionLog.START)
@@ -81,9 +81,9 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sends numbers to a project of Weights & Biases, or keeps them in the run folder where WANDB_MODE is `offline`.
+    """Log to a project of Weights & Biases, or to the run folder if WANDB_MODE is `offline`.
 
-    A run that goes on sends to the same run there. Raises InputError when the package is missing or will not begin.
+    A resumed run logs to the same W&B run. Raises InputError if the package is missing or fails to start.
     """
 
     def __init__(self, folder: Path, project: str, config: Fields) -> None:
@@ -101,29 +101,29 @@ class WeightsAndBiases:
         except wandb.Error as error:
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"run.trackers: wandb: {first_line} (WANDB_MODE=offline keeps it here)") from error
-        # Their own step only goes up, and a run that goes on begins before the last one.
+        # W&B's own step cannot decrease, and a resumed run may start before the last logged step.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, values: Fields) -> None:
-        """Send the numbers of a step."""
+        """Log the numbers of a step."""
         self._run.log({"step": step, **dict(_numbers(values))})
 
     def trace(self, step: int, question: str, answer: str, about: Fields) -> None:
-        """Do nothing: its traces are another product's, Weave's."""
+        """Do nothing: traces need another product, Weave."""
 
-    def rewind(self, kept: list[Record], step: int) -> None:
-        """Do nothing: a step that is made again is shown over itself with the same numbers."""
+    def rewind(self, lines: list[Record], step: int) -> None:
+        """Do nothing: a repeated step overwrites itself with equal numbers."""
 
     def close(self) -> None:
-        """Finish the run there."""
+        """Finish the W&B run."""
         self._run.finish()
 
 
 class Trackio:
-    """Keeps numbers and traces in Trackio's own store, which `trackio show` opens, or where its variables say.
+    """Log numbers and traces to Trackio's local store (see `trackio show`), or where its variables point.
 
-    A run that goes on goes on there. Raises InputError when the package is missing or will not begin.
+    A resumed run logs to the same Trackio run. Raises InputError if the package is missing or fails to start.
     """
 
     def __init__(self, folder: Path, project: str, config: Fields) -> None:
@@ -151,11 +151,11 @@ class Trackio:
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         self._run.log({"answer": self._trackio.Trace(messages=messages, metadata=dict(about))}, step=step)
 
-    def rewind(self, kept: list[Record], step: int) -> None:
-        """Do nothing: a step that is made again is shown beside itself with the same numbers."""
+    def rewind(self, lines: list[Record], step: int) -> None:
+        """Do nothing: a repeated step appears twice with equal numbers."""
 
     def close(self) -> None:
-        """Finish the run there; a second call does nothing."""
+        """Finish the Trackio run; a second call does nothing."""
         if self._run is not None:
             self._run.finish()
         self._run = None
@@ -164,15 +164,15 @@ class Trackio:
 def open_trackers(
     folder: Path, names: Sequence[str], project: str, config: Fields, is_first: bool = True
 ) -> tuple[Tracker, ...]:
-    """Return what a run's numbers go to, in the order of their names; nothing where another process writes."""
+    """Return a run's trackers in the order of their names; empty unless this is the first process."""
     if not is_first:
         return ()
-    made: dict[str, Callable[[], Tracker]] = {
+    factories: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(folder / "tb"),
         "wandb": lambda: WeightsAndBiases(folder, project, config),
         "trackio": lambda: Trackio(folder, project, config),
     }
-    return tuple(made[name]() for name in dict.fromkeys(names))
+    return tuple(factories[name]() for name in dict.fromkeys(names))
 
 
 def _package(name: str) -> ModuleType:
@@ -183,7 +183,7 @@ def _package(name: str) -> ModuleType:
 
 
 def _name(folder: Path, tracker: str) -> str:
-    """Return what a run is called there: the same each time it goes on."""
+    """Return the tracker's name of a run, the same after each resumption."""
     known = folder / f"{tracker}-id"
     name = known.read_text(encoding="utf-8").strip() if known.exists() else uuid.uuid4().hex[:8]
     known.write_text(name, encoding="utf-8")
@@ -191,7 +191,7 @@ def _name(folder: Path, tracker: str) -> str:
 
 
 def _numbers(values: Fields) -> list[tuple[str, float]]:
-    """Return what can be plotted."""
+    """Return the finite numbers."""
     return [
         (name, float(value))
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, beside their place and moved there."""
+"""Write files atomically: into a temporary file next to the target, then renamed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from uuid import uuid4
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of `path` when all of it is written, and is gone when that fails.
+    """Yield a file that replaces `path` on success and is deleted on an error.
 
-    It is made as any other file is, so that the umask says who may read it: a temporary file is its owner's alone.
+    It is created with the umask's permissions, as any other file; files of `tempfile` are readable by their owner only.
     """
     scratch = path.with_name(f"{path.name}.{uuid4().hex}")
     try:

@@ -24,11 +24,11 @@ from jaxrl_sql.serving.protocol import ChatRequest, CompletionRequest, Request, 
 from jaxrl_sql.types import InputError, Record
 
 LARGEST = 16 << 20
-"""The bytes of a largest request."""
+"""Largest size of a request's body in bytes."""
 
 
 class _Waiting:
-    """A job and what came of it, in a client's event loop."""
+    """A job and its events, in a client's event loop."""
 
     def __init__(self, request: Request, batcher: Batcher, most: int, dates: Mapping[str, str]) -> None:
         engine = _engine(batcher, request.model)
@@ -46,7 +46,7 @@ class _Waiting:
         batcher.submit(self.job)
 
     async def samples(self) -> AsyncIterator[Sample]:
-        """Yield what comes until all samples are finished; whoever stops listening cancels the job."""
+        """Yield samples until all are finished; closing the iterator cancels the job."""
         left = self.job.rows
         try:
             while left:
@@ -54,7 +54,7 @@ class _Waiting:
                 if isinstance(event, NotFiniteError):
                     raise RefusedError(str(event), "model_not_finite", status=503)
                 if isinstance(event, Exception):
-                    raise RefusedError("the engine failed; the server's log says why", status=500)
+                    raise RefusedError("the engine failed; the server's log has the reason", status=500)
                 if event.error:
                     raise RefusedError(event.error)
                 left -= bool(event.finish_reason)
@@ -93,7 +93,7 @@ def _about(model: str) -> Record:
 
 
 class _LoopbackOnly:
-    """Answers those alone who know the server by a name of loopback."""
+    """Refuse requests whose Host header is not a loopback name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -115,8 +115,8 @@ def make_app(
 ) -> Starlette:
     """Return the application; a completion has at most `most_tokens` tokens.
 
-    `dates` are the days that the chats of some models have, by name; those of others have that of the request.
-    `on_loopback`, where it listens there, it refuses requests for another host: a page elsewhere sends such.
+    `dates` are the dates in the chat prompts of some models, by name; other models get the date of the request.
+    `on_loopback`: the server listens on loopback and refuses other hosts, against DNS rebinding from web pages.
     """
 
     def answering(kind: type[Request]) -> Callable[[HttpRequest], Awaitable[Response]]:
@@ -156,7 +156,7 @@ def make_app(
 
 
 async def _whole(http: HttpRequest, waiting: _Waiting) -> Response:
-    """Wait for an answer, and for the client to go away; what is asked in vain is cancelled."""
+    """Return the answer; cancel it if the client disconnects."""
     answer = asyncio.ensure_future(waiting.whole())
     gone = asyncio.ensure_future(_gone(http))
     try:
@@ -176,12 +176,12 @@ async def _body(http: HttpRequest) -> bytes:
     """Return a request's body; raises RefusedError for one that is too large or encoded."""
     if (encoding := http.headers.get("content-encoding", "identity")) != "identity":
         raise RefusedError(f"Content-Encoding {encoding} is not supported by this server", status=415)
-    found = bytearray()
+    body = bytearray()
     async for piece in http.stream():
-        found += piece
-        if len(found) > LARGEST:
+        body += piece
+        if len(body) > LARGEST:
             raise RefusedError(f"the request has over {LARGEST} bytes", status=413)
-    return bytes(found)
+    return bytes(body)
 
 
 async def _refuse(_http: HttpRequest, error: Exception) -> Response:

@@ -1,8 +1,8 @@
-"""Requests from many clients, put together into calls of the engine by one thread.
+"""Batch requests of many clients into calls of the engine, in one thread.
 
-The engine makes one call at a time. While it does, requests wait in a bounded queue; the next call takes as many of the
-oldest one's model as there are decode slots. Samples, and those that are streamed as they grow, go to their clients as
-they come, and a client that goes away frees its slots.
+The engine runs one call at a time. Meanwhile requests wait in a bounded queue. The next call takes requests for the
+model of the oldest one, up to the number of decode slots. Clients receive finished samples at once, and partial ones
+if they stream. A client that disconnects frees its slots.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class QueueFullError(JaxrlSqlError):
 
 @dataclass(eq=False)
 class Job:
-    """A client's request: prompts for a model by name, and what is called with what comes, in the batcher's thread.
+    """A client's request: prompts for a model by name, and the callback `emit`, called in the batcher's thread.
 
-    That is each sample when it is finished, where `is_streamed` also as far as it has come, without a finish_reason; or
-    what ended the job. `cancelled` may be set at any time by whoever waits for it no longer.
+    `emit` gets each finished sample, partial samples (without a finish_reason) if `is_streamed`, or the error that
+    ended the job. `cancelled` may be set at any time.
     """
 
     model: str
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Return how many samples it has."""
+        """Return the number of samples."""
         return len(self.prompts) * self.sampling.n
 
 
@@ -74,7 +74,7 @@ class Batcher:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run jobs until the end of the context; what is under way then is given up."""
+        """Run jobs until the end of the context; running jobs are dropped then."""
         self._thread.start()
         try:
             yield
@@ -86,7 +86,7 @@ class Batcher:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return how many jobs wait, how many run, and how many were stopped as they ran."""
+        """Return the numbers of waiting, running and cancelled jobs."""
         return {"waiting": len(self._live()), "running": self._running, "cancelled": self._cancelled}
 
     @property
@@ -95,7 +95,7 @@ class Batcher:
         return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Queue a job; raises QueueFullError, with when to come again, where there is no room."""
+        """Queue a job; raises QueueFullError, with the seconds to wait, if the queue is full."""
         with self._changed:
             self._waiting = self._live()
             if len(self._waiting) >= self.capacity:
@@ -104,7 +104,7 @@ class Batcher:
             self._changed.notify()
 
     def _live(self) -> deque[Job]:
-        """Return the jobs that wait, without those whose client has gone."""
+        """Return the waiting jobs without cancelled ones."""
         with self._changed:
             return deque(job for job in self._waiting if not job.cancelled)
 
@@ -119,7 +119,7 @@ class Batcher:
                 self._running = len(jobs)
                 try:
                     self._call(self.engines[model], jobs)
-                except Exception as error:  # noqa: BLE001 - whatever it is, its clients are told and the others are served
+                except Exception as error:  # noqa: BLE001 - clients of this call get the error; the others are served
                     _LOG.exception("a call of the engine failed")
                     self.engines[model].release()
                     for job in jobs:
@@ -150,43 +150,43 @@ class Batcher:
 
     def _call(self, engine: Engine, jobs: Sequence[Job]) -> None:
         """Run jobs as one call, in which each has the samples of a call of its own."""
-        asked = [(job, i) for job in jobs for i in range(len(job.prompts))]
-        prompts, numbers = [job.prompts[i] for job, i in asked], [i for _, i in asked]
-        request = GenerationRequest(prompts, [job.sampling for job, _ in asked], 0, None, numbers=numbers)
+        pending = [(job, i) for job in jobs for i in range(len(job.prompts))]
+        prompts, numbers = [job.prompts[i] for job, i in pending], [i for _, i in pending]
+        request = GenerationRequest(prompts, [job.sampling for job, _ in pending], 0, None, numbers=numbers)
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(asked, call.known())
+            _tell(pending, call.known())
             while call.unfinished:
-                for at, (job, _) in enumerate(asked):
+                for at, (job, _) in enumerate(pending):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:
                         cancelled.add(at)
                         call.cancel(at)
-                _tell(asked, [*call.launch(), *call.read()])
-                _tell(asked, _unfinished(asked, call))
+                _tell(pending, [*call.launch(), *call.read()])
+                _tell(pending, _unfinished(pending, call))
         finally:
             call.close()
-            self._cancelled += len({id(asked[at][0]) for at in cancelled})
+            self._cancelled += len({id(pending[at][0]) for at in cancelled})
 
 
 _Asked = Sequence[tuple[Job, int]]
 
 
-def _tell(asked: _Asked, samples: Iterable[Sample]) -> None:
+def _tell(pending: _Asked, samples: Iterable[Sample]) -> None:
     """Hand samples to their clients, who number prompts from their own first one."""
     for sample in samples:
-        job, i = asked[sample.prompt_index]
+        job, i = pending[sample.prompt_index]
         if not job.cancelled:
             job.emit(replace(sample, prompt_index=i))
 
 
-def _unfinished(asked: _Asked, call: EngineCall) -> Iterator[Sample]:
+def _unfinished(pending: _Asked, call: EngineCall) -> Iterator[Sample]:
     """Yield, as far as they have come, the samples that are streamed."""
     for number, partial in call.partial.items():
         at, index = call.place(number)
-        if asked[at][0].is_streamed:
+        if pending[at][0].is_streamed:
             ids, logprobs = (
-                tuple(one for piece in pieces for one in piece.tolist())
+                tuple(token_id for piece in pieces for token_id in piece.tolist())
                 for pieces in (partial.tokens, partial.logprobs)
             )
             yield Sample(at, index, ids, logprobs, (), "", "")

@@ -24,16 +24,16 @@ from jaxrl_sql.types import Example, InputError, JaxrlSqlError
 NEEDED = "agents are spoken to by the package mcp: pip install 'jaxrl-sql[mcp]'"
 
 MAX_ROWS = 200
-"""Rows of a result that a tool returns, where no other number is set."""
+"""Default of the most rows that a tool returns."""
 LIMITS = {"timeout_ms": 30_000, "engine_timeout_ms": 30_000, "vm_steps": 3_000_000_000, "max_bytes": 16 << 20}
 _LONGEST_CELL = 2_000
 _LONGEST_SCHEMA = 40_000
 
 
 class Database:
-    """A database that is only read: its queries, plans and schema. `name` is a file, or the URL of a server.
+    """Read-only access to a database: queries, plans and schema. `name` is a file, or the URL of a server.
 
-    A result has up to `max_rows` rows. `report` takes lines about tables that the schema leaves out.
+    A result has up to `max_rows` rows. `report` gets lines about tables that the schema omits.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class Database:
 
     @cached_property
     def example(self) -> Example:
-        """Return a question without words on the database; a server's database is shown by a sample."""
+        """Return an example with an empty question on the database; a server's database is represented by a sample."""
         from jaxrl_sql.text2sql.question_sets.hiding import hide_in_example
 
         database = database_of(self.name, self.stand_in, self.leave_out, self._report)
         return hide_in_example(database, self.hide)
 
     def query(self, sql: str) -> dict[str, Any]:
-        """Run one statement that reads and return its first rows; raises JaxrlSqlError, with a hint, where it fails."""
+        """Run one read-only statement and return its first rows; raises JaxrlSqlError, with a hint, if it fails."""
         return table(self.executor.execute(self.address, sql, limits=self.limits))
 
     def explain(self, sql: str) -> dict[str, Any]:
-        """Return the engine's plan of a statement, of which nothing is run; raises JaxrlSqlError where it has none."""
+        """Return the engine's plan of a statement without running it; raises JaxrlSqlError if it has none."""
         return table(self.executor.explain(self.address, sql, limits=self.limits))
 
     def schema(self, tables: Sequence[str] | None) -> str:
-        """Return some tables and views (None: all) as CREATE TABLE statements; of very many their names alone.
+        """Return some tables and views (None: all) as CREATE TABLE statements, or only names if there are too many.
 
         Views are named as such, and so are tables and columns that SQLite cannot read.
         """
@@ -106,7 +106,7 @@ def table(outcome: Outcome) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as clients read JSON: large integers as text, bytes in hexadecimal, long texts cut."""
+    """Return a value for JSON: large integers as text, bytes in hexadecimal, long texts truncated."""
     if value is None or isinstance(value, bool | int):
         return exact(value)
     if isinstance(value, float):
@@ -135,7 +135,7 @@ def answer_question(database: Database, asker: Asker, question: str, evidence: s
 
 
 def make_server(database: Database, asker: Asker | None) -> Any:
-    """Return the server of a database's tools; without an `asker` none answers questions."""
+    """Return the server with a database's tools; the tool that answers questions needs an `asker`."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -201,7 +201,7 @@ def opened_database(
     max_rows: int = MAX_ROWS,
     report: Callable[[str], object] = log_line,
 ) -> Iterator[Database]:
-    """Open a database, a SQLite file or a server's URL; raises InputError where it cannot be read."""
+    """Open a database, a SQLite file or a server's URL; raises InputError if it cannot be read."""
     with make_executor(config, hide) as executor:
         database = Database(name, stand_in, executor, max_rows, leave_out, hide, report)
         try:

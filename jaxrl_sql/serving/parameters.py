@@ -1,7 +1,7 @@
-"""Parameters of a request that the server ignores or refuses; the fields of `protocol.Request` are those that it reads.
+"""Parameters of a request that the server ignores or refuses; it reads the fields of `protocol.Request`.
 
-The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Any other name is refused with the nearest
-known name, as its effect would be missing from the answer.
+The names are those of OpenAI's API and of the extensions of vLLM and SGLang. Unknown names are refused with the nearest
+known name, because ignoring it could change the meaning of the request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IGNORED = frozenset({
     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id", "rid", "safety_identifier",
     "service_tier", "session_id", "spaces_between_special_tokens", "store", "user",
 })  # fmt: skip
-"""No answer depends on these, whatever their value."""
+"""Names whose values do not affect answers."""
 
 Refused = Mapping[str, tuple[Any, ...]]
 """Names of refused parameters, each with its neutral values; null is neutral, too."""
@@ -30,7 +30,7 @@ REFUSED: Refused = {
     "reasoning_effort": ("none",), "response_format": ({"type": "text"},), "suffix": ("",),
     "tool_choice": ("none", "auto"), "tools": ([],), "top_logprobs": (0,), "verbosity": ("medium",),
     "web_search_options": ({},),
-    # vLLM, and what SGLang has under the same name
+    # vLLM, and SGLang under the same name
     "add_generation_prompt": (True,), "add_special_tokens": (False,), "allowed_token_ids": (), "bad_words": ([],),
     "chat_template": (), "continue_final_message": (False,), "data_parallel_rank": (),
     "documents": ([],), "ec_transfer_params": (), "guided_choice": (), "guided_decoding_backend": (),
@@ -67,13 +67,13 @@ REFUSED_IN: Mapping[str, Refused] = {
     },
     "content": {},
 }  # fmt: skip
-"""Refused members: of `stream_options`, of `chat_template_kwargs`, of a message, and of a part of its content."""
+"""Refused members of `stream_options`, of `chat_template_kwargs`, of a message, and of a part of its content."""
 
 IGNORED_IN_CONTENT = frozenset({"cache_control", "prompt_cache_breakpoint"})
-"""Members of a part of a message's content that no answer depends on."""
+"""Members of a content part that do not affect answers."""
 
 IGNORED_QUERY = frozenset({"api-version"})
-"""The query parameters that may be in an address."""
+"""Query parameters that are accepted and ignored."""
 
 
 class RefusedError(JaxrlSqlError):
@@ -97,9 +97,9 @@ def check_parameters(
     ignored: Collection[str] = (),
     where: str = "",
 ) -> None:
-    """Raise RefusedError for a name that is unknown, and for a refused one whose value is not neutral.
+    """Raise RefusedError for an unknown name, and for a refused one whose value is not neutral.
 
-    `parameters` are those that the server does not read; `where` is the path before them.
+    `parameters` are those that the server does not read; `where` is the prefix of their path.
     """
     for name, value in parameters.items():
         path = f"{where}{name}"
@@ -116,14 +116,14 @@ def check_parameters(
 
 
 def check_query(names: Collection[str]) -> None:
-    """Raise RefusedError for a query parameter of an address, but those that are ignored."""
+    """Raise RefusedError for a query parameter that is not ignored."""
     for name in names:
         if name not in IGNORED_QUERY:
             raise RefusedError(f"query parameter {name} is not supported by this server", "unsupported_parameter", name)
 
 
 def check_names(body: bytes) -> None:
-    """Raise RefusedError for JSON that has a name twice in an object: one of its values would be ignored."""
+    """Raise RefusedError for JSON with a duplicate name in an object: one of its values would be ignored."""
 
     def unique(pairs: list[tuple[str, Any]]) -> None:
         names = set[str]()

@@ -1,4 +1,4 @@
-"""OpenAI's chat and completions as data: what is asked, what is refused, and the form of what is answered."""
+"""Requests and responses of OpenAI's chat and completions API as data models."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MOST = 128
 """The most samples, and the most prompts, of a request."""
 _SENTINEL = "a7c1f04e2b"
 MOST_STOPS, STOP_BYTES = 16, 256
-"""The most stop strings of a request, and their bytes together: each has a row as long as the vocabulary."""
+"""Limits on a request's stop strings: their number and total bytes. Each needs a row as long as the vocabulary."""
 
 
 class _Fields(BaseModel):
-    """Fields that are read; null is an absent one, 1.0 is 1, and further names are kept for `check_parameters`."""
+    """Base of the models: null counts as absent, 1.0 as 1, and further names are kept for `check_parameters`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -61,7 +61,7 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
-    """Which events a stream has after its pieces."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
@@ -73,10 +73,10 @@ class TemplateOptions(_Fields):
 
 
 class Request(_Fields):
-    """What both forms of request have. Numbers not named are the engine's: a whole distribution, temperature 1."""
+    """Common fields of both requests. Missing sampling parameters are temperature 1 and no truncation."""
 
     usual_tokens: ClassVar[int]
-    """How many tokens a completion may have where no number is named."""
+    """Default of the most tokens of a completion."""
 
     model: str
     n: int = Field(1, ge=1, le=MOST)
@@ -109,16 +109,16 @@ class Request(_Fields):
             raise RefusedError(message, param="max_tokens")
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
-        """Return the prompts as tokens; `date` is the day that a chat template knows, empty for that of the request."""
+        """Return the prompts as tokens; `date` is for the chat template, empty for the date of the request."""
         raise NotImplementedError
 
     def sampling(self, engine: Engine, prompts: Sequence[Prompt], most: int) -> SamplingParams:
-        """Return how to sample; `most` tokens are the server's own bound.
+        """Return the sampling parameters; `most` is the server's limit of tokens.
 
-        Raises RefusedError for a prompt that is too long and for stop strings beyond their bounds, InputError for a
+        Raises RefusedError for a prompt that is too long and for stop strings beyond their limits, InputError for a
         number outside its range.
         """
-        longest, positions = max(len(one.token_ids) for one in prompts), engine.model.max_positions
+        longest, positions = max(len(prompt.token_ids) for prompt in prompts), engine.model.max_positions
         room, limit = positions - longest, self.max_completion_tokens or self.max_tokens
         if room < (limit or 1):
             wanted = f" and {limit} of its completion" if limit else ""
@@ -131,13 +131,13 @@ class Request(_Fields):
             raise RefusedError(message, param="stop")
         if STATEMENT_END in self.stops:
             raise RefusedError("stop: a zero byte before a semicolon is not supported by this server", param="stop")
-        given = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        told = {name: value for name in given if (value := getattr(self, name)) is not None}
-        if told.get("top_k") == -1:
-            told["top_k"] = 0  # -1 means all, where vLLM is asked
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        parameters = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if parameters.get("top_k") == -1:
+            parameters["top_k"] = 0  # in vLLM's API -1 means all tokens
         seed = secrets.randbits(31) if self.seed is None else self.seed % 2**31
         tokens = min(limit or self.usual_tokens, most, room)
-        return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **told)
+        return SamplingParams(n=self.n, max_new_tokens=tokens, stop=self.stops, seed=seed, **parameters)
 
 
 class ContentPart(_Fields):
@@ -154,7 +154,7 @@ class Message(_Fields):
     content: str | list[ContentPart] | None = None
 
     def check_all(self, where: str) -> None:
-        """Raise RefusedError for members that are not read, and for a part of the content that is no text."""
+        """Raise RefusedError for members that are not supported, and for a content part that is not text."""
         self.check(REFUSED_IN["messages"], where=where)
         if self.content is None and self.role != "assistant":
             raise RefusedError(f"{where}content: is missing", param="messages")
@@ -173,14 +173,14 @@ class Message(_Fields):
     def shielded(self, control: ControlTokens) -> dict[str, str]:
         """Return role and text with marks in the names of control tokens.
 
-        A message may be a prompt of ours, so a dialogue's tags stay tokens; an assistant may have written any tag.
+        A message may be one of our prompts, so the tags of dialogues stay tokens; an assistant may write any tag.
         """
         but = TAGS | control.tags if self.role == "assistant" else TAGS
         return {key: control.shield(text, but) for key, text in self.plain().items()}
 
 
 class ChatRequest(Request):
-    """A conversation to go on with; an answer may have all tokens that fit."""
+    """A conversation to continue; by default an answer may have all tokens that fit."""
 
     usual_tokens = 1 << 31
     messages: list[Message] = Field(min_length=1)
@@ -197,17 +197,17 @@ class ChatRequest(Request):
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:
         """Return the conversation as tokens, by the tokenizer's chat template.
 
-        Raises RefusedError where the template leaves out a message, as some do with a role that they do not know.
+        Raises RefusedError if the template omits a message, as some do for unknown roles.
         """
         control = engine.vocabulary.control
         messages = [message.shielded(control) for message in self.messages]
         text = render_chat(engine.tokenizer, messages, self.chat_template_kwargs.enable_thinking, "", date)
         for i, message in enumerate(messages):
-            # Of an assistant's message templates leave out the thoughts.
+            # Templates omit the reasoning of an assistant's message.
             is_found = message["role"] == "assistant" or message["content"].strip() in text
             if not is_found and not self._is_shown(engine, messages, i):
                 role = self.messages[i].role
-                reason = f"messages.{i}: the model's chat template leaves out the text of a message of role {role!r}"
+                reason = f"messages.{i}: the model's chat template omits the text of a message of role {role!r}"
                 raise RefusedError(reason, param="messages")
         return [Prompt("chat", tuple(control.encode(text)), bare(text))]
 
@@ -218,7 +218,7 @@ class ChatRequest(Request):
 
 
 class CompletionRequest(Request):
-    """Texts, or tokens, to continue; control tokens in a text count, as whoever sends it writes the template."""
+    """Texts, or tokens, to continue; control tokens in a text are recognised, because the client applies templates."""
 
     usual_tokens = 16  # OpenAI's
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -230,23 +230,23 @@ class CompletionRequest(Request):
         super().check_all()
         if self.logprobs:
             message = (
-                f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens' own, without alternatives"
+                f"logprobs: {self.logprobs} is not supported: send 0 for the sampled tokens only, without alternatives"
             )
             raise RefusedError(message, param="logprobs")
 
     def prompts(self, engine: Engine, date: str = "") -> list[Prompt]:  # noqa: ARG002 (a text has its own)
         """Return the prompts as tokens."""
-        given: Any = self.prompt
-        if isinstance(given, str) or (given and isinstance(given[0], int)):
-            given = [given]
-        if not 0 < len(given) <= MOST:
-            raise RefusedError(f"prompt: 1 to {MOST} of them, not {len(given)}", param="prompt")
-        encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in given]
+        prompts: Any = self.prompt
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]
+        if not 0 < len(prompts) <= MOST:
+            raise RefusedError(f"prompt: 1 to {MOST} prompts are allowed, not {len(prompts)}", param="prompt")
+        encoded = [text if isinstance(text, list) else self._ids(engine.tokenizer, text) for text in prompts]
         if not all(encoded):
-            raise RefusedError("prompt: one is without tokens", param="prompt")
+            raise RefusedError("prompt: a prompt has no tokens", param="prompt")
         size = engine.model.vocab_size
         if wrong := next((token for ids in encoded for token in ids if not 0 <= token < size), None):
-            raise RefusedError(f"prompt: token {wrong} is none of the model's {size}", param="prompt")
+            raise RefusedError(f"prompt: token {wrong} is not in the model's vocabulary of {size}", param="prompt")
         return [Prompt(f"prompt {i}", tuple(ids), "") for i, ids in enumerate(encoded)]
 
     def _ids(self, tokenizer: Tokenizer, text: str) -> list[int]:
@@ -256,7 +256,7 @@ class CompletionRequest(Request):
 
 
 def read(kind: type[Request], body: bytes) -> Request:
-    """Return a request; raises RefusedError for what is none, and for what asks for something that is not done."""
+    """Parse a request; raises RefusedError for an invalid one, and for parameters that are not supported."""
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
@@ -272,10 +272,10 @@ def read(kind: type[Request], body: bytes) -> Request:
 
 
 class Writer:
-    """Writes the answers to one request, whole or as the events of a stream."""
+    """Build the response to one request, complete or as the events of a stream."""
 
     def __init__(self, request: Request, prompts: Sequence[Prompt], engine: Engine) -> None:
-        self.request, self.given, self.engine = request, prompts, engine
+        self.request, self.prompts, self.engine = request, prompts, engine
         self.is_chat = isinstance(request, ChatRequest)
         kind, name = ("chat.completion", "chatcmpl") if self.is_chat else ("text_completion", "cmpl")
         self.head = {
@@ -285,17 +285,17 @@ class Writer:
             "model": request.model,
         }
         self.sent: dict[int, tuple[int, int]] = {}
-        """The tokens and the characters of each choice that were streamed."""
+        """The numbers of tokens and characters of each choice that were streamed."""
         self.written = 0
 
     def whole(self, samples: Sequence[Sample]) -> Record:
-        """Return the answer of all samples."""
+        """Return the complete response."""
         choices = [self._choice(sample, "message", 0, self._text(sample)) for sample in samples]
         choices.sort(key=lambda choice: choice["index"])
         return {**self.head, "choices": choices, "usage": self._usage()}
 
     def event(self, sample: Sample) -> Record | None:
-        """Return the event of what has come of a sample since the last one; None where nothing has."""
+        """Return the event with a sample's new tokens since the last event, or None."""
         number = self._number(sample)
         tokens, characters = self.sent.get(number, (0, 0))
         if len(sample.token_ids) == tokens and not sample.finish_reason:
@@ -306,26 +306,26 @@ class Writer:
         return {**self.head, "choices": [self._choice(sample, "delta", tokens, text[characters:sure])]}
 
     def usage_event(self) -> Record:
-        """Return the last event of a stream whose usage is asked for."""
+        """Return the last event of a stream with `include_usage`."""
         return {**self.head, "choices": [], "usage": self._usage()}
 
     def _usage(self) -> dict[str, int]:
-        read_ = sum(len(one.token_ids) for one in self.given)
+        read_ = sum(len(prompt.token_ids) for prompt in self.prompts)
         return {"prompt_tokens": read_, "completion_tokens": self.written, "total_tokens": read_ + self.written}
 
     def _number(self, sample: Sample) -> int:
         return sample.prompt_index * self.request.n + sample.index
 
     def _choice(self, sample: Sample, part: str, first: int, text: str) -> Record:
-        """Return a choice with a text, and with a sample's tokens from a `first` one on where they are asked for."""
+        """Return a choice with a text, and with a sample's tokens from `first` on if the request asks for them."""
         ids, logprobs = sample.token_ids[first:], sample.logprobs[first:]
         self.written += len(ids)
-        said = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        content = {part: {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         about: Record = {"index": self._number(sample), "finish_reason": sample.finish_reason or None}
         about["logprobs"] = self._logprobs(ids, logprobs)
         if self.request.return_token_ids:
-            about |= {"token_ids": [*ids], "prompt_token_ids": [*self.given[sample.prompt_index].token_ids]}
-        return said | about
+            about |= {"token_ids": [*ids], "prompt_token_ids": [*self.prompts[sample.prompt_index].token_ids]}
+        return content | about
 
     def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float]) -> Fields | None:
         if self.request.logprobs is None or self.request.logprobs is False:
@@ -344,15 +344,15 @@ class Writer:
         return {"content": content}
 
     def _text(self, sample: Sample) -> str:
-        """Return the text of a sample without the stop string that ended it, which OpenAI's answers leave out."""
+        """Return the text of a sample without the stop string that ended it, as in OpenAI's API."""
         if sample.finish_reason:
             ends = sample.finish_reason == "stop"
-            stop = next((one for one in self.request.stops if ends and sample.text.endswith(one)), "")
+            stop = next((stop for stop in self.request.stops if ends and sample.text.endswith(stop)), "")
             return sample.text.removesuffix(stop)
         return self.engine.vocabulary.text(sample.token_ids)
 
     def _sure(self, text: str) -> int:
-        """Return how much of a text cannot change: not a cut character at its end, nor what may begin a stop string."""
+        """Return the length of a text that cannot change: without a partial character or stop string at its end."""
         text = text.rstrip("\ufffd")
         held = (n for stop in self.request.stops for n in range(1, len(stop) + 1) if text.endswith(stop[:n]))
         return len(text) - max(held, default=0)

@@ -32,10 +32,10 @@ def serve(
     queue: int,
     announce: Callable[[str], object],
 ) -> None:
-    """Serve engines by their names, as `open_engines` opens them, until Ctrl-C or SIGTERM.
+    """Serve engines by name, as `open_engines` opens them, until Ctrl-C or SIGTERM.
 
-    `dates` are those of chats by the engine's name; a request without a limit gets `max_new_tokens`. `announce` gets a
-    line with the address when the server listens; `queue` requests may wait.
+    `dates` are the dates in chat prompts by the engine's name. A request without a limit gets `max_new_tokens`.
+    `announce` gets a line with the address when the server listens; `queue` requests may wait.
     """
     try:
         import uvicorn  # noqa: PLC0415 - an optional package
@@ -65,7 +65,7 @@ def open_engines(
 ) -> Iterator[dict[str, Engine]]:
     """Open a model and its adapters, and yield their engines by name; they share the model's weights.
 
-    Raises InputError for what cannot be read, and for a name that is given twice.
+    Raises InputError if a file cannot be read, and for a duplicate name.
     """
     with (
         make_executor(limits, policy.data.hide) as executor,
@@ -87,14 +87,14 @@ def open_engines(
 
 
 def date_of(adapters: Path) -> str:
-    """Return the day that a run's adapters were trained with; empty where they do not lie in a run's folder."""
+    """Return the date in the training prompts of a run's adapters; empty if they are not in a run's folder."""
     with suppress(InputError):
         return read_trained(adapters.resolve().parent / RUN_CONFIG).data.date
     return ""
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises InputError where the address cannot be had."""
+    """Return a listening socket; raises InputError if the address is not available."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -70,7 +70,7 @@ def parameters(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 def of_step(run: Path, step: int) -> Exported:
     """Read the policy of a run's checkpoint; raises InputError where there is none, or one of adapters alone."""
     if not (run / CONFIG).is_file():
-        raise InputError(f"{run}: no {CONFIG} there, so it is no run folder; --step is for runs")
+        raise InputError(f"{run}: not a run folder: it has no {CONFIG}; --step is for runs")
     trained = read_trained(run / CONFIG)
     data, base = trained.data, trained.model
     if base.lora.rank:

@@ -261,9 +261,7 @@ def test_a_full_disk_is_one_line_and_the_command_goes_on(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         told = capsys.readouterr().err
-        assert (
-            told == f"error: {out}/answers.jsonl cannot be written: File too large; given again, the command goes on\n"
-        )
+        assert told == f"error: {out}/answers.jsonl cannot be written: File too large; repeat the command to resume\n"
         kept = (out / "answers.jsonl").read_text().count("\n") - 1
         assert kept > 0
         lost = len(seen) - kept

@@ -322,7 +322,7 @@ def test_an_endpoint_s_model_is_evaluated_in_several_turns(
     with chat_server.serving(script) as (url, seen):
         script.busy = True
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3") == 1
-        assert "given again, the command goes on" in capsys.readouterr().err
+        assert "repeat the command to resume" in capsys.readouterr().err
         asked = len(seen)
         script.busy = False
         assert ask_endpoint(url, four, out, "evaluate.sampling.turns=3", "evaluate.max_requests=10") == 0

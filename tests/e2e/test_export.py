@@ -211,7 +211,7 @@ def test_a_hub_that_refuses_is_one_line(endpoint: str, tmp_path: Path, capsys: p
         (["empty"], "empty: no config.json"),
         (["run"], "the run has no model/ yet; `jaxrl-sql export run --step N` writes a checkpoint's"),
         (["run", "--step", "3"], "no checkpoint of step 3; it has none"),
-        (["empty", "--step", "3"], "so it is no run folder"),
+        (["empty", "--step", "3"], "not a run folder"),
         ([str(START), "--average", "nowhere"], "model nowhere: no such folder or file"),
         ([str(START), "--out", str(START)], "is the model itself; name another folder"),
     ],

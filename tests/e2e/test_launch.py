@@ -379,7 +379,7 @@ def test_a_preempted_run_is_queued_again_and_ends_as_one_that_was_not(
     assert job.wait_for_end() == "COMPLETED", job.log()
     assert "JobState=COMPLETED" in slurm("scontrol", "show", "job", urgent)
     said = job.log()
-    assert "asked to end (SIGTERM): saving" in said
+    assert "received SIGTERM: saving" in said
     assert "going on from step" in said
     assert said.count("done in ") == 1
     whole, preempted = alone.run, job.run

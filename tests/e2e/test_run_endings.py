@@ -122,7 +122,9 @@ def test_groups_with_equal_rewards_stop_the_run_with_a_checkpoint(
     longer = ["grpo.steps=6", "health.zero_advantage_patience=4", "run.checkpoint_every=99", "run.display=none"]
     assert main(["--resume", str(run), *longer]) == 3
     error = capsys.readouterr().err
-    assert "in 4 rollouts (health.zero_advantage_patience) the answers of every group had one reward (mean 0)" in error
+    assert (
+        "in 4 rollouts (health.zero_advantage_patience) the answers of every group had equal rewards (mean 0)" in error
+    )
     assert "sft.steps" in error
     assert saved_steps(run) == [1, 2, 3, 4, 5, 6]
     assert yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["grpo"]["steps"] == 6

@@ -38,7 +38,7 @@ class Duckdb(Engine):
             Path(self.address.folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{self.address.shown}: no folder can be made there ({error.strerror}): name another"
+                f"{self.address.shown}: no folder can be created there ({error.strerror}): name another"
             ) from None
 
     def state(self, name: str) -> State:

@@ -48,7 +48,7 @@
       config: { background: "transparent", view: { stroke: null }, axis: { labelColor: ink, gridColor: line, domainColor: line, tickColor: line }, legend: { labelColor: ink }, font: "system-ui, sans-serif" } };
   }
 
-  // What a screen reader is told in the picture's place.
+  // Text for screen readers in place of the picture.
   function summary(chart) {
     const text = (v) => (chart.percent ? `${(100 * v).toFixed(1)} %` : `${+v.toPrecision(4)}`);
     const parts = chart.curves.map((curve) => {

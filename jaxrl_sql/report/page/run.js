@@ -74,16 +74,16 @@
   // What ran, in a line.
   function summary(run) {
     const ran = Object.fromEntries(run.ran || []);
-    const told = ["recipe", "model", "data", "begun", "duration", "machine"].map((name) => ran[name]).filter(Boolean);
-    if (ran.seed !== undefined) told.splice(3, 0, `seed ${ran.seed}`);
+    const facts = ["recipe", "model", "data", "begun", "duration", "machine"].map((name) => ran[name]).filter(Boolean);
+    if (ran.seed !== undefined) facts.splice(3, 0, `seed ${ran.seed}`);
     const counts = [run.kind, run.steps ? `${run.steps} steps` : "", run.answers !== undefined ? `${run.answers.toLocaleString("en")} answers kept` : ""];
-    return [...counts.filter(Boolean), ...told].join(" · ");
+    return [...counts.filter(Boolean), ...facts].join(" · ");
   }
 
   JX.RunPage = ({ head }) => {
     const several = head.runs.length > 1;
     return html`<h1>${head.title}</h1>
-      ${(head.told || []).map((one) => html`<p class="told">${one}</p>`)}
+      ${(head.notes || []).map((note) => html`<p class="note">${note}</p>`)}
       ${head.alone && html`<p class="dim">Every answer: <code>jaxrl-sql view ${head.title}</code></p>`}
       <div class=${several ? "two" : ""}>${head.runs.map((run, i) => html`<${Run} run=${{ ...run, number: i }} head=${head} several=${several} />`)}</div>
       <${JX.Charts} runs=${head.runs} />

@@ -1,1 +1,1 @@
-"""`jaxrl-sql view`: the answers of a run, an evaluation or two of them in a browser."""
+"""`jaxrl-sql view`: show the answers of one or two runs or evaluations in a browser."""

@@ -1,4 +1,4 @@
-"""The folder of one or two sources, written at once, and again where they have grown."""
+"""Write the folder of answers of one or two sources, and update it as they grow."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ Key = tuple[int, Path, int]
 
 
 class Scan(NamedTuple):
-    """What is known of a piece before it is written: what there is to judge, and what the whole folder needs."""
+    """The content of a chunk before it is written: answers to judge, and data that the whole folder needs."""
 
     stamp: tuple[int, ...]
     steps: tuple[int, ...]
-    asked: list[Asked]
+    requests: list[Asked]
     advantages: Advantages
     tokens: set[int]
     databases: dict[str, str]
@@ -55,9 +55,9 @@ class Scan(NamedTuple):
 
 
 class WrittenPart(NamedTuple):
-    """A piece as it was written last, and what it hung on."""
+    """A written part, and the inputs that it depends on."""
 
-    hangs_on: tuple[Any, ...]
+    depends_on: tuple[Any, ...]
     rows: list[Row]
 
 
@@ -67,7 +67,8 @@ def open_view(
 ) -> Iterator[View]:
     """Open one or two runs or evaluations, and the executor that judges their answers; yield their view.
 
-    `out`: RUN/view where None; `most_judged`: distinct answers to judge by every rule, in calls of about `seconds`.
+    `out` defaults to RUN/view. At most `most_judged` distinct answers are judged by every rule, in calls of about
+    `seconds`.
     """
     sources = [open_result_folder(folder) for folder in folders]
     runs = [source for source in sources if source.kind == RUN]
@@ -81,7 +82,7 @@ def open_view(
 
 @dataclass(frozen=True)
 class JudgedRun(RootConfig):
-    """The settings of a run that its answers are judged by."""
+    """The settings of a run that its answers are judged with."""
 
     data: DataConfig = field(default_factory=DataConfig)
     executor: ExecutorConfig = field(default_factory=ExecutorConfig)
@@ -100,16 +101,16 @@ def executor_settings(runs: Sequence[ResultFolder]) -> tuple[ExecutorConfig, lis
 
 
 class View:
-    """Write the folder `out` of sources; `update` writes what is other than before and returns whether anything was.
+    """Write the folder `out` of sources; `update` writes changes and returns whether there were any.
 
-    `judge` may be None: then answers have the verdicts that stand with them. Raises InputError as its parts do.
+    Without a `judge`, answers have only the verdicts of their records. Raises InputError as its parts do.
     """
 
     def __init__(
         self, sources: Sequence[ResultFolder], out: Path, judge: Judge | None, tell: Callable[[str], None] | None = None
     ) -> None:
         for source in sources:
-            chunks(source)  # refused before anything is written
+            chunks(source)  # invalid sources fail before anything is written
         self._sources, self._judge, self._tell = sources, judge, tell or (lambda _: None)
         self.out = out
         self._scans: dict[Key, Scan] = {}
@@ -119,7 +120,7 @@ class View:
         self._stamp = 0
 
     def make_folder(self) -> None:
-        """Make the folder before anything is read; InputError for one that holds something else."""
+        """Create the folder before reading; raises InputError for a folder with other files."""
         _ = self._folder
 
     @cached_property
@@ -127,82 +128,84 @@ class View:
         return AnswersFolder(self.out)
 
     def update(self, is_live: bool = False) -> bool:
-        """Write what has changed in the sources, and last that it has."""
-        found = {
+        """Write the changes of the sources, then a new version number; return whether there were changes."""
+        pieces = {
             (i, chunk.path, chunk.number): chunk for i, source in enumerate(self._sources) for chunk in chunks(source)
         }
-        looked = (is_live, *(chunk.stamp for chunk in found.values()), *map(_size, self._other_files()))
+        looked = (is_live, *(chunk.stamp for chunk in pieces.values()), *map(_size, self._other_files()))
         if looked == self._looked:
             return False
-        self._scans = {key: scan for key, scan in self._scans.items() if key in found}
-        self._scan(found)
+        self._scans = {key: scan for key, scan in self._scans.items() if key in pieces}
+        self._scan(pieces)
         if not is_live and not any(scan.steps for scan in self._scans.values()):
-            names = ", ".join(sorted({str(path) for _, path, _ in found})[:3])
+            names = ", ".join(sorted({str(path) for _, path, _ in pieces})[:3])
             raise InputError(f"no answer can be read in {names}: cut or broken")
         if self._judge is not None:
             self._judge.judge(self._in_order())
-        for key in found:
+        for key in pieces:
             self._parts.setdefault(key, len(self._parts))
         for key, number in self._parts.items():
-            self._write_part(key, number, found.get(key))
+            self._write_part(key, number, pieces.get(key))
         self._write_rest()
         self._looked, self._stamp = looked, self._stamp + 1
         self._folder.write_stamp(self._stamp, is_live)
         return True
 
-    def _scan(self, found: dict[Key, Chunk]) -> None:
-        """Look at the pieces that are new or have grown."""
-        for at, (key, chunk) in enumerate(found.items()):
+    def _scan(self, pieces: dict[Key, Chunk]) -> None:
+        """Read the chunks that are new or have grown."""
+        for at, (key, chunk) in enumerate(pieces.items()):
             known = self._scans.get(key)
             if known is None or known.stamp != chunk.stamp:
                 groups, advantages, is_cut = read_chunk(chunk)
                 self._scans[key] = Scan(
                     chunk.stamp,
-                    tuple(dict.fromkeys(one["step"] for one in groups)),
+                    tuple(dict.fromkeys(group["step"] for group in groups)),
                     asked_of(groups),
                     advantages,
                     used_tokens(groups),
-                    {one["db"]: one["example"].db_path for one in groups if one["example"]},
+                    {group["db"]: group["example"].db_path for group in groups if group["example"]},
                     is_cut,
                 )
-                self._tell(f"read {at + 1} of {len(found)} pieces")
+                self._tell(f"read {at + 1} of {len(pieces)} pieces")
 
     def _in_order(self) -> Iterator[Asked]:
-        """Yield what is to be judged: evaluations before rollouts, the newest first."""
+        """Yield the answers to judge: evaluations before rollouts, the newest first."""
         newest = sorted(self._scans, key=lambda key: ("eval-" in key[1].name, key[2]), reverse=True)
         for key in newest:
-            yield from self._scans[key].asked
+            yield from self._scans[key].requests
 
     def _write_part(self, key: Key, number: int, chunk: Chunk | None) -> None:
-        """Write a piece, unless it is as it was; one that the run has dropped is empty."""
+        """Write a part if it has changed; a part whose chunk the run has deleted is empty."""
         if chunk is None:
             self._written[key] = WrittenPart((), [])
             self._folder.write_part(number, [])
             return
         scan = self._scans[key]
         advantages = self._advantages(key[0], set(scan.steps))
-        hangs_on = (scan.stamp, tuple(advantages), self._judge.known(scan.asked) if self._judge else 0)
+        depends_on = (scan.stamp, tuple(advantages), self._judge.known(scan.requests) if self._judge else 0)
         known = self._written.get(key)
-        if known is not None and known.hangs_on == hangs_on:
+        if known is not None and known.depends_on == depends_on:
             return
         groups: list[Group] = read_chunk(chunk).groups
         add_advantages(groups, advantages)
         if self._judge is not None:
             self._judge.attach(groups)
         self._folder.write_part(number, groups)
-        self._written[key] = WrittenPart(hangs_on, [row_of(one, key[0]) for one in groups])
+        self._written[key] = WrittenPart(depends_on, [row_of(group, key[0]) for group in groups])
         self._tell(f"written {number + 1} of {len(self._parts)} pieces")
 
     def _advantages(self, run: int, steps: set[int]) -> Advantages:
-        found = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
-        return {at: rows for one in found for at, rows in one.items() if at[0] in steps}
+        advantages = (scan.advantages for key, scan in self._scans.items() if key[0] == run)
+        return {at: rows for scan in advantages for at, rows in scan.items() if at[0] in steps}
 
     def _write_rest(self) -> None:
         rows = [self._written[key].rows for key in self._parts]
         texts = [read_tokens(source) for source in self._sources]
         used = set().union(*(scan.tokens for scan in self._scans.values()))
-        longest = max(texts, key=len)  # of two runs one vocabulary is shown
-        self._folder.write_more("tokens", {str(one): longest[one] for one in sorted(used) if one < len(longest)})
+        longest = max(texts, key=len)  # two runs share one vocabulary
+        self._folder.write_more(
+            "tokens", {str(token): longest[token] for token in sorted(used) if token < len(longest)}
+        )
         paths = {db: path for scan in self._scans.values() for db, path in scan.databases.items()}
         self._folder.write_more("schemas", {db: text for db, path in paths.items() if (text := schema_of(path))})
         names = _names(self._sources)
@@ -210,7 +213,7 @@ class View:
             {**self._of_run(source), "name": name, "answers": self._answers(i)}
             for i, (source, name) in enumerate(zip(self._sources, names, strict=True))
         ]
-        head = {"title": " and ".join(names), "runs": runs, "told": self._told(), "reasons": REASONS}
+        head = {"title": " and ".join(names), "runs": runs, "notes": self._notes(), "reasons": REASONS}
         self._folder.write_index(head, rows)
 
     def _of_run(self, source: ResultFolder) -> dict[str, Any]:
@@ -219,60 +222,60 @@ class View:
             ran = [("folder", source.name), *what_was_evaluated(settings_of(config_of(source.folder)))]
             return {"kind": source.kind, "ran": ran, "rules": rules}
         evaluations: Evaluations = last_evaluations(source)
-        found = run_data(load_run(source.folder), evaluations)
-        return {name: value for name, value in found.items() if name not in ("samples", "kept")}
+        data = run_data(load_run(source.folder), evaluations)
+        return {name: value for name, value in data.items() if name not in ("samples", "kept")}
 
     def _answers(self, run: int) -> int:
-        return sum(len(row.rewards) for key, one in self._written.items() if key[0] == run for row in one.rows)
+        return sum(len(row.rewards) for key, part in self._written.items() if key[0] == run for row in part.rows)
 
-    def _told(self) -> list[str]:
-        told = []
+    def _notes(self) -> list[str]:
+        notes = []
         cut = sorted({key[1].name for key, scan in self._scans.items() if scan.is_cut})
         if cut:
-            told.append(f"A part of {', '.join(cut)} cannot be read and is left out.")
+            notes.append(f"A part of {', '.join(cut)} cannot be read and is omitted.")
         dropped = sorted(key[2] for key in self._scans if key[1].name.startswith("train-"))
         if dropped and dropped[0] > 0:
-            told.append("The run's oldest answers were dropped (run.keep_rollouts).")
+            notes.append("The run's oldest answers were dropped (run.keep_rollouts).")
         judge = self._judge
         if judge is not None and judge.missing:
-            told.append(f"Not judged: {', '.join(judge.missing[:3])}.")
+            notes.append(f"Not judged: {', '.join(judge.missing[:3])}.")
         if judge is not None and judge.judged < judge.asked and not judge.missing:
-            told.append(
+            notes.append(
                 f"{judge.judged:,} of {judge.asked:,} distinct answers were judged by every rule: "
-                "view --judge N and --seconds S bound it."
+                "view --judge N and --seconds S set the limits."
             )
-        return told
+        return notes
 
     def _other_files(self) -> list[Path]:
-        return [one.folder / name for one in self._sources for name in ("metrics.jsonl", "about.json")]
+        return [source.folder / name for source in self._sources for name in ("metrics.jsonl", "about.json")]
 
 
 def rules_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the shares of an evaluation by set and rule, with their intervals; nothing where its numbers are none."""
+    """Return the shares of an evaluation by set and rule with their intervals; raises InputError for invalid files."""
     try:
         numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
-        found = []
+        rules = []
         for name in numbers:
             if name.endswith("/low") and f"{name.removesuffix('/low')}/high" in numbers:
                 whole = name.removesuffix("/low")
                 of, _, rule = whole.rpartition("/")
                 bounds = {"low": float(numbers[name]), "high": float(numbers[f"{whole}/high"])}
-                found.append({"set": of, "rule": rule, "mean": float(numbers[whole]), **bounds})
+                rules.append({"set": of, "rule": rule, "mean": float(numbers[whole]), **bounds})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / NUMBERS}: no numbers of an evaluation: evaluate again") from error
-    return found
+    return rules
 
 
 def schema_of(path: str) -> str:
-    """Return a database's schema as it may be shown; "" where the file cannot be read."""
+    """Return a database's schema as text; "" if the file cannot be read."""
     with suppress(sqlite3.Error, InputError, OSError, ValueError):
         return ddl(read_schema(path))
     return ""
 
 
 def _names(sources: Sequence[ResultFolder]) -> list[str]:
-    names = [one.name for one in sources]
-    return names if len(set(names)) == len(names) else [str(one.folder) for one in sources]
+    names = [source.name for source in sources]
+    return names if len(set(names)) == len(names) else [str(source.folder) for source in sources]
 
 
 def _size(path: Path) -> tuple[int, int]:

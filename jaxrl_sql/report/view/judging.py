@@ -1,4 +1,4 @@
-"""Answers judged by every rule for a page: their verdicts, and their rows beside the gold's, each distinct SQL once."""
+"""Judge answers by every rule for a page: verdicts and rows paired with the gold's, once per distinct SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import DIALECTS, Example, Fields, InputError, Record
 
 ROWS = 12
-# Of longer results pairs would take long to find, and few would look.
+# Rows of longer results are not paired: it takes long and few would look.
 _PAIRED = 5_000
 _AT_ONCE = 256
 
@@ -39,14 +39,14 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Return what is judged once."""
+        """Return the identity under which an answer is judged once."""
         return (self.example.db_id, self.example.uid, self.sql)
 
 
 class Judge:
-    """Judges distinct answers on the run's databases, and keeps the verdicts: a folder that grows judges what is new.
+    """Judge distinct answers on the run's databases, and cache the verdicts.
 
-    `most` bounds how many are judged in all, `seconds` how long a call of `judge` may take.
+    `most` limits the number of answers in all, `seconds` the time of a call of `judge`.
     """
 
     def __init__(self, executor: SqlExecutor, most: int, seconds: float) -> None:
@@ -57,20 +57,22 @@ class Judge:
 
     @property
     def judged(self) -> int:
-        """Return how many distinct answers have a verdict."""
+        """Return the number of distinct answers with a verdict."""
         return len(self._verdicts)
 
     @property
     def missing(self) -> list[str]:
-        """Return what is said of databases on which nothing can be run."""
+        """Return the reasons why databases cannot be queried."""
         return [reason for reason in self._missing.values() if reason]
 
-    def judge(self, asked: Iterable[Asked]) -> None:
-        """Judge what is asked for, the first first, as far as the bounds go."""
+    def judge(self, requests: Iterable[Asked]) -> None:
+        """Judge answers in order, within the limits."""
         began = time.monotonic()
-        distinct = {one.key: one for one in asked}
+        distinct = {request.key: request for request in requests}
         self.asked = len(distinct)
-        left = [one for key, one in distinct.items() if key not in self._verdicts and self._is_here(one.example)]
+        left = [
+            request for key, request in distinct.items() if key not in self._verdicts and self._is_here(request.example)
+        ]
         left = left[: max(0, self._most - self.judged)]
         for start in range(0, len(left), _AT_ONCE):
             if time.monotonic() - began > self._most_seconds:
@@ -78,12 +80,12 @@ class Judge:
             self._judge(left[start : start + _AT_ONCE])
         self.seconds += time.monotonic() - began
 
-    def known(self, asked: Iterable[Asked]) -> int:
-        """Return how many of what is asked for have a verdict."""
-        return sum(one.key in self._verdicts for one in asked)
+    def known(self, requests: Iterable[Asked]) -> int:
+        """Return how many of these answers have a verdict."""
+        return sum(request.key in self._verdicts for request in requests)
 
     def attach(self, groups: Iterable[Group]) -> None:
-        """Put verdicts beside the answers that have one; of a database that is not there, that it is not."""
+        """Add verdicts to answers, or the reason if the database cannot be queried."""
         for group in groups:
             example = group["example"]
             if example is None:
@@ -101,7 +103,7 @@ class Judge:
         return not self._missing[example.database]
 
     def _why_missing(self, example: Example) -> str:
-        """Return why nothing can be run on a question's database; "" where it can. Where a server is, is not said."""
+        """Return why a question's database cannot be queried, or ""; a server's address is not included."""
         if not example.engine_url:
             return "" if Path(example.db_path).is_file() else f"{example.db_path} is not there"
         try:
@@ -110,41 +112,41 @@ class Judge:
             return _unreachable(example)
         return "" if outcome.status == "ok" else _unreachable(example)
 
-    def _judge(self, asked: Sequence[Asked]) -> None:
-        examples, sqls = [opened(one.example) for one in asked], [one.sql for one in asked]
-        rules = [*EXACT, *(["suite"] if any(one.suite for one in examples) else [])]
+    def _judge(self, requests: Sequence[Asked]) -> None:
+        examples, sqls = [opened(request.example) for request in requests], [request.sql for request in requests]
+        rules = [*EXACT, *(["suite"] if any(example.suite for example in examples) else [])]
         try:
             verdicts = score_predictions(self._executor, examples, sqls, rules)
         except InputError:  # a server has gone meanwhile
-            by_database = {answer.example.database: answer.example for answer in asked}
+            by_database = {answer.example.database: answer.example for answer in requests}
             self._missing |= {name: self._why_missing(example) for name, example in by_database.items()}
-            reachable = [answer for answer in asked if self._is_here(answer.example)]
-            if len(reachable) == len(asked):
+            reachable = [answer for answer in requests if self._is_here(answer.example)]
+            if len(reachable) == len(requests):
                 raise
             if reachable:
                 self._judge(reachable)
             return
-        run = [(one.database, as_run(sql, one) or "") for one, sql in zip(examples, sqls, strict=True)]
-        outcomes = self._executor.execute_many([*run, *((one.database, one.gold_sql) for one in examples)])
-        for one, verdict, mine, gold in zip(
-            asked, verdicts, outcomes[: len(asked)], outcomes[len(asked) :], strict=True
+        run = [(example.database, as_run(sql, example) or "") for example, sql in zip(examples, sqls, strict=True)]
+        outcomes = self._executor.execute_many([*run, *((example.database, example.gold_sql) for example in examples)])
+        for request, verdict, mine, gold in zip(
+            requests, verdicts, outcomes[: len(requests)], outcomes[len(requests) :], strict=True
         ):
-            if one.example.engine_url and gold.status == "db_error":  # the server has gone meanwhile
-                self._missing[one.example.database] = _unreachable(one.example)
+            if request.example.engine_url and gold.status == "db_error":  # the server has gone meanwhile
+                self._missing[request.example.database] = _unreachable(request.example)
                 continue
-            self._verdicts[one.key] = shown_verdict(verdict, one.sql, one.example.gold_dialect, mine, gold)
+            self._verdicts[request.key] = shown_verdict(verdict, request.sql, request.example.gold_dialect, mine, gold)
 
 
 def asked_of(groups: Iterable[Group]) -> list[Asked]:
-    """Return the answers of groups that can be judged, those that ran first."""
-    found = [
+    """Return the answers of groups that can be judged, those whose SQL ran first."""
+    requests = [
         (answer["status"] != "ok", Asked(group["example"], answer["sql"]))
         for group in groups
         if group["example"] is not None
         for answer in group["answers"]
         if answer["sql"]
     ]
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+    return [request for _, request in sorted(requests, key=lambda pair: pair[0])]
 
 
 def _unreachable(example: Example) -> str:
@@ -152,33 +154,33 @@ def _unreachable(example: Example) -> str:
 
 
 def opened(example: Example) -> Example:
-    """Return a question whose server's URL has the password of the environment, which no file holds."""
+    """Return a question with the password from the environment in its server's URL; files have no passwords."""
     return replace(example, engine_url=open_url(example.engine_url)) if example.engine_url else example
 
 
 def shown_verdict(verdict: Verdict, sql: str, dialect: str, mine: SqlOutcome, gold: SqlOutcome) -> Record:
-    """Return a verdict, on SQL of a dialect, with the rows that it is about."""
-    found: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
-    found["results"] = side_by_side(mine, gold)
+    """Return a verdict on SQL of a dialect with its rows."""
+    shown: Record = {"scores": dict(verdict.scores), "reasons": list(verdict.reasons)}
+    shown["results"] = side_by_side(mine, gold)
     if verdict.is_right("bird") and reads_no_table(sql, dialect):
-        found["constant"] = True
-    return found
+        shown["constant"] = True
+    return shown
 
 
 def side_by_side(mine: SqlOutcome, gold: SqlOutcome) -> Fields:
-    """Return both results, and where both have rows that are not too many, rows in pairs, those that differ first."""
+    """Return both results; if they are not too long, with their rows in pairs, differing pairs first."""
     results: Record = {"prediction": result_of(mine), "gold": result_of(gold)}
     if mine.status == gold.status == "ok" and max(mine.row_count, gold.row_count) <= _PAIRED:
         pairs, equal = pair_rows(mine.rows, gold.rows, ROWS)
-        results["pairs"] = [[_row(one.row), _row(one.gold), one.differs] for one in pairs]
+        results["pairs"] = [[_row(pair.row), _row(pair.gold), pair.differs] for pair in pairs]
         results["equal"] = equal
         for side in ("prediction", "gold"):
-            results[side] = {**results[side], "rows": []}  # they stand in the pairs
+            results[side] = {**results[side], "rows": []}  # the rows are in the pairs
     return results
 
 
 def reads_no_table(sql: str, dialect: str = "sqlite") -> bool:
-    """Return whether a query's result is written in it: it reads no table. What does not parse reads one."""
+    """Return whether a query reads no table; False if it does not parse."""
     tree = parse_query(sql, SQLGLOT.get(dialect, dialect))
     return tree is not None and tree.find(exp.Table) is None
 

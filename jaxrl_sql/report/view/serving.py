@@ -1,4 +1,4 @@
-"""A folder over loopback, by the standard library: for a browser at the end of a tunnel, and for runs that go on."""
+"""Serve a folder over loopback with the standard library, for a browser behind a tunnel and for live runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxrl_sql.runtime.loopback import names_loopback
 from jaxrl_sql.types import InputError
 
 ADDRESS = "127.0.0.1"
-# What of the folder is handed out: nothing that somebody laid beside the page.
+# Served parts of the folder; other files in it are not.
 _SHOWN = ("index.html", "page", DATA)
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Hand out files, which browsers are to ask for each time, to who knows this server by its address."""
+    """Serve files without caching, to requests with a loopback Host header only."""
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
@@ -33,7 +33,7 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(403)
             return None
         path = Path(self.translate_path(self.path))
-        if "\0" in str(path) or path.relative_to(self.directory).parts[:1] not in [(), *((one,) for one in _SHOWN)]:
+        if "\0" in str(path) or path.relative_to(self.directory).parts[:1] not in [(), *((name,) for name in _SHOWN)]:
             self.send_error(404)
             return None
         return super().send_head()
@@ -42,14 +42,14 @@ class _Handler(SimpleHTTPRequestHandler):
         self.send_error(404)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of each file."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(folder: Path, port: int) -> Iterator[str]:
-    """Serve a folder on loopback while inside; yield its address. A port of 0 is any that is free.
+    """Serve a folder on loopback within the context; yield its address. A port of 0 selects a free one.
 
-    Raises InputError for a port that cannot be had.
+    Raises InputError if the port is not available.
     """
     try:
         server = ThreadingHTTPServer((ADDRESS, port), partial(_Handler, directory=str(folder)))
@@ -68,6 +68,6 @@ def serving(folder: Path, port: int) -> Iterator[str]:
 
 
 def follow(update: Callable[[], object], every: float, is_over: threading.Event) -> None:
-    """Call `update` every so many seconds until it is over."""
+    """Call `update` every `every` seconds until `is_over` is set."""
     while not is_over.wait(every):
         update()

@@ -159,7 +159,7 @@ def test_evaluation_that_follows_grpo_alone_is_both_ends(tmp_path: Path) -> None
     [
         ([], []),
         (FULL[:1], ["SFT loss"]),
-        ([grpo(1, 0.5)], ["Reward", "What became of the SQL", "Seconds of a GRPO step"]),
+        ([grpo(1, 0.5)], ["Reward", "SQL by status", "Seconds per GRPO step"]),
         ([evaluation(0, 0.1, 0.1)], ["Accuracy"]),
         ([{"step": 1, "phase": "grpo", "policy/entropy": None, "policy/kl": 0.5}], ["KL"]),
     ],
@@ -191,11 +191,11 @@ def test_steps_that_compiled_are_left_out_of_times(tmp_path: Path) -> None:
     slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0}
     rows = [slow, *({**grpo(step, 0.5), "time/compile": 0.0} for step in range(4, 9))]
     run = load_run(write_run(tmp_path, rows, []))
-    seconds = next(one for one in chart_data(run) if one["title"] == "Seconds of a GRPO step")
+    seconds = next(one for one in chart_data(run) if one["title"] == "Seconds per GRPO step")
     assert [step for step, _ in seconds["curves"][0]["points"]] == [4, 5, 6, 7, 8]
     numbers = dict(head_of(write_report(tmp_path))["runs"][0]["numbers"])
     assert numbers["of that compiling"] == "1.3 min"
-    assert numbers["seconds of a step, median"] == "2.00"
+    assert numbers["seconds per step, median"] == "2.00"
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_many_points_are_thinned_to_their_means() -> None:
 def test_what_is_not_well_is_said(tmp_path: Path) -> None:
     rows = [{**grpo(step, 0.5), "reward/zero_variance": 0.9, "length/truncated": 0.01} for step in range(1, 21)]
     (run,) = head_of(write_report(write_run(tmp_path, rows, [])))["runs"]
-    assert ["bad", "90 % of the groups have no signal: their answers are rewarded alike"] in run["health"]
-    assert ["good", "1 % of the answers are cut off at sampling.max_new_tokens"] in run["health"]
+    assert ["bad", "90 % of the groups have no signal: their answers have equal rewards"] in run["health"]
+    assert ["good", "1 % of the answers are truncated at sampling.max_new_tokens"] in run["health"]
 
 
 def test_what_ran_stands_in_the_head(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_torn_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
     run = load_run(tmp_path)
     assert run.skipped == 1
     assert len(series(run, "reward/mean")) == 60
-    assert head_of(write_report(tmp_path))["runs"][0]["health"][0] == ["bad", "1 unreadable lines were left out"]
+    assert head_of(write_report(tmp_path))["runs"][0]["health"][0] == ["bad", "1 unreadable lines were skipped"]
 
 
 def test_smooth_by_hand() -> None:
@@ -271,7 +271,7 @@ def test_command_writes_the_page_or_says_in_one_line_why_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}: no metrics.jsonl there, so it is no run folder\n"
+    assert capsys.readouterr().err == f"error: {tmp_path}: not a run folder: it has no metrics.jsonl\n"
     write_run(tmp_path, FULL, [])
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"

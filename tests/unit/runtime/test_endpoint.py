@@ -210,7 +210,7 @@ def test_money_cannot_be_bounded_where_the_server_counts_nothing(client: Client,
     silent = '{"choices": [{"message": {"content": "yes"}}]}'
     with chat_server.serving(lambda _, __: (200, {}, silent)) as (url, seen):
         assert ask_once(client(url)[0], ASKED).spent == Spent(1)
-        with pytest.raises(InputError, match="tells no usage"):
+        with pytest.raises(InputError, match="reports no usage"):
             ask_once(client(url, budget=Budget(max_cost=1, prices=Prices(1, 1)))[0], ASKED)
     assert len(seen) == 2
 

@@ -88,7 +88,9 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
     open_folder(again, is_first=False)
     for name in filter(None, names):
         other = "2x2" if name == "mesh" else 48
-        with pytest.raises(InputError, match=rf"did not begin with rollout\.{name} \([^()]*\); a run"):
+        with pytest.raises(
+            InputError, match=rf"these settings differ from those of the run: rollout\.{name} \([^()]*\); a resumed run"
+        ):
             open_folder(with_found_numbers(changed(began, {f"rollout.{name}": other})), False)
 
 
@@ -98,7 +100,10 @@ def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) ->
     )
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     again = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true", "rollout.memory=0.2"])
-    with pytest.raises(InputError, match=r"did not begin with rollout\.memory \(0\.4 then, 0\.2 now\); a run"):
+    with pytest.raises(
+        InputError,
+        match=r"these settings differ from those of the run: rollout\.memory \(0\.4 then, 0\.2 now\); a resumed run",
+    ):
         open_folder(with_found_numbers(again), is_first=False)
 
 

@@ -102,7 +102,7 @@ def test_a_second_worker_is_refused_and_loses_the_first_one_nothing(tmp_path: Pa
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1"})
-        with pytest.raises(InputError, match=r"work.jsonl: another process is at work there"):
+        with pytest.raises(InputError, match=r"work.jsonl: another process is using it"):
             Journal(path, SETTINGS)
         journal.add({"id": "2"})
     with Journal(path, SETTINGS) as journal:
@@ -140,7 +140,7 @@ def files_up_to(size: int) -> Iterator[None]:
 
 def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
-    words = r"work\.jsonl cannot be written: File too large; given again, the command goes on"
+    words = r"work\.jsonl cannot be written: File too large; repeat the command to resume"
     with files_up_to(100):
         with Journal(path, {}) as journal:
             journal.add({"id": "1"})

@@ -178,7 +178,7 @@ def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> Non
     (run / "shop.sqlite").unlink()
     assert main([str(run)]) == 0
     head = data(run / "view", "head")
-    assert head["told"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
+    assert head["notes"] == [f"Not judged: {run / 'shop.sqlite'} is not there."]
     found = [one for one in groups(run / "view") if one["uid"] == "q1"]
     assert found[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
 
@@ -252,7 +252,7 @@ def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleTyp
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (found,) = (one for one in groups(tmp_path / "out") if one["uid"] == "s1")
     assert found["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
-    assert data(tmp_path / "out", "head")["told"] == ["Not judged: shop of PostgreSQL cannot be reached."]
+    assert data(tmp_path / "out", "head")["notes"] == ["Not judged: shop of PostgreSQL cannot be reached."]
     assert "someone" not in json.dumps([found, data(tmp_path / "out", "head")])
 
 
@@ -272,10 +272,10 @@ def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[
 
 def test_judging_is_bounded_and_that_is_told(run: Path) -> None:
     assert main([str(run), "--judge", "1"]) == 0
-    (told,) = data(run / "view", "head")["told"]
+    (told,) = data(run / "view", "head")["notes"]
     assert told.startswith("1 of 10 distinct answers were judged")
     assert main([str(run), "--judge", "0"]) == 0
-    assert data(run / "view", "head")["told"] == []
+    assert data(run / "view", "head")["notes"] == []
     assert not any("verdict" in answer for one in groups(run / "view") for answer in one["answers"])
 
 
@@ -304,14 +304,14 @@ def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleTy
     index = data(tmp_path / "out", "index")
     assert 0 in index["parts"]
     assert max(index["columns"]["step"]) == 11
-    assert any("keep_rollouts" in told for told in data(tmp_path / "out", "head")["told"])
+    assert any("keep_rollouts" in told for told in data(tmp_path / "out", "head")["notes"])
 
 
 def test_a_cut_piece_is_told_and_the_rest_is_shown(run: Path) -> None:
     piece = pieces_of(run / FOLDER, "train")[0].path
     piece.write_bytes(piece.read_bytes()[:-40])
     assert main([str(run)]) == 0
-    assert data(run / "view", "head")["told"] == [f"A part of {piece.name} cannot be read and is left out."]
+    assert data(run / "view", "head")["notes"] == [f"A part of {piece.name} cannot be read and is omitted."]
     assert {one["step"] for one in groups(run / "view")} == {0, 1, 2, 9}
 
 
@@ -335,7 +335,7 @@ def test_what_cannot_be_looked_at_is_one_line(run: Path, tmp_path: Path, capsys:
     assert "no piece of answers is left" in line_of(capsys)
     assert not (older / "view").exists()
     assert main([str(run), "--out", str(run)]) == 2
-    assert "holds other files: name an empty folder" in line_of(capsys)
+    assert "has other files: name an empty folder" in line_of(capsys)
     (tmp_path / "file").write_text("")
     assert main([str(run), "--out", str(tmp_path / "file")]) == 2
     assert "cannot be written" in line_of(capsys)
@@ -360,7 +360,7 @@ def test_broken_evaluations_are_one_line(
     assert "no comparison of two evaluations" in line_of(capsys)
     (compared / "compare.json").write_text(json.dumps({"own": "bird", "changed": []}))
     assert main([str(compared)]) == 2
-    assert "no question ends differently" in line_of(capsys)
+    assert "no question has different results" in line_of(capsys)
 
 
 def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,7 +401,7 @@ def test_a_folder_that_holds_something_else_is_never_served(
     served: list[Path] = []
     monkeypatch.setattr("jaxrl_sql.report.view.serving.serving", lambda folder, _port: served.append(folder))
     assert main([str(run), "--out", str(tmp_path / "home"), "--serve", "0"]) == 2
-    assert "home holds other files" in line_of(capsys)
+    assert "home has other files" in line_of(capsys)
     assert served == []
 
 

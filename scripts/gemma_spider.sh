@@ -72,8 +72,8 @@ score() { # NAME MODEL settings…: predictions and scores on spider_dev and bir
 
 brief() { # NAME RATE settings…: a tenth of a pass from the model as it comes
     local name=$1 rate=$2; shift 2
-    stage "rates/$name" sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" sft.steps=17 sft.log_every=1 \
-        sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.limit_eval=100 "$@"
+    stage "rates/$name" sft "$RUN/gemma.gguf" "data.select.include_ids=$JAXRL_SQL_DATA/sft.ids" sft.steps=17 sft.log_every=1 \
+        sft.optim.warmup_steps=3 "sft.optim.lr=$rate" data.select.limit_eval=100 "$@"
 }
 
 average() { # NAME OUT MODEL…: the mean of a run's weights and of the models', in RUN/NAME/OUT
@@ -90,14 +90,14 @@ for name in "${stages[@]}"; do
             ;;
         zero) score zero "$RUN/gemma.gguf" ;;
         few) score few "$RUN/gemma.gguf" data.shots=3 data.max_prompt_tokens=2048 ;;
-        sft) stage sft sft "$RUN/gemma.gguf" "data.include_ids=$JAXRL_SQL_DATA/sft.ids" ;;
+        sft) stage sft sft "$RUN/gemma.gguf" "data.select.include_ids=$JAXRL_SQL_DATA/sft.ids" ;;
         sft-all)
             stage sft-all sft "$RUN/gemma.gguf"
             score sft-all "$RUN/sft-all/model"
             ;;
         sft-joins)
             [ -e "$JAXRL_SQL_DATA/mixed.ids" ] || "$PY" scripts/gemma_spider.py joins "$JAXRL_SQL_DATA"
-            stage sft-joins sft "$RUN/gemma.gguf" data.train=mixed_train "data.include_ids=$JAXRL_SQL_DATA/mixed.ids"
+            stage sft-joins sft "$RUN/gemma.gguf" data.train=mixed_train "data.select.include_ids=$JAXRL_SQL_DATA/mixed.ids"
             score sft-joins "$RUN/sft-joins/model"
             ;;
         rates)
@@ -108,15 +108,15 @@ for name in "${stages[@]}"; do
                 grep -o '"sft/loss": [0-9.e-]*' "$one" | tail -n 5 | sed 's/.* //' | paste -sd ' '
             done
             ;;
-        grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;
+        grpo) stage "grpo-$SEED" train "$RUN/sft/model" "data.select.include_ids=$JAXRL_SQL_DATA/grpo.ids" sft.steps=0 ;;
         control)
-            stage control sft "$RUN/sft/model" "data.include_ids=$JAXRL_SQL_DATA/grpo.ids" "sft.steps=$CONTROL_STEPS" \
+            stage control sft "$RUN/sft/model" "data.select.include_ids=$JAXRL_SQL_DATA/grpo.ids" "sft.steps=$CONTROL_STEPS" \
                 sft.optim.lr=3.0e-5
             ;;
         rounds)
             start=$RUN/sft/model
             for ((round = 0; round < ROUNDS; round++)); do
-                stage "rounds-$SEED/$round" train "$start" "data.include_ids=$JAXRL_SQL_DATA/grpo-joins.ids" sft.steps=0 \
+                stage "rounds-$SEED/$round" train "$start" "data.select.include_ids=$JAXRL_SQL_DATA/grpo-joins.ids" sft.steps=0 \
                     "grpo.steps=$ROUND_STEPS" "validation.every=$ROUND_STEPS" "seed=$((100 * SEED + round))"
                 average "rounds-$SEED/$round" averaged "$start"
                 start=$RUN/rounds-$SEED/$round/averaged

@@ -116,7 +116,7 @@ def trace(folder: Path) -> list[list[Call]]:
     """Train a small model in a folder and return the stacks of the landmarks; raises RuntimeError if it fails."""
     data = folder / "data"
     generate(data, SynthSpec(train_dbs=2, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=2))
-    places = [f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={folder}/run"]
+    places = [f"data.dir={data}", f"data.tokenizer.path={data}/tokenizer", f"run.dir={folder}/run"]
     stacks = Stacks()
     sys.setprofile(stacks)
     try:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_sql.batch import GroupBatch
-from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.config import GrpoConfig, LossConfig
 from jaxrl_sql.models.ops import masked
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
@@ -44,7 +44,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
 
     The surrogate is min(ratio A, clip(ratio, 1 - clip.low, 1 + clip.high) A) (Schulman et al. 2017, arXiv:1707.06347;
     separate bounds: DAPO, arXiv:2503.14476), for A < 0 bounded below by clip.dual A when that is above 1 (Ye et al.
-    2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `tis_clip_max`, token
+    2020, arXiv:1912.09729). It is weighted by exp(old - behavior), detached and capped at `loss.tis_clip_max`, token
     by token, which corrects for an engine that sampled from another distribution (0 leaves the weight out).
 
     A demonstration was sampled by nobody (mixed-policy GRPO: LUFFY, Yan et al. 2025, arXiv:2504.14945): its importance
@@ -54,11 +54,12 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     `on_policy` says that this is the only update on the batch: old is then the policy itself, detached. Otherwise
     raises ValueError when `batch.old_logprobs` are not stored.
     """
-    mask = learned_tokens(batch, cfg)
+    loss = cfg.loss
+    mask = learned_tokens(batch, loss)
     advantage = stored(batch.advantage, "advantage")
     old = stored(scored.logprob if on_policy else batch.old_logprobs, "old_logprobs, which several updates need")
     old = jax.lax.stop_gradient(old)
-    ratio = policy_ratio(scored.logprob, old, mask, cfg.importance_sampling_level)
+    ratio = policy_ratio(scored.logprob, old, mask, loss.importance_sampling_level)
     clipped = jnp.clip(ratio, 1.0 - cfg.clip.low, 1.0 + cfg.clip.high)
     surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
     if cfg.clip.dual > 1.0:
@@ -66,10 +67,10 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
     sampled = sampled_tokens(batch, mask)
     if batch.demonstrated is not None:
         surrogate = jnp.where(batch.demonstrated[..., None], ratio * advantage, surrogate)
-    correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, cfg.tis_clip_max)
+    correction, capped = importance_weight(old, batch.behavior_logprobs, sampled, loss.tis_clip_max)
     per_token = -correction * surrogate
-    if cfg.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
-        per_token -= cfg.entropy_bonus * jnp.where(sampled, scored.entropy, 0.0)
+    if loss.entropy_bonus:  # a gradient by the entropy costs a product with the vocabulary: none is asked for by 0
+        per_token -= loss.entropy_bonus * jnp.where(sampled, scored.entropy, 0.0)
     metrics = {
         "policy/entropy": masked.sum_and_count(scored.entropy, sampled),
         "policy/ratio_mean": masked.sum_and_count(ratio, sampled),
@@ -88,7 +89,7 @@ def grpo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_poli
         kl = kl_penalty(scored.logprob, reference, sampled, cfg.kl.estimator)
         per_token = per_token + cfg.kl.coef * kl
         metrics["policy/kl"] = masked.sum_and_count(kl, sampled)
-    total, weight = aggregate(per_token, mask, batch.weight > 0, cfg)
+    total, weight = aggregate(per_token, mask, batch.weight > 0, loss)
     return Loss(total, weight, {**metrics, "policy/loss": (total, weight)})
 
 
@@ -98,18 +99,18 @@ def ppo_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_polic
     With `ppo.value_clip` above 0 the error is the larger of the value's own and that of the value within `value_clip`
     of what it was before the first update, so that no update takes it further than that.
     """
-    policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg)
+    policy, mask = grpo_loss(scored, batch, cfg, on_policy), learned_tokens(batch, cfg.loss)
     value = stored(scored.value, "value: the policy has no value head")
     target, before = stored(batch.returns, "returns"), stored(batch.old_values, "old_values")
     error = (value - target) ** 2
     if cfg.ppo.value_clip > 0:
         near = before + jnp.clip(value - before, -cfg.ppo.value_clip, cfg.ppo.value_clip)
         error = jnp.maximum(error, (near - target) ** 2)
-    total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg)
+    total, weight = aggregate(0.5 * error, mask, batch.weight > 0, cfg.loss)
     return Loss(policy.sum + cfg.ppo.value_coef * total, weight, {**policy.metrics, "value/loss": (total, weight)})
 
 
-def learned_tokens(batch: GroupBatch, cfg: GrpoConfig) -> jax.Array:
+def learned_tokens(batch: GroupBatch, cfg: LossConfig) -> jax.Array:
     """Return the tokens that enter the loss, [B,G,T] bool: the trained ones, without truncated answers if so asked."""
     mask = batch.trained()
     return mask & ~batch.truncated[..., None] if cfg.mask_truncated else mask
@@ -185,23 +186,23 @@ def sampler_metrics(old: jax.Array, rollout: jax.Array, mask: jax.Array) -> Metr
 
 
 def aggregate(
-    per_token: jax.Array, mask: jax.Array, counted: jax.Array, cfg: GrpoConfig
+    per_token: jax.Array, mask: jax.Array, counted: jax.Array, cfg: LossConfig
 ) -> tuple[jax.Array, jax.Array]:
-    """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.loss_agg_mode`.
+    """Reduce token losses [B,G,T] to a sum and its weight, by `cfg.agg_mode`.
 
     `token_mean`: every token counts the same; `sequence_mean`: the mean of each completion's mean; `constant`: the
     token sum divided by the `counted` [B,G] completions times `cfg.max_completion_tokens` (0: T), whatever their
     lengths and however many of them are masked (Dr. GRPO, arXiv:2503.20783).
     """
-    if cfg.loss_agg_mode == "token_mean":
+    if cfg.agg_mode == "token_mean":
         return masked.sum_and_count(per_token, mask)
-    if cfg.loss_agg_mode == "sequence_mean":
+    if cfg.agg_mode == "sequence_mean":
         answers = jnp.sum(jnp.any(mask, axis=-1)).astype(jnp.float32)
         return jnp.sum(masked.masked_mean(per_token, mask, axis=-1)), answers
-    if cfg.loss_agg_mode == "constant":
+    if cfg.agg_mode == "constant":
         length = cfg.max_completion_tokens or per_token.shape[-1]
         return masked.masked_sum(per_token, mask), jnp.sum(counted).astype(jnp.float32) * length
-    raise ValueError(f"loss_agg_mode must be token_mean, sequence_mean or constant, not {cfg.loss_agg_mode!r}")
+    raise ValueError(f"agg_mode must be token_mean, sequence_mean or constant, not {cfg.agg_mode!r}")
 
 
 def merge(stacked: Metrics) -> Metrics:

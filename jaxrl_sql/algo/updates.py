@@ -152,7 +152,7 @@ def compared(batch: GroupBatch, cfg: GrpoConfig, advantage: Advantage) -> tuple[
         return {"advantage": advantage(batch.reward - jnp.sum(cost, axis=-1), batch.weight)[..., None]}, metrics
     values = losses.stored(batch.old_values, "old_values: the policy has no value head")
     raw, returns = gae(pay_last(batch.reward, mask) - cost, values, mask, cfg.ppo.discount, cfg.ppo.gae_lambda)
-    learned = losses.learned_tokens(batch, cfg)
+    learned = losses.learned_tokens(batch, cfg.loss)
     spread, unexplained = (masked.masked_variance(x, learned) for x in (returns, returns - values))
     metrics["value/explained_variance"] = spread - unexplained, spread
     return {"advantage": masked.standardize(raw, learned), "returns": returns}, metrics

@@ -1,7 +1,7 @@
 """Choose what to train on: `jaxrl-sql data filter --config FILE key.sub=value …` (section `filter`).
 
 Filters run from cheap to dear: lists and texts, golds that are run, prompts, repeats, answers sampled from a model, and
-a subsample of the rest. The folder `filter.out` gets `kept.jsonl`, whose ids `data.include_ids` takes,
+a subsample of the rest. The folder `filter.out` gets `kept.jsonl`, whose ids `data.select.include_ids` takes,
 `dropped.jsonl` with reasons and their numbers, and `counts.json`. Sampled answers are counted in `rates.jsonl`, from
 which a second run resumes.
 """

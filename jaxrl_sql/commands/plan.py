@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mesh", nargs="+", action="extend", metavar="DxFxT", help="data x fsdp x tensor, one or more; else the file's"
     )
     for name in ("answer", "prompt"):
-        words = f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number a line; else all are of the longest"
+        words = (
+            f"tokens of {name}s: a mean, MEAN:MAX, or a file with a number per line; default: all have the most tokens"
+        )
         parser.add_argument(f"--{name}-tokens", default="", metavar="LENGTHS", help=words)
     words = "tokens of a schema, which run once for grpo.questions prompts of an update; else nothing is in common"
     parser.add_argument("--schema-tokens", type=int, default=0, metavar="N", help=words)
@@ -66,7 +68,7 @@ def _plan(config: PlanConfig, options: argparse.Namespace, programs: tuple[str, 
     from jaxrl_sql.text2sql.recipes import find_recipe
 
     topology = find_topology(options.topology)
-    model = PlannedModel(config.model, model_shape(config.model, config.data.vocab_size))
+    model = PlannedModel(config.model, model_shape(config.model, config.data.tokenizer.vocab_size))
     loss, mesh = find_recipe(config.recipe).loss, config.mesh
     sections = config.workload(config.data.max_prompt_tokens)
     lengths = step_lengths(sections, options.answer_tokens, options.prompt_tokens, options.schema_tokens)

@@ -27,7 +27,7 @@ from jaxrl_sql.runtime.terminal import print_text
 def _serve(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, given: argparse.Namespace) -> int:
     from jaxrl_sql.serving.server import date_of, open_engines, serve
 
-    name, date = given.name or Path(given.model.rstrip("/")).name, policy.data.date
+    name, date = given.name or Path(given.model.rstrip("/")).name, policy.data.chat.date
     engines = open_engines(policy, cfg, limits, name, given.adapter)
     dates = {name: date} | {label: date_of(folder) or date for label, folder in given.adapter}
     serve(engines, dates, cfg.sampling.max_new_tokens, given.host, given.port, given.queue, _announce)

@@ -7,13 +7,13 @@ exist, each in one line.
 
 from jaxrl_sql.config.augment import AugmentSettings
 from jaxrl_sql.config.check import check_config
-from jaxrl_sql.config.data import DataConfig, DialectsConfig, RetrievalConfig
+from jaxrl_sql.config.data import ChatConfig, DataConfig, DialectsConfig, RetrievalConfig, SelectConfig, TokenizerConfig
 from jaxrl_sql.config.distill import DistillSettings
 from jaxrl_sql.config.endpoint import EndpointConfig
 from jaxrl_sql.config.evaluate import EvaluateSettings
 from jaxrl_sql.config.executor import DatabasesConfig, ExecutorConfig
 from jaxrl_sql.config.filtering import FilterSettings
-from jaxrl_sql.config.grpo import ClipConfig, GrpoConfig, KlConfig, PpoConfig
+from jaxrl_sql.config.grpo import ClipConfig, DynamicSamplingConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig
 from jaxrl_sql.config.health import HealthConfig
 from jaxrl_sql.config.load import Override, changed, load_config, shipped
 from jaxrl_sql.config.mesh import MeshConfig
@@ -42,12 +42,14 @@ from jaxrl_sql.config.verbal import VerbalSettings
 __all__ = [
     "AugmentConfig",
     "AugmentSettings",
+    "ChatConfig",
     "ClipConfig",
     "DataConfig",
     "DatabasesConfig",
     "DialectsConfig",
     "DistillConfig",
     "DistillSettings",
+    "DynamicSamplingConfig",
     "EndpointConfig",
     "EvaluateConfig",
     "EvaluateSettings",
@@ -58,6 +60,7 @@ __all__ = [
     "HealthConfig",
     "KlConfig",
     "LoraConfig",
+    "LossConfig",
     "MeshConfig",
     "ModelConfigSection",
     "OptimConfig",
@@ -70,7 +73,9 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "SecondStageConfig",
+    "SelectConfig",
     "SftConfig",
+    "TokenizerConfig",
     "TrainConfig",
     "ValidationConfig",
     "VerbalConfig",

@@ -59,6 +59,76 @@ class RetrievalConfig:
 
 
 @dataclass(frozen=True)
+class ChatConfig:
+    """The messages of a chat (`data.prompt` of `chat`)."""
+
+    template: Annotated[
+        str,
+        "Jinja file of the chat's messages, or the name of a shipped one (`generic`, or a recipe's); if empty, the "
+        "recipe's own.",
+    ] = ""
+    thinking: Annotated[
+        str,
+        OneOf("template", "think", "no_think"),
+        "Thinking mode of a chat template that has such a switch; `template` leaves the template's own default.",
+        Synonyms(
+            trl="chat_template_kwargs", verl="data.apply_chat_template_kwargs", note="their entry enable_thinking"
+        ),
+    ] = "template"
+    assistant_prefill: Annotated[
+        str,
+        "First words of every answer, which the model does not write; if empty, the chat template's.",
+    ] = ""
+    date: Annotated[
+        str,
+        Day(),
+        "Day, such as 2026-11-29, for a chat template that writes the current date. If empty, the day on which the run "
+        "or evaluation begins; a run's model is evaluated with the run's day.",
+    ] = ""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """The tokenizer, and the token that ends an answer."""
+
+    path: Annotated[
+        str,
+        "Folder of the tokenizer. If empty, the checkpoint's is used, or the one of the generated questions, or one of "
+        "`data.tokenizer.vocab_size` tokens is trained.",
+        Synonyms(verl="actor_rollout_ref.model.tokenizer_path"),
+    ] = ""
+    vocab_size: Annotated[int, "Number of tokens of a tokenizer that is trained."] = 4096
+    eos_token: Annotated[
+        str,
+        "Token that ends every taught and sampled answer. If empty, the end of an assistant's turn in a chat template, "
+        "elsewhere the tokenizer's `eos_token`.",
+        Synonyms(trl="eos_token"),
+    ] = ""
+
+
+@dataclass(frozen=True)
+class SelectConfig:
+    """The questions of each split that are used."""
+
+    include_ids: Annotated[
+        str,
+        "File of question ids, such as `jaxrl-sql data filter` writes; other training questions are left out. If "
+        "empty, all are used.",
+    ] = ""
+    limit_train: Annotated[
+        int,
+        "Number of training questions that are used, the first ones of the split; 0 uses all.",
+        Synonyms(verl="data.train_max_samples", note="verl's -1 is 0 here"),
+    ] = 0
+    limit_eval: Annotated[
+        int,
+        "Number of questions of each evaluated split that are used, the first ones; 0 uses all.",
+        Synonyms(verl="data.val_max_samples", note="verl's -1 is 0 here"),
+    ] = 0
+    drop_empty_gold: Annotated[bool, "Leave out training questions whose gold query returns no rows."] = True
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """Where questions and databases come from, and how prompts show them."""
 
@@ -87,13 +157,7 @@ class DataConfig:
         "Splits that a run is evaluated on.",
         Synonyms(trl="dataset_test_split", verl="data.val_files", note="several splits; verl names files"),
     ] = field(default_factory=lambda: ["dev"])
-    tokenizer: Annotated[
-        str,
-        "Folder of the tokenizer. If empty, the checkpoint's is used, or the one of the generated questions, or one of "
-        "`data.vocab_size` tokens is trained.",
-        Synonyms(verl="actor_rollout_ref.model.tokenizer_path"),
-    ] = ""
-    vocab_size: Annotated[int, "Number of tokens of a tokenizer that is trained."] = 4096
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     prompt: Annotated[
         str,
         OneOf("auto", "compact", "tagged", "chat"),
@@ -101,45 +165,13 @@ class DataConfig:
         "`compact`. `compact` prompts are short and their answers are SQL alone; `tagged` prompts are as short, with "
         "answers in the recipe's form.",
     ] = "auto"
-    thinking: Annotated[
-        str,
-        OneOf("template", "think", "no_think"),
-        "Thinking mode of a chat template that has such a switch; `template` leaves the template's own default.",
-        Synonyms(
-            trl="chat_template_kwargs", verl="data.apply_chat_template_kwargs", note="their entry enable_thinking"
-        ),
-    ] = "template"
-    assistant_prefill: Annotated[
-        str,
-        "First words of every answer, which the model does not write; if empty, the chat template's.",
-    ] = ""
-    template: Annotated[
-        str,
-        "Jinja file of the chat's messages, or the name of a shipped one (`generic`, or a recipe's); if empty, the "
-        "recipe's own.",
-    ] = ""
-    date: Annotated[
-        str,
-        Day(),
-        "Day, such as 2026-11-29, for a chat template that writes the current date. If empty, the day on which the run "
-        "or evaluation begins; a run's model is evaluated with the run's day.",
-    ] = ""
+    chat: ChatConfig = field(default_factory=ChatConfig)
     max_prompt_tokens: Annotated[
         PositiveInt,
         "Most tokens of a prompt; questions with longer prompts are left out, or pruned with `data.prune`.",
         Synonyms(verl="data.max_prompt_length"),
     ] = 2048
-    limit_train: Annotated[
-        int,
-        "Number of training questions that are used, the first ones of the split; 0 uses all.",
-        Synonyms(verl="data.train_max_samples", note="verl's -1 is 0 here"),
-    ] = 0
-    limit_eval: Annotated[
-        int,
-        "Number of questions of each evaluated split that are used, the first ones; 0 uses all.",
-        Synonyms(verl="data.val_max_samples", note="verl's -1 is 0 here"),
-    ] = 0
-    drop_empty_gold: Annotated[bool, "Leave out training questions whose gold query returns no rows."] = True
+    select: SelectConfig = field(default_factory=SelectConfig)
     dialects: DialectsConfig = field(default_factory=DialectsConfig)
     schema: Annotated[
         str,
@@ -147,11 +179,6 @@ class DataConfig:
         "Form in which prompts show the database. `profile` includes values; `recipe` is the recipe's form in a chat "
         "and `compact` elsewhere.",
     ] = "recipe"
-    include_ids: Annotated[
-        str,
-        "File of question ids, such as `jaxrl-sql data filter` writes; other training questions are left out. If "
-        "empty, all are used.",
-    ] = ""
     traces: Annotated[
         str,
         "File of reasoning and SQL by question id, such as `jaxrl-sql distill` writes. The supervised phase teaches "
@@ -171,7 +198,8 @@ class DataConfig:
     shots: Annotated[
         int,
         "Number of training questions of other databases, the most similar ones, shown with their SQL before each "
-        "question; 0 shows none. They are taken from `data.train`, `data.include_ids` and `data.limit_train`.",
+        "question; 0 shows none. They are taken from `data.train`, `data.select.include_ids` and "
+        "`data.select.limit_train`.",
     ] = 0
     schema_budget: Annotated[
         int,
@@ -184,9 +212,3 @@ class DataConfig:
         "SQLite files only. `SELECT *` over such a table is refused; questions whose gold query reads one are left "
         "out.",
     ] = field(default_factory=list)
-    eos_token: Annotated[
-        str,
-        "Token that ends every taught and sampled answer. If empty, the end of an assistant's turn in a chat template, "
-        "elsewhere the tokenizer's `eos_token`.",
-        Synonyms(trl="eos_token"),
-    ] = ""

@@ -97,6 +97,91 @@ class PpoConfig:
 
 
 @dataclass(frozen=True)
+class LossConfig:
+    """Weights and aggregation of the tokens' losses."""
+
+    agg_mode: Annotated[
+        str,
+        OneOf("sequence_mean", "token_mean", "constant"),
+        "Aggregation of the tokens' losses. They are averaged per answer first (GRPO), over all tokens (DAPO), or "
+        "summed and divided by a `constant` per answer (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783).",
+        Synonyms(
+            trl="loss_type",
+            verl=f"{_ACTOR}.loss_agg_mode",
+            note="TRL's grpo, dapo, dr_grpo; verl's seq-mean-token-mean, token-mean, seq-mean-token-sum-norm",
+        ),
+    ] = "token_mean"
+    max_completion_tokens: Annotated[
+        int,
+        "Divisor of `grpo.loss.agg_mode` of `constant`, in tokens; 0 is the most that an answer may have, with all its "
+        "turns.",
+        Synonyms(
+            trl="max_completion_length",
+            verl=f"{_ACTOR}.loss_scale_factor",
+            note="as a divisor; see also max_new_tokens",
+        ),
+    ] = 0
+    importance_sampling_level: Annotated[
+        str,
+        OneOf("token", "sequence"),
+        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs clip bounds of its own size: "
+        "3e-4 and 4e-4 in its paper.",
+        Synonyms(
+            trl="importance_sampling_level",
+            verl=f"{_ACTOR}.policy_loss.loss_mode",
+            note="token is verl's vanilla, sequence its gspo",
+        ),
+    ] = "token"
+    mask_truncated: Annotated[
+        bool,
+        "Leave answers that reached their token limit out of the loss.",
+        Synonyms(trl="mask_truncated_completions"),
+    ] = False
+    tis_clip_max: Annotated[
+        float,
+        ZeroOr(AtLeast(1), "to leave the weight out"),
+        "Largest importance weight exp(old - behavior) of a token, which corrects for sampler and trainer having "
+        "different log-probabilities; 0 leaves the weight out.",
+        Synonyms(
+            trl="vllm_importance_sampling_clip_max",
+            verl="algorithm.rollout_correction.rollout_is_threshold",
+            note="per token and truncated: TRL's mode token_truncate, verl's rollout_is=token",
+        ),
+    ] = 2.0
+    entropy_bonus: Annotated[
+        float,
+        "Coefficient of the tokens' entropy, which is added to the objective; 0 leaves it out.",
+        Synonyms(trl="entropy_coef", verl=f"{_ACTOR}.entropy_coeff", note="TRL's is always a mean over tokens"),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class DynamicSamplingConfig:
+    """Groups that are sampled beyond those of a step, and the choice among them."""
+
+    oversample: Annotated[
+        PositiveInt,
+        "Multiple of `grpo.prompts` that is sampled; the groups whose rewards differ most are learned from.",
+        Synonyms(
+            verl="data.gen_batch_size", note="of verl's DAPO recipe: grpo.dynamic_sampling.oversample x grpo.prompts"
+        ),
+    ] = 1
+    max_extra_generations: Annotated[
+        int,
+        "Most additional rounds of sampling while too few groups have answers that differ in reward (DAPO, Yu et al. "
+        "2025, arXiv:2503.14476); 0 samples one round.",
+        Synonyms(verl="algorithm.filter_groups.max_num_gen_batches", note="verl's counts the first round too"),
+    ] = 0
+    filter_groups: Annotated[
+        str,
+        OneOf("reward", "accuracy"),
+        "Groups that are learned from: those whose rewards differ, or those with right and wrong answers (as in DAPO). "
+        "With `reward`, a reward for wrong answers that run may be all that hard questions teach.",
+        Synonyms(verl="algorithm.filter_groups.metric", note="accuracy is verl's acc"),
+    ] = "reward"
+
+
+@dataclass(frozen=True)
 class GrpoConfig:
     """Reinforcement learning: a step learns from `prompts` x `num_generations` answers, in `minibatches` updates."""
 
@@ -124,24 +209,7 @@ class GrpoConfig:
         "Number of consecutive questions of an update that share a database, whose schema is then computed once for "
         "them.",
     ] = 1
-    oversample: Annotated[
-        PositiveInt,
-        "Multiple of `grpo.prompts` that is sampled; the groups whose rewards differ most are learned from.",
-        Synonyms(verl="data.gen_batch_size", note="of verl's DAPO recipe: grpo.oversample x grpo.prompts"),
-    ] = 1
-    max_extra_generations: Annotated[
-        int,
-        "Most additional rounds of sampling while too few groups have answers that differ in reward (DAPO, Yu et al. "
-        "2025, arXiv:2503.14476); 0 samples one round.",
-        Synonyms(verl="algorithm.filter_groups.max_num_gen_batches", note="verl's counts the first round too"),
-    ] = 0
-    filter_groups: Annotated[
-        str,
-        OneOf("reward", "accuracy"),
-        "Groups that are learned from: those whose rewards differ, or those with right and wrong answers (as in DAPO). "
-        "With `reward`, a reward for wrong answers that run may be all that hard questions teach.",
-        Synonyms(verl="algorithm.filter_groups.metric", note="accuracy is verl's acc"),
-    ] = "reward"
+    dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
     demonstrations: Annotated[
         bool,
         "In a group without a right answer, learn the question's demonstration, or its gold query, in place of the "
@@ -189,32 +257,7 @@ class GrpoConfig:
     ] = False
     clip: ClipConfig = field(default_factory=ClipConfig)
     kl: KlConfig = field(default_factory=KlConfig)
-    entropy_bonus: Annotated[
-        float,
-        "Coefficient of the tokens' entropy, which is added to the objective; 0 leaves it out.",
-        Synonyms(trl="entropy_coef", verl=f"{_ACTOR}.entropy_coeff", note="TRL's is always a mean over tokens"),
-    ] = 0.0
-    loss_agg_mode: Annotated[
-        str,
-        OneOf("sequence_mean", "token_mean", "constant"),
-        "Aggregation of the tokens' losses. They are averaged per answer first (GRPO), over all tokens (DAPO), or "
-        "summed and divided by a `constant` per answer (Dr. GRPO, Liu et al. 2025, arXiv:2503.20783).",
-        Synonyms(
-            trl="loss_type",
-            verl=f"{_ACTOR}.loss_agg_mode",
-            note="TRL's grpo, dapo, dr_grpo; verl's seq-mean-token-mean, token-mean, seq-mean-token-sum-norm",
-        ),
-    ] = "token_mean"
-    max_completion_tokens: Annotated[
-        int,
-        "Divisor of `grpo.loss_agg_mode` of `constant`, in tokens; 0 is the most that an answer may have, with all its "
-        "turns.",
-        Synonyms(
-            trl="max_completion_length",
-            verl=f"{_ACTOR}.loss_scale_factor",
-            note="as a divisor; see also max_new_tokens",
-        ),
-    ] = 0
+    loss: LossConfig = field(default_factory=LossConfig)
     advantage: Annotated[
         str,
         OneOf("group", "batch", "batch_centered", "none", "leave_one_out"),
@@ -234,39 +277,12 @@ class GrpoConfig:
         "Degrees of freedom that the standard deviation of `grpo.advantage` of `group` subtracts; PyTorch, TRL and "
         "verl use 1.",
     ] = 1
-    mask_truncated: Annotated[
-        bool,
-        "Leave answers that reached their token limit out of the loss.",
-        Synonyms(trl="mask_truncated_completions"),
-    ] = False
-    tis_clip_max: Annotated[
-        float,
-        ZeroOr(AtLeast(1), "to leave the weight out"),
-        "Largest importance weight exp(old - behavior) of a token, which corrects for sampler and trainer having "
-        "different log-probabilities; 0 leaves the weight out.",
-        Synonyms(
-            trl="vllm_importance_sampling_clip_max",
-            verl="algorithm.rollout_correction.rollout_is_threshold",
-            note="per token and truncated: TRL's mode token_truncate, verl's rollout_is=token",
-        ),
-    ] = 2.0
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(schedule="constant", warmup_steps=5))
     num_iterations: Annotated[
         PositiveInt,
         "Number of passes over a step's answers, each with `grpo.minibatches` updates.",
         Synonyms(trl="num_iterations", verl=f"{_ACTOR}.ppo_epochs"),
     ] = 1
-    importance_sampling_level: Annotated[
-        str,
-        OneOf("token", "sequence"),
-        "Level of the policy ratio. `sequence` is GSPO (arXiv:2507.18071), which needs clip bounds of its own size: "
-        "3e-4 and 4e-4 in its paper.",
-        Synonyms(
-            trl="importance_sampling_level",
-            verl=f"{_ACTOR}.policy_loss.loss_mode",
-            note="token is verl's vanilla, sequence its gspo",
-        ),
-    ] = "token"
     algorithm: Annotated[
         str,
         OneOf("grpo", "ppo"),

@@ -68,7 +68,8 @@ class RolloutConfig:
         int,
         Among(0, 1),
         "With 1, slots that a rollout's last answers leave free begin the next rollout's questions, which continue "
-        "under the newer policy. `grpo.tis_clip_max` bounds the weight that corrects for it. `rollout/stale_tokens` is "
+        "under the newer policy. `grpo.loss.tis_clip_max` bounds the weight that corrects for it. "
+        "`rollout/stale_tokens` is "
         "the share of such tokens; `rollout/staleness` is the mean number of updates between a token and the end of "
         "its rollout, and `policy/sampler_…` includes the policy's change. For answers of one turn, where few answers "
         "take the longest.",

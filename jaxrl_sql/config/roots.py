@@ -384,8 +384,8 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
         f"sampling.repetition_penalty={sampling.repetition_penalty}": sampling.repetition_penalty != 1,
     }
     truncated = ", ".join(name for name, is_on in truncations.items() if is_on)
-    if truncated and not grpo.tis_clip_max and grpo.steps:
-        yield f"{truncated} samples from another distribution than is trained: grpo.tis_clip_max=0 must be above 0"
+    if truncated and not grpo.loss.tis_clip_max and grpo.steps:
+        yield f"{truncated} samples from another distribution than is trained: grpo.loss.tis_clip_max=0 must be above 0"
     incompatible = {
         f"sampling.turns={sampling.turns}: a gold is one answer, not a dialogue": sampling.turns > 1,
         "rollout.exact=true: a gold has no log-probabilities of a sampler": rollout.exact,
@@ -393,14 +393,13 @@ def _objective_faults(sampling: SamplingConfig, rollout: RolloutConfig, grpo: Gr
     for setting, is_set in incompatible.items():
         if grpo.demonstrations and is_set:
             yield f"grpo.demonstrations does not go with {setting}"
+    extra = grpo.dynamic_sampling.max_extra_generations
     incompatible = {
         f"sampling.turns={sampling.turns}, whose environments would wait: it must be 1": sampling.turns > 1,
-        f"grpo.max_extra_generations={grpo.max_extra_generations}, rounds that nobody can foresee: it must be 0": (
-            grpo.max_extra_generations > 0
-        ),
+        f"grpo.dynamic_sampling.max_extra_generations={extra}, rounds that nobody can foresee: it must be 0": extra > 0,
         "rollout.exact=true, since part of an answer is an older policy's: it must be false": rollout.exact,
-        "grpo.tis_clip_max=0, which would leave an older policy's tokens as they are: it must be above 0": (
-            grpo.tis_clip_max == 0
+        "grpo.loss.tis_clip_max=0, which would leave an older policy's tokens as they are: it must be above 0": (
+            grpo.loss.tis_clip_max == 0
         ),
     }
     for setting, is_set in incompatible.items():

@@ -141,7 +141,8 @@ def copy_settings(
     examples: Sequence[Example],
 ) -> Record:
     """Return what the copies and the endpoint's answers depend on."""
-    chosen = {"data.include_ids": data.include_ids, "data.limit_train": data.limit_train}
+    select = data.select
+    chosen = {"data.select.include_ids": select.include_ids, "data.select.limit_train": select.limit_train}
     settings = {"questions": set_digest(examples), "seed": seed} | chosen | values_of(cfg, "augment", ("out",))
     return fingerprint(settings | (teacher_settings(teacher) if _asks(cfg) else {}), data, limits)
 

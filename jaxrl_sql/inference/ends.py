@@ -15,8 +15,8 @@ def ends_of_generation(data: DataConfig, checkpoint: str, tokenizer: Any) -> tup
     """Return the tokens that end an answer: the last one is taught, the others only end generation.
 
     They are the union of what a checkpoint's files, the tokenizer and its chat template declare. Taught is
-    `data.eos_token`, else in a chat the end of the template's turn, elsewhere the tokenizer's `eos_token`. Raises
-    InputError where there is no end, for a name that is no token, and as `stop_tokens` does.
+    `data.tokenizer.eos_token`, else in a chat the end of the template's turn, elsewhere the tokenizer's `eos_token`.
+    Raises InputError where there is no end, for a name that is no token, and as `stop_tokens` does.
     """
     declared = stop_tokens(checkpoint) if checkpoint else []
     of_turn = turn_end(tokenizer)
@@ -27,10 +27,10 @@ def ends_of_generation(data: DataConfig, checkpoint: str, tokenizer: Any) -> tup
 
 
 def _taught(data: DataConfig, tokenizer: Any, of_turn: int | None) -> int | None:
-    vocabulary = tokenizer.get_vocab()
-    if data.eos_token and data.eos_token not in vocabulary:
-        raise InputError(f"data.eos_token={data.eos_token!r} is no token of the tokenizer")
-    if data.prompt == "chat" and not data.eos_token and of_turn is not None:
+    vocabulary, chosen = tokenizer.get_vocab(), data.tokenizer.eos_token
+    if chosen and chosen not in vocabulary:
+        raise InputError(f"data.tokenizer.eos_token={chosen!r} is no token of the tokenizer")
+    if data.prompt == "chat" and not chosen and of_turn is not None:
         return of_turn
-    taught: int | None = vocabulary.get(data.eos_token or tokenizer.eos_token)
+    taught: int | None = vocabulary.get(chosen or tokenizer.eos_token)
     return taught

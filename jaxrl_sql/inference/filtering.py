@@ -126,9 +126,9 @@ def filter_data(
 def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     """Make the prompts of questions, however long, as training would ask them."""
     data = policy.data
-    source = data.tokenizer or policy.model.checkpoint
+    source = data.tokenizer.path or policy.model.checkpoint
     if not source:
-        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer or model.checkpoint")
+        raise InputError("filter: prompts have lengths for a tokenizer: name data.tokenizer.path or model.checkpoint")
     tokenizer = load_tokenizer(source)
     pruning = Pruning(data.max_prompt_tokens, policy.seed) if data.prune else None
     return make_prompts(examples, style_for(policy.recipe, data, tokenizer), tokenizer, sys.maxsize, pruning)

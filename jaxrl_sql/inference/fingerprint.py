@@ -32,9 +32,9 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
     values = {**settings, **values_of(executor, "executor", but=_FREE), **hidden}
     files: dict[str, str | Path] = {
         "recipe": values.get("recipe", "").rpartition(":")[0],
-        "data.template": template_file(data.template),
+        "data.chat.template": template_file(data.chat.template),
         "data.retrieval.synonyms": data.retrieval.synonyms,
-        "data.tokenizer": data.tokenizer,
+        "data.tokenizer.path": data.tokenizer.path,
     }
     named = {name: path for name, path in files.items() if path and values.get(name)}
     return values | {name: f"{values[name]} {files_identity(path)}" for name, path in named.items()}
@@ -53,8 +53,8 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
     """Return what an endpoint's answers depend on: the prompts, which it gets as a chat in its own template."""
-    put = ("schema", "thinking", "template", "retrieval", "schema_budget")
-    prompts = {key: value for key, value in _prompt_values(data).items() if key.partition(".")[0] in put}
+    put = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
+    prompts = {key: value for key, value in _prompt_values(data).items() if key in put or key.partition(".")[0] in put}
     return {"recipe": recipe} | {f"data.{key}": value for key, value in prompts.items()}
 
 
@@ -68,8 +68,8 @@ def _prompt_values(data: DataConfig) -> Record:
     values = dict(flatten(asked_by(data)))
     if not data.retrieval.top_k:
         del values["retrieval.placement"], values["retrieval.synonyms"]
-    if not data.date:
-        del values["date"]
+    if not data.chat.date:
+        del values["chat.date"]
     return values
 
 

@@ -139,7 +139,7 @@ def open_policy_client(
     refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
         with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
-            reading = beside.submit(load_tokenizer, data.tokenizer or model.checkpoint)
+            reading = beside.submit(load_tokenizer, data.tokenizer.path or model.checkpoint)
             _, params = load_checkpoint(
                 model.checkpoint,
                 model.dtype,

@@ -22,9 +22,9 @@ def prepared(config: Settings, with_weights: bool = True) -> Settings:
     values = values_by_key(config)
     if values["data.prompt"] != "auto":
         return config
-    named = Path(values["data.tokenizer"] or values.get("model.checkpoint", ""))
+    named = Path(values["data.tokenizer.path"] or values.get("model.checkpoint", ""))
     tokenizer = named / MODEL if (named / CONFIG).is_file() and (named / MODEL).is_dir() else named  # of a run
-    is_trained = not (values["data.tokenizer"] or values.get("model.checkpoint"))
+    is_trained = not (values["data.tokenizer.path"] or values.get("model.checkpoint"))
     config = changed(config, {"data.prompt": "compact" if is_trained or not _is_for_chats(tokenizer) else "chat"})
     if isinstance(config, RootConfig):
         check_config(config)

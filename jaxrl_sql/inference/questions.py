@@ -73,13 +73,13 @@ def load_questions(
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
         evals[unused_name(Path(split).name or split, evals)] = loaded[split]
-    if data.limit_eval:  # of a split that is trained on, too
-        evals = {name: one._replace(examples=one.examples[: data.limit_eval]) for name, one in evals.items()}
+    if data.select.limit_eval:  # of a split that is trained on, too
+        evals = {name: one._replace(examples=one.examples[: data.select.limit_eval]) for name, one in evals.items()}
     if streamed is not None:
         return _ready(data, sft, streamed, executor, display), evals
     golds = loaded[data.train].examples
     with display.work("running the golds", len(golds), "questions") as tick:
-        train, dropped = usable_golds(executor, golds, data.drop_empty_gold, tick)
+        train, dropped = usable_golds(executor, golds, data.select.drop_empty_gold, tick)
     _tell_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(
@@ -95,16 +95,16 @@ def _read_splits(
     places = engines.databases
     if passed.evals is None:
         names = [name for name in data.evals if name != data.train]
-        loaded = {name: split_questions(data, name, data.limit_eval, places) for name in names}
+        loaded = {name: split_questions(data, name, data.select.limit_eval, places) for name in names}
     else:
-        loaded = {name: as_asked(data, found, data.limit_eval, places) for name, found in passed.evals.items()}
+        loaded = {name: as_asked(data, found, data.select.limit_eval, places) for name, found in passed.evals.items()}
     if passed.train is not None:
         return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
     streamed = streamed_questions(data, places, engines.sqlite_version)
     if streamed is None:
         loaded[data.train] = training_questions(data, places)
     elif data.train in data.evals and passed.evals is None:
-        loaded[data.train] = split_questions(data, data.train, data.limit_eval or SAMPLE, places)
+        loaded[data.train] = split_questions(data, data.train, data.select.limit_eval or SAMPLE, places)
     return loaded, streamed
 
 
@@ -124,8 +124,8 @@ def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Execu
     if sft.steps or sft.epochs:
         raise InputError(
             f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
-            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.limit_train or "
-            f"data.include_ids"
+            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.select.limit_train or "
+            f"data.select.include_ids"
         )
     display.note(
         f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are asked: one that cannot "
@@ -133,7 +133,7 @@ def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Execu
     )
 
     def fault_of_gold(example: Example) -> str:
-        return next((reason for _, reason in usable_golds(executor, [example], data.drop_empty_gold)[1]), "")
+        return next((reason for _, reason in usable_golds(executor, [example], data.select.drop_empty_gold)[1]), "")
 
     streamed.check = fault_of_gold
     streamed.tell = lambda told: display.note(f"{data.train}: {told}")
@@ -180,15 +180,15 @@ def open_tokenizer(
 ) -> Any:
     """Take the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split."""
     synthetic = Path(data.dir) / "tokenizer"
-    if checkpoint or data.tokenizer:
-        return load_tokenizer(data.tokenizer or checkpoint)
+    if checkpoint or data.tokenizer.path:
+        return load_tokenizer(data.tokenizer.path or checkpoint)
     if data.source == "synth":
         return load_tokenizer(synthetic)
     saved = folder / "tokenizer"
     if not saved.exists():
         shown = train.sample() if isinstance(train, Streamed) else train
         texts = ["".join((*prompt_texts(example, style, None), said(style.answer(example)))) for example in shown]
-        save_tokenizer(train_tokenizer(texts, data.vocab_size), saved)
+        save_tokenizer(train_tokenizer(texts, data.tokenizer.vocab_size), saved)
     return load_tokenizer(saved)
 
 
@@ -219,7 +219,7 @@ def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
     tokens = _last_token(tokenizer, but=getattr(tokenizer, "image_token", None)) + 1
     if tokens > shape.vocab_size:
         raise InputError(
-            f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer"
+            f"{named} has {shape.vocab_size} tokens, the tokenizer {tokens}: name one that fits in data.tokenizer.path"
         )
 
 

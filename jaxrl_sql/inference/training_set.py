@@ -26,20 +26,22 @@ def make_synthetic(data: DataConfig) -> bool:
 
 
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
-    """Load `data.train`, generated first where it is synthetic, down to `data.include_ids` and `data.limit_train`.
+    """Load `data.train`, generated first where it is synthetic.
 
-    Some ask for other dialects, by `data.dialects`, of copies that `databases` names. Raises InputError as `load_split`
-    does, and for ids that are not there.
+    `data.select.include_ids` and `data.select.limit_train` choose among them. Some ask for other dialects,
+    by `data.dialects`, of copies that `databases` names. Raises InputError as `load_split` does, and for ids that are
+    not there.
     """
     return _with_dialects(data, databases, sqlite_questions(data, databases))
 
 
 def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
     """Return a caller's training questions as `training_questions` returns those of a folder."""
-    questions = as_asked(data, passed, 0 if data.include_ids else data.limit_train, databases)
-    if data.include_ids:
+    select = data.select
+    questions = as_asked(data, passed, 0 if select.include_ids else select.limit_train, databases)
+    if select.include_ids:
         questions = questions._replace(
-            examples=tuple(keep_only(questions.examples, data.include_ids, data.limit_train))
+            examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
         )
     return _with_dialects(data, databases, questions)
 
@@ -89,14 +91,15 @@ def as_asked(data: DataConfig, questions: Benchmark, limit: int, databases: Data
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
     """Load the training questions as they stand, without a change of dialect."""
     make_synthetic(data)
-    if data.include_ids and (streamed := _huge(data)):
-        kept = tuple(keep_only(streamed.usable(), data.include_ids, data.limit_train))
+    select = data.select
+    if select.include_ids and (streamed := _huge(data)):
+        kept = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
         questions = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
     else:
-        questions = split_questions(data, data.train, 0 if data.include_ids else data.limit_train, databases)
-        if data.include_ids:
+        questions = split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
+        if select.include_ids:
             questions = questions._replace(
-                examples=tuple(keep_only(questions.examples, data.include_ids, data.limit_train))
+                examples=tuple(keep_only(questions.examples, select.include_ids, select.limit_train))
             )
     return questions
 
@@ -104,15 +107,15 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
 def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
     """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
 
-    None where they are fewer, and where `data.include_ids` chooses among them: those are loaded. The first opening
-    looks the file through, which takes a minute for ten gigabytes. With `sqlite_version`, a question whose answers are
-    translated is refused when it is read.
+    None where they are fewer, and where `data.select.include_ids` chooses among them: those are loaded. The first
+    opening looks the file through, which takes a minute for ten gigabytes. With `sqlite_version`, a question whose
+    answers are translated is refused when it is read.
     """
     streamed = _huge(data) if _is_streamed(data) else None
     if streamed is not None and data.hide:
         raise InputError(
             f"data.hide=[{', '.join(data.hide)}] looks at every gold, and {data.dir}/{data.train} is read as it is "
-            "asked: choose by data.limit_train or data.include_ids, or set data.stream_above=0"
+            "asked: choose by data.select.limit_train or data.select.include_ids, or set data.stream_above=0"
         )
     change = _in_dialects(data, databases)
 
@@ -121,18 +124,20 @@ def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_vers
         refuse_translated([example], sqlite_version)
         return example
 
-    return None if streamed is None else streamed.changed(checked if sqlite_version else change, data.limit_train)
+    if streamed is None:
+        return None
+    return streamed.changed(checked if sqlite_version else change, data.select.limit_train)
 
 
 def _is_streamed(data: DataConfig) -> bool:
-    return not data.include_ids and not 0 < data.limit_train <= data.stream_above
+    return not data.select.include_ids and not 0 < data.select.limit_train <= data.stream_above
 
 
 def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | None:
     """Return what chooses `data.shots` examples for a question among the training questions; None for none.
 
-    They are those of `data.train` down to `data.include_ids` and `data.limit_train`, the same for every command, and no
-    gold is run for it. Raises InputError where they are not there, or too many to be held in memory.
+    They are those of `data.train` down to `data.select.include_ids` and `data.select.limit_train`, the same for every
+    command, and no gold is run for it. Raises InputError where they are not there, or too many to be held in memory.
     """
     if not data.shots:
         return None
@@ -144,7 +149,7 @@ def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | N
     if _is_streamed(data) and _huge(data) is not None:
         raise InputError(
             f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
-            f"data.stream_above={data.stream_above}: choose by data.limit_train or data.include_ids"
+            f"data.stream_above={data.stream_above}: choose by data.select.limit_train or data.select.include_ids"
         )
     return Shots(sqlite_questions(data, None).examples, data.shots).choose
 

@@ -1,4 +1,4 @@
-"""The chips that a plan knows, by public figures or as measured here, and the devices of a topology."""
+"""Figures of chips, published or measured here, and the devices of a topology."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _RUNS = 5
 
 
 class Chip(NamedTuple):
-    """What one chip can do at best.
+    """Peak figures of one chip.
 
-    memory: bytes that a program can have; flops: multiplications and additions a second in bfloat16; hbm: bytes a
-    second to and from its memory; link: bytes a second that come in from other chips over all links together;
-    dims: of the topology's name, 0 where it has none.
+    memory: bytes available to a program; flops: operations per second in bfloat16; hbm: bytes per second to and from
+    its memory; link: bytes per second received from other chips over all links; dims: dimensions of the topology's
+    name, 0 for GPUs.
     """
 
     memory: int
@@ -39,8 +39,8 @@ class Chip(NamedTuple):
     source: str
 
 
-# Links are told in both directions together by their makers; what comes in is half of it. The memory of a TPU is what
-# XLA's compiler gives to a program (it says so where one does not fit), a little beside the makers' 16, 95 and 32 GB.
+# Vendors state links as the sum of both directions; a chip receives half. The memory of a TPU is the limit that XLA's
+# compiler reports for programs that do not fit, slightly different from the vendor's 16, 95 and 32 GB.
 _TPU = "Google Cloud's documentation of TPU"
 _NVIDIA = "NVIDIA's data sheet of"
 CHIPS: Mapping[str, Chip] = {
@@ -53,23 +53,22 @@ CHIPS: Mapping[str, Chip] = {
     "l4": Chip(24 * GB, 121e12, 300 * GB, 32 * GB, 0, f"{_NVIDIA} L4, without sparsity"),
     "rtx4090": Chip(24 * GB, 165e12, 1008 * GB, 32 * GB, 0, "NVIDIA's paper on the Ada architecture, without sparsity"),
 }
-# By the beginning of JAX's names, the longer ones first.
+# By prefix of JAX's names, the longer ones first.
 TPU_KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6": "v6e"}
 GPU_KINDS = {"A100": "a100", "H100": "h100", "H200": "h200", "L4": "l4", "4090": "rtx4090"}
 
-# libtpu would ask a cloud's metadata server where it is, complain that it is nowhere, and let one process in at a time,
-# as it does where there are chips.
+# Without these, libtpu queries a cloud's metadata server, prints errors, and allows one process at a time.
 QUIET = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-4"}
 QUIET |= {"TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 
-LIBTPU = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs and needs none)"
+LIBTPU = "libtpu is not installed: pip install 'jaxrl_sql[tpu-plan]' (it compiles for TPUs without having any)"
 FORMS = "v5e:2x2, v5e:4x4, v5e:4x8, v5e:8x8, v5e:8x16, v5e:16x16, the same of v6e; v5p:2x2x1, v5p:2x2x2, v5p:2x2x4, "
-FORMS += "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and on; h100:8 (or a100, h200, l4, rtx4090; any number); gpu and cpu, those "
-FORMS += "that are here"
+FORMS += "v5p:2x4x4, v5p:4x4x2, v5p:4x4x4 and larger; h100:8 (or a100, h200, l4, rtx4090; any number); gpu and cpu "
+FORMS += "(this machine's)"
 
 
 class Topology(NamedTuple):
-    """Chips of one kind: the name as asked for, the kind, and how many there are."""
+    """A number of chips of one kind, and the name of the topology."""
 
     name: str
     chip: Chip
@@ -77,9 +76,9 @@ class Topology(NamedTuple):
     platform: str
 
     def devices(self) -> Sequence[Any] | None:
-        """Return devices to compile for; None where there are none, and formulas are all that can be said.
+        """Return devices to compile for; or None, in which case only formulas apply.
 
-        Raises InputError where a TPU's would be there with libtpu, or libtpu knows no such topology.
+        Raises InputError for TPUs if libtpu is missing or does not know the topology.
         """
         if self.platform == "tpu":
             return _tpu_devices(self.name)
@@ -92,17 +91,17 @@ class Topology(NamedTuple):
 
     @property
     def per_host(self) -> int:
-        """Return how many of the chips one process drives: those of a host, of which GPUs are eight and TPUs four."""
+        """Return the number of chips per process: those of a host, eight GPUs or four TPUs."""
         return min(self.chips, {"tpu": 4, "gpu": 8}.get(self.platform, self.chips))
 
     @property
     def is_elsewhere(self) -> bool:
-        """Return whether these are GPUs that a compiler here compiles for without them."""
+        """Return whether these are absent GPUs for which the compiler here can compile."""
         return gpus.is_elsewhere(self.name)
 
 
 def known_chip(device: Any) -> Chip | None:
-    """Return the figures of a device that is here; None where they are not known, as a processor's are not."""
+    """Return the figures of a device of this machine; None if unknown, as for CPUs."""
     if device.platform == "tpu":
         kind = next((kind for word, kind in TPU_KINDS.items() if device.device_kind.startswith(word)), None)
     else:
@@ -111,16 +110,16 @@ def known_chip(device: Any) -> Chip | None:
 
 
 def find_topology(name: str) -> Topology:
-    """Return what a name such as v5p:4x4x2 means; raises InputError, with those there are, for another."""
+    """Return the topology of a name such as v5p:4x4x2; raises InputError, with the known names, for another."""
     kind, _, layout = name.partition(":")
     if kind in {"cpu", "gpu"} and not layout:
         return _here(kind)
     chip = CHIPS.get(kind)
     if chip is None or not re.fullmatch(r"\d+(x\d+)*", layout):
-        raise InputError(f"--topology {name}: unknown; there are {FORMS}")
+        raise InputError(f"--topology {name}: unknown; known are {FORMS}")
     sizes = [int(size) for size in layout.split("x")]
     if min(sizes) < 1 or len(sizes) != (chip.dims or 1):
-        raise InputError(f"--topology {name}: {kind} has {chip.dims or 1} dimensions; there are {FORMS}")
+        raise InputError(f"--topology {name}: {kind} has {chip.dims or 1} dimensions; known are {FORMS}")
     return Topology(name, chip, math.prod(sizes), "tpu" if chip.dims else "gpu")
 
 
@@ -132,7 +131,7 @@ def _here(kind: str) -> Topology:
     if kind == "gpu":
         chip = known_chip(devices[0])
         if chip is None:
-            raise InputError(f"--topology gpu: no figures are known of {devices[0].device_kind}")
+            raise InputError(f"--topology gpu: the figures of {devices[0].device_kind} are unknown")
         limit = int((devices[0].memory_stats() or {}).get("bytes_limit", 0))
         return Topology(kind, chip._replace(memory=limit or chip.memory), len(devices), kind)
     flops, moved = (pace / len(devices) for pace in _paces(devices[0]))  # they share the cores
@@ -142,7 +141,7 @@ def _here(kind: str) -> Topology:
 
 @functools.cache
 def _paces(device: jax.Device) -> tuple[float, float]:
-    """Measure operations of a matrix product, and bytes of a large array read and written, a second, in float32."""
+    """Measure operations per second of a matrix product, and bytes per second of copying an array, in float32."""
     with jax.default_device(device):
         square, large = jnp.ones((1024, 1024)), jnp.ones(1 << 25)
         product, scaled = jax.jit(jnp.matmul), jax.jit(lambda x: 2 * x)
@@ -150,7 +149,7 @@ def _paces(device: jax.Device) -> tuple[float, float]:
 
 
 def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
-    """Return the least seconds of a few runs, compiled before."""
+    """Return the least seconds of a few runs, without compilation."""
     program(*inputs).block_until_ready()
     taken = []
     for _ in range(_RUNS):
@@ -161,10 +160,7 @@ def _seconds(program: Callable[..., jax.Array], *inputs: jax.Array) -> float:
 
 
 def machine_memory() -> int:
-    """Return the bytes of memory that this process may take: the machine's, or its container's where that has less.
-
-    0 where the system does not say.
-    """
+    """Return the bytes of memory that this process may use: the machine's or its container's limit; 0 if unknown."""
     try:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -173,7 +169,7 @@ def machine_memory() -> int:
 
 
 def _memory_limits(groups: Path, mount: Path) -> Iterator[int]:
-    """Yield the limits of the process's control group and of those it is in, of either version of Linux's."""
+    """Yield the memory limits of the process's control group and its parents, of cgroups version 1 or 2."""
     if not groups.is_file():
         return
     for line in groups.read_text(encoding="utf-8").splitlines():
@@ -190,7 +186,7 @@ def _memory_limits(groups: Path, mount: Path) -> Iterator[int]:
 
 
 def device_memory(mesh: jax.sharding.Mesh) -> int:
-    """Return the bytes that a device of the mesh has; 0 where nobody says. CPU devices share the machine's."""
+    """Return the bytes of memory of a device of the mesh; 0 if unknown. CPU devices share the machine's."""
     device = mesh.local_devices[0]
     if device.platform == "cpu":
         return machine_memory() // len(mesh.local_devices)
@@ -208,4 +204,4 @@ def _tpu_devices(name: str) -> Sequence[Any]:
         return topologies.get_topology_desc(topology_name=name, platform="tpu").devices
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"--topology {name}: libtpu knows it not ({reason}); there are {FORMS}") from error
+        raise InputError(f"--topology {name}: libtpu does not know it ({reason}); known are {FORMS}") from error

@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs as XLA asks for them, so that programs are compiled for GPUs on a machine that has none.
+"""Descriptions of NVIDIA GPUs for XLA, to compile programs for GPUs on a machine without one.
 
-XLA's compiler for GPUs comes with JAX's CUDA plugin and asks nothing of a driver once it is told what it compiles for,
-in the text form of its `GpuTargetConfigProto`. What fits is not its concern: it never refuses a program for its size.
+XLA's GPU compiler comes with JAX's CUDA plugin. With a target in the text form of `GpuTargetConfigProto` it needs no
+driver. It does not check memory: no program is refused for its size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxrl_sql.types import InputError, Record
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 CUDNN = (9, 10)
-"""The version that is compiled for: a machine without the library cannot be asked for its own."""
+"""The cuDNN version to compile for, because a machine without the library has none to query."""
 
 Rates = Mapping[int, tuple[int, int]]
 
@@ -26,9 +26,9 @@ Rates = Mapping[int, tuple[int, int]]
 class Gpu(NamedTuple):
     """A GPU by NVIDIA's data sheet, and the limits of its compute capability by the CUDA programming guide's table.
 
-    memory in bytes, bandwidth in bytes a second, clock in GHz; shared: KiB of shared memory a multiprocessor has.
-    vector, matrix: by dtype in XLA's numbers (10 half, 11 float, 12 double, 16 bfloat16), units of a multiprocessor and
-    multiplications a clock of each.
+    memory in bytes, bandwidth in bytes per second, clock in GHz; shared: KiB of shared memory per multiprocessor.
+    vector, matrix: by dtype in XLA's numbers (10 half, 11 float, 12 double, 16 bfloat16), units per multiprocessor and
+    multiplications per clock of each.
     """
 
     name: str
@@ -123,14 +123,14 @@ def has_compiler() -> bool:
 
 
 def is_elsewhere(topology: str) -> bool:
-    """Return whether a topology's name is of GPUs that the compiler here can compile for without them."""
+    """Return whether a topology consists of absent GPUs for which the compiler here can compile."""
     return topology.partition(":")[0] in GPUS and has_compiler()
 
 
 def gpu_devices(kind: str, count: int) -> Sequence[Any]:
-    """Return `count` GPUs to compile for, eight a host.
+    """Return `count` GPUs to compile for, eight per host.
 
-    Raises InputError for a number that no hosts make, and beside another plugin of JAX for GPUs.
+    Raises InputError for a number that is not a multiple of whole hosts, and if another GPU plugin of JAX is installed.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and the command line needs other functions
 
@@ -138,29 +138,29 @@ def gpu_devices(kind: str, count: int) -> Sequence[Any]:
     plugins = sorted(name for name in names if name.startswith(("xla_cuda", "xla_rocm")))
     if len(plugins) > 1:
         raise InputError(
-            f"--topology {kind}:{count}: JAX has the plugins {' and '.join(plugins)} here, and can compile with one "
-            "alone: make an environment of its own for jaxrl_sql[gpu-plan]"
+            f"--topology {kind}:{count}: the JAX plugins {' and '.join(plugins)} are installed, and JAX can compile "
+            "with only one: make a separate environment for jaxrl_sql[gpu-plan]"
         )
     if count > PER_HOST and count % PER_HOST:
-        raise InputError(f"--topology {kind}:{count}: more than {PER_HOST} are whole hosts of {PER_HOST}")
+        raise InputError(f"--topology {kind}:{count}: above {PER_HOST}, the number must be a multiple of {PER_HOST}")
     from jax.experimental import topologies  # noqa: PLC0415 - loads the plugin, which few commands need
 
     layout = f"1x{max(count // PER_HOST, 1)}x{min(count, PER_HOST)}"
     described = target_config(GPUS[kind])
-    found: Sequence[Any] = topologies.get_topology_desc(
+    topology: Sequence[Any] = topologies.get_topology_desc(
         platform="cuda", target_config=described, topology=layout
     ).devices
-    return found
+    return topology
 
 
 def run_again(arguments: Sequence[str]) -> int | None:
-    """Run `jaxrl-sql` in a child that compiles for absent GPUs; return its exit code, or None in that child.
+    """Run `jaxrl-sql` in a child process that compiles for absent GPUs; return its exit code, or None in that child.
 
-    The plugin complains where it finds no GPU, unless JAX is told before it starts to look for processors alone; and
-    programs for GPUs that are not there do not come back from the persistent compilation cache.
+    Without a GPU the plugin prints errors unless JAX is restricted to CPUs before it starts. The persistent compilation
+    cache cannot load programs for absent GPUs, so it is disabled.
     """
-    told = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    env = os.environ | told
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    env = os.environ | settings
     if env == os.environ:
         return None
     return subprocess.run([sys.executable, "-m", "jaxrl_sql", *arguments], env=env, check=False).returncode  # noqa: S603 - this command
@@ -168,7 +168,7 @@ def run_again(arguments: Sequence[str]) -> int | None:
 
 @contextmanager
 def stated_cudnn() -> Iterator[None]:
-    """Make JAX compile for the stated version of cuDNN in place of the one that it would look for."""
+    """Make JAX compile for the version CUDNN instead of querying the library."""
     from unittest.mock import patch  # noqa: PLC0415 - the same
 
     where = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
@@ -177,9 +177,9 @@ def stated_cudnn() -> Iterator[None]:
 
 
 def module_costs(compiled: Any) -> Mapping[str, float]:
-    """Return XLA's cost analysis of a program whose own compiler has none, as that for GPUs elsewhere."""
-    import jax  # noqa: PLC0415 - who asks for the names of GPUs alone need not load it
-    from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - JAX has no public door to the analysis of a module
+    """Return XLA's cost analysis of a program whose compiler provides none, such as one for absent GPUs."""
+    import jax  # noqa: PLC0415 - callers that need only names of GPUs do not load it
+    from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - JAX has no public API for the analysis of a module
 
     (module,) = compiled.runtime_executable().hlo_modules()
     costs: Mapping[str, float] = _jax.hlo_module_cost_analysis(jax.devices("cpu")[0].client, module)

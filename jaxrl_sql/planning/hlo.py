@@ -1,9 +1,8 @@
-"""What a compiled program says of itself: the bytes that each of its collectives moves, loops counted.
+"""Read from a compiled program the bytes that each collective moves, with loops counted, and its largest array.
 
-Read from the text of the optimised program. A computation is counted as often as what calls it: the body of a loop by
-its trip count, where that is known, and a way of a conditional as often as the program's caller says, else as if each
-were gone. Of a collective that a compiler has cut into several (its start, what runs beside
-it, its end) all pieces carry one channel, which counts once.
+The source is the text of the optimised program. A computation counts as often as its callers run it: a loop's body by
+its trip count if known, and a branch of a conditional by the given shares, or always without shares. A collective that
+the compiler has split (start, concurrent operations, end) has one channel, which counts once.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _INDEX = re.compile(r" get-tuple-element\(.*index=(\d+)")
 
 
 class Collective(NamedTuple):
-    """One collective of a program: bytes that a chip receives each time, among how many chips, and how often.
+    """One collective of a program: bytes that a chip receives each time, number of chips, and number of executions.
 
-    How often is a mean, where a program goes one way at a time and the other at another.
+    `times` is a mean if branches of a conditional differ.
     """
 
     kind: str
@@ -52,68 +51,68 @@ class Collective(NamedTuple):
 def collectives(text: str, shares: Sequence[float] = ()) -> list[Collective]:
     """Return the collectives of an optimised program (`compiled.as_text()`).
 
-    `shares`: how often it goes each way of a choice among so many, in their order (1 in all).
+    `shares`: the frequency of each branch of conditionals with that many branches, in order (sum 1).
     """
     computations, entry = _computations(text)
-    found: dict[str, Collective] = {}
+    collectives_by_key: dict[str, Collective] = {}
     for name, times in _reached(computations, entry, shares):
         for number, line in enumerate(computations[name]):
             match = _COLLECTIVE.search(line)
             if match is None:
                 continue
-            one = _collective(line, match, name, times)
+            collective = _collective(line, match, name, times)
             channel = _CHANNEL.search(line)
             key = f"channel {channel[1]}" if channel else f"{name} {number}"
-            if key not in found or found[key].total < one.total:
-                found[key] = one
-    return [one for one in found.values() if one.chips > 1]
+            if key not in collectives_by_key or collectives_by_key[key].total < collective.total:
+                collectives_by_key[key] = collective
+    return [collective for collective in collectives_by_key.values() if collective.chips > 1]
 
 
 def largest_array(text: str) -> tuple[str, int]:
-    """Return the largest array that a program makes beside its arguments, such as bf16[28,1,73728,3584], and its bytes.
+    """Return the largest array of a program that is no argument, such as bf16[28,1,73728,3584], and its bytes.
 
-    What is inside of a fusion is never written and does not count.
+    Arrays inside fusions are never written to memory and do not count.
     """
     computations, entry = _computations(text)
     fused = {name for lines in computations.values() for line in lines for name in _FUSED.findall(line)}
-    given = {
+    parameters = {
         array[0] for line in computations.get(entry, ()) if " parameter(" in line for array in _ARRAY.finditer(line)
     }
-    found = {
+    arrays = {
         array[0]: _bytes(array)
         for name, lines in computations.items()
         if name not in fused
         for line in lines
         for array in _ARRAY.finditer(line.partition(" = ")[2].partition("(%")[0])
-        if array[0] not in given
+        if array[0] not in parameters
     }
-    return max(found.items(), key=lambda pair: pair[1], default=("", 0))
+    return max(arrays.items(), key=lambda pair: pair[1], default=("", 0))
 
 
-def received_by_kind(found: list[Collective]) -> Mapping[str, float]:
-    """Add up the bytes that a chip receives, by kind of collective."""
+def received_by_kind(collectives: list[Collective]) -> Mapping[str, float]:
+    """Sum the bytes that a chip receives by kind of collective."""
     sums: dict[str, float] = {}
-    for one in found:
-        sums[one.kind] = sums.get(one.kind, 0.0) + one.total
+    for collective in collectives:
+        sums[collective.kind] = sums.get(collective.kind, 0.0) + collective.total
     return sums
 
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Cut a program into its computations -> lines by name, and the name of the first to run."""
-    found: dict[str, list[str]] = {}
+    """Split a program into computations -> lines by name, and the name of the entry computation."""
+    computations: dict[str, list[str]] = {}
     name, entry = "", ""
     for line in text.splitlines():
         if match := _HEAD.match(line):
             name = match[2]
-            found[name] = []
+            computations[name] = []
             entry = name if match[1] else entry
         elif name:
-            found[name].append(line)
-    return found, entry
+            computations[name].append(line)
+    return computations, entry
 
 
 def _reached(computations: Mapping[str, list[str]], entry: str, shares: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield (computation, how often it runs) of all that the entry calls, along each way."""
+    """Yield (computation, number of executions) of all that the entry calls, along each path."""
     todo = [(entry, 1.0)] if entry else []
     seen: dict[str, float] = {}
     while todo:
@@ -132,7 +131,7 @@ def _reached(computations: Mapping[str, list[str]], entry: str, shares: Sequence
 
 
 def _ways(line: str) -> list[str]:
-    """Return the computations that a conditional chooses among, in the order of its index."""
+    """Return the branches of a conditional in the order of its index."""
     if branches := _BRANCHES.search(line):
         return [branch.strip().lstrip("%") for branch in branches[1].split(",")]
     either = _EITHER.search(line)
@@ -140,13 +139,13 @@ def _ways(line: str) -> list[str]:
 
 
 def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
-    """Return how often a loop runs: as XLA says, or up to the bound that its condition compares with; else once."""
+    """Return the trip count of a loop: XLA's annotation, or from the bound in its condition; else 1."""
     if known := _KNOWN_TRIPS.search(line):
         return int(known[1])
     condition, body = _CONDITION.search(line), _BODY.search(line)
     lines = computations.get(condition[1], []) if condition else []
-    for one in lines:
-        bound = _COMPARED.search(one)
+    for instruction in lines:
+        bound = _COMPARED.search(instruction)
         if bound is None:
             continue
         counter, until = _defined(lines, bound[1]), _CONSTANT.search(_defined(lines, bound[2]))
@@ -158,7 +157,7 @@ def _trips(line: str, computations: Mapping[str, list[str]]) -> int:
 
 
 def _step(lines: list[str], place: int) -> int:
-    """Return by how much a loop's body moves the counter that stands at `place` of what it carries; 1 if unknown."""
+    """Return the increment of the loop counter at index `place` of the carried values; 1 if unknown."""
     root = next((line for line in lines if "ROOT" in line), "")
     carried = re.findall(r"%[\w.\-]+", root.partition(" tuple(")[2])
     added = _defined(lines, carried[place]) if place < len(carried) else ""
@@ -170,7 +169,7 @@ def _step(lines: list[str], place: int) -> int:
 
 
 def _defined(lines: list[str], name: str) -> str:
-    """Return the line that defines a value; nothing where it is not among them."""
+    """Return the line that defines a value, or ""."""
     return next((line for line in lines if line.lstrip().removeprefix("ROOT ").startswith(f"{name} = ")), "")
 
 
@@ -183,7 +182,7 @@ def _collective(line: str, match: re.Match[str], computation: str, times: float)
     received = {
         "all-gather": size * share,
         "all-reduce": 2 * size * share,
-        "reduce-scatter": size * (chips - 1),  # its type is the piece that is left
+        "reduce-scatter": size * (chips - 1),  # its type is the shard of a chip
         "all-to-all": size * share,
         "collective-permute": size,
     }[kind]
@@ -191,9 +190,9 @@ def _collective(line: str, match: re.Match[str], computation: str, times: float)
 
 
 def _result(type_: str, kind: str, is_start: bool) -> str:
-    """Return the type of what a collective leaves; a start's type is a tuple of operands, results and more.
+    """Return the type of a collective's result; a start's type is a tuple of operands, results and more.
 
-    Of an `all-reduce-start` alone it is the results' own.
+    Only for `all-reduce-start` it is the type of the results.
     """
     if not is_start or kind == "all-reduce":
         return type_
@@ -212,7 +211,7 @@ def _bytes(array: re.Match[str]) -> int:
 
 
 def _group_size(line: str) -> int:
-    """Return among how many chips a collective is: groups are listed, counted, or axes of a mesh."""
+    """Return the number of chips of a collective; groups are listed, counted, or axes of a mesh."""
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))

@@ -1,4 +1,4 @@
-"""The layout of a rollout (`rollout.mesh`): how many copies of the model sample answers, each over how many devices."""
+"""Choose the layout of a rollout (`rollout.mesh`): the number of engine replicas, and the devices of each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jaxrl_sql.types import InputError
 
 
 class Machine(NamedTuple):
-    """What a layout is chosen for: the platform, devices a process has, bytes a device has (0: unknown), and its chip.
+    """The machine of a layout: platform, devices per process, bytes per device (0: unknown), and chip.
 
-    Where nothing is known of the chip (None), the smallest copies that fit are taken.
+    If the chip is unknown (None), the smallest replicas that fit are chosen.
     """
 
     platform: str
@@ -32,20 +32,20 @@ class Machine(NamedTuple):
 def with_layout(
     sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine, is_shared: bool = False
 ) -> RolloutConfig:
-    """Return the section with a `mesh` that is no longer `auto`.
+    """Return the section with `auto` replaced in `mesh`.
 
-    Of the copies that fit and the training mesh that is taken whose phases of sampling take least by formula. Where no
-    copies fit, on one device, and on processors, which share their cores, it is the training mesh; with several turns
-    on several processes (`is_shared`) it has to be copies. Raises InputError for copies that do not fit, that the
-    devices do not make up, or that do not divide the model's heads.
+    Among the replicas that fit and the training mesh, the choice is the layout with the fastest sampling phases by
+    formula. It is the training mesh if no replicas fit, on one device, and on CPUs, whose devices share the cores.
+    Dialogues on several processes (`is_shared`) need replicas. Raises InputError for replicas that do not fit, whose
+    devices do not add up, or that do not divide the model's heads.
     """
     rollout, count = sections.rollout, math.prod(mesh.shape.values())
     if rollout_grid(rollout) is not None:
         need = _need(sections, model, mesh, machine)
         if machine.memory and need > machine.memory:
             raise InputError(
-                f"rollout.mesh={rollout.mesh}: with a copy of the model a device needs {in_bytes(need)} and has "
-                f"{in_bytes(machine.memory)}: take fewer replicas of more devices, or rollout.mesh=training"
+                f"rollout.mesh={rollout.mesh}: with a replica of the model a device needs {in_bytes(need)} and has "
+                f"{in_bytes(machine.memory)}: use fewer replicas with more devices, or rollout.mesh=training"
             )
         return rollout
     training = replace(rollout, mesh="training")
@@ -56,7 +56,7 @@ def with_layout(
         copies = replace(rollout, mesh=f"{count // tensor}x{tensor}")
         try:
             need = _need(sections._replace(rollout=copies), model, mesh, machine)
-        except InputError:  # heads that so many devices do not divide
+        except InputError:  # this number of devices does not divide the heads
             continue
         if not machine.memory or need <= machine.memory:
             fitting[tensor] = copies
@@ -70,9 +70,9 @@ def with_layout(
 
 
 def client_layout(rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> RolloutConfig:
-    """Return the section with a `mesh` that is not `auto`, for a policy that is sampled from and not trained.
+    """Return the section with `auto` replaced in `mesh`, for a policy that is not trained.
 
-    It is the smallest copies whose weights leave a device's share `rollout.memory` to their KV cache.
+    The choice is the smallest replicas whose weights leave the share `rollout.memory` of a device to their KV cache.
     """
     count = math.prod(mesh.shape.values())
     if rollout.mesh != "auto":
@@ -93,12 +93,12 @@ def _divisors(count: int) -> list[int]:
 
 
 def _need(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, machine: Machine) -> int:
-    """Return the bytes that the fullest device would hold with its KV cache."""
+    """Return the bytes on the fullest device with its KV cache."""
     sections = sections._replace(rollout=with_kv_budget(sections, model, mesh, machine.memory))
     return estimate(model, mesh, find_workload(model.section, sections, batch_ways(mesh.shape))).total
 
 
 def _seconds(sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], chip: Chip) -> float:
-    """Return the least seconds that a step's phases of sampling take."""
+    """Return the least seconds of a step's sampling phases."""
     work = find_workload(model.section, sections, batch_ways(sizes))
     return sum(phase.seconds(chip) for phase in phases(model, sizes, work) if phase.name in SAMPLING)

@@ -1,4 +1,4 @@
-"""How long prompts and answers are, as a distribution, and the schedule of decode steps that follows from it."""
+"""Distributions of prompt and answer lengths, and the schedule of decode steps that follows from them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ import numpy as np
 
 from jaxrl_sql.types import InputError
 
-# Answers come in an order that has nothing to do with their lengths.
+# Seed of the order of answers, which is independent of their lengths.
 _ORDER = 0
 
 
 class Lengths(NamedTuple):
-    """A distribution of lengths in tokens: of `values`, in order, each is as likely as the others.
-
-    Between them it is linear, so that any number of lengths can be taken from it.
-    """
+    """A distribution of lengths in tokens by equally likely sorted `values`, with linear interpolation."""
 
     values: tuple[float, ...]
 
@@ -37,15 +34,15 @@ class Lengths(NamedTuple):
         return math.ceil(self.values[-1])
 
     def take(self, count: int) -> np.ndarray:
-        """Return `count` lengths [count] int64 that stand evenly in the distribution, the longest last."""
+        """Return `count` evenly spaced quantiles [count] int64, the longest last."""
         at = (np.arange(count) + 1) / max(count, 1)
         return np.ceil(np.quantile(self.values, at)).astype(np.int64)
 
 
 class StepLengths(NamedTuple):
-    """How long a step's answers and prompts are; None where all are of the longest.
+    """The lengths of a step's answers and prompts; None if all have the most tokens.
 
-    schema: tokens that prompts of a database begin with and have in common.
+    schema: length of the common prefix of a database's prompts in tokens.
     """
 
     answers: Lengths | None = None
@@ -57,16 +54,16 @@ ALL_LONGEST = StepLengths()
 
 
 class Schedule(NamedTuple):
-    """The decode steps of a rollout on one engine, and what is there in a mean step of them.
+    """The decode steps of a rollout on one engine, and means over them.
 
-    rows: slots that decode; own: tokens of the answers that they have written; held: the same in whole blocks; prompts:
-    prompts that are read. Of answers that the rollout before began: resumed, their tokens, and again, their prompts,
-    which are both computed a second time.
+    rows: decoding slots; generated: tokens of their answers so far; held: the same in whole blocks; prompts: prompts
+    that they attend to. For answers begun in the previous rollout: resumed (their tokens) and again (their prompts)
+    are computed a second time.
     """
 
     steps: float
     rows: float
-    own: float
+    generated: float
     held: float
     prompts: float
     resumed: float = 0.0
@@ -74,19 +71,19 @@ class Schedule(NamedTuple):
 
 
 def longest(most: int) -> Lengths:
-    """Return the distribution in which all are of the most tokens."""
+    """Return the distribution in which all lengths are `most`."""
     return Lengths((float(most),))
 
 
 def between(mean: float, most: int) -> Lengths:
-    """Return the distribution of this mean up to `most` tokens that assumes nothing else: the one of most entropy.
+    """Return the maximum-entropy distribution on [0, `most`] with this mean.
 
-    That is an exponential one that is cut at `most` (Jaynes 1957), here by a thousand of its quantiles.
+    It is a truncated exponential distribution (Jaynes 1957), here by a thousand of its quantiles.
     """
     if mean >= most:
         return longest(most)
     low, high = -2000.0 / most, 2000.0 / most
-    for _ in range(200):  # the mean falls with the rate
+    for _ in range(200):  # bisection: the mean decreases with the rate
         rate = (low + high) / 2
         low, high = (rate, high) if _mean(rate, most) > mean else (low, rate)
     share = (np.arange(1000) + 0.5) / 1000
@@ -102,10 +99,10 @@ def _mean(rate: float, most: int) -> float:
 
 
 def read_lengths(text: str, key: str, limit: str, most: int) -> Lengths | None:
-    """Read what the option `key` says: a mean, MEAN:MAX, or a file of lengths; None for "" and 0.
+    """Read the value of the option `key`: a mean, MEAN:MAX, or a file of lengths; None for "" and 0.
 
-    The file has a number in each line, or is a JSON list. Raises InputError for lengths that are none, or over `most`,
-    the value of the setting `limit`.
+    The file has a number per line, or is a JSON list. Raises InputError for invalid lengths, and for lengths above
+    `most`, the value of the setting `limit`.
     """
     if text in {"", "0"}:
         return None
@@ -120,22 +117,22 @@ def read_lengths(text: str, key: str, limit: str, most: int) -> Lengths | None:
         numbers = json.loads(content) if content.startswith("[") else content.split()
         values = sorted(float(number) for number in numbers)
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{key} {text}: no MEAN, no MEAN:MAX, and no file of numbers, one a line") from error
+        raise InputError(f"{key} {text}: neither MEAN, MEAN:MAX, nor a file of numbers, one per line") from error
     if not values or values[0] < 0 or values[-1] > most:
         raise InputError(f"{key} {text}: expected lengths {up_to}")
     return Lengths(tuple(values))
 
 
 def shuffled(lengths: np.ndarray) -> np.ndarray:
-    """Return lengths in an order that has nothing to do with them, always the same."""
+    """Return lengths in a fixed random order."""
     return np.random.default_rng(_ORDER).permutation(lengths)
 
 
 def schedule(lengths: Lengths, questions: int, group: int, slots: int, block: int = 1) -> Schedule:
-    """Return the schedule of `group` answers to each of `questions`; a slot takes the next answer when it is free.
+    """Return the schedule of `group` answers per question; a free slot takes the next answer.
 
-    A step is over when each row of it has a token, so the steps are those of the longest chain of answers in a slot.
-    `block`: tokens of a block of an answer's cache.
+    Each step adds a token to all rows, so the number of steps is that of the longest chain of answers in a slot.
+    `block`: tokens per block of an answer's cache.
     """
     taken = shuffled(lengths.take(questions * group)).clip(1).tolist()
     free, steps, read = [0] * min(slots, len(taken)), 0, 0
@@ -149,32 +146,32 @@ def schedule(lengths: Lengths, questions: int, group: int, slots: int, block: in
         steps = max(steps, *ends)
         read += max(ends) - min(begins)
     written = sum(taken)
-    own = sum(length * (length + 1) / 2 for length in taken)
+    written_before = sum(length * (length + 1) / 2 for length in taken)
     held = sum(_in_blocks(length, block) for length in taken)
-    return Schedule(steps, written / steps, own / steps, held / steps, read / steps)
+    return Schedule(steps, written / steps, written_before / steps, held / steps, read / steps)
 
 
-# Rollouts that are simulated one after the other, of which the first are left out: they had none before them.
+# Number of consecutive simulated rollouts, and of the first ones that are not averaged.
 _ROLLOUTS, _FIRST = 8, 2
 
 
 def schedule_ahead(lengths: Lengths, questions: int, group: int, slots: int, block: int = 1) -> Schedule:
-    """Return the schedule, in the mean, of rollouts whose free slots take the next one's answers (`rollout.ahead`).
+    """Return the mean schedule of rollouts whose free slots take answers of the next rollout (`rollout.ahead`).
 
-    A rollout is over when its own answers are, and what it began goes on first in the next one.
+    A rollout ends with its last answer, and answers that it began are continued first in the next rollout.
     """
     taken = np.sort(lengths.take(questions * group).clip(1))
     orders = [np.random.default_rng(number).permutation(taken).tolist() for number in range(_ROLLOUTS + 1)]
     counted, done = list[tuple[float, float, float, float]](), [0] * (questions * group)
     for now, later in pairwise(orders):
         left = [length - have for length, have in zip(now, done, strict=True)]
-        # (tokens left, question, answer), the begun ones first; the next rollout's questions have numbers of their own.
+        # (tokens left, question, answer), begun answers first; the next rollout's questions have separate numbers.
         order = sorted(range(len(now)), key=lambda i: done[i] == 0)
-        asked = [(left[i], i // group, i) for i in order if left[i]]
-        asked += [(length, questions + i // group, len(now) + i) for i, length in enumerate(later)]
+        requests = [(left[i], i // group, i) for i in order if left[i]]
+        requests += [(length, questions + i // group, len(now) + i) for i, length in enumerate(later)]
         free, end, spans = [0] * slots, 0, dict[int, tuple[int, int]]()
         ahead = [0] * len(now)
-        for wanted, question, answer in asked:
+        for wanted, question, answer in requests:
             begin = heapq.heappop(free)
             if question < questions:
                 stop = begin + wanted
@@ -192,12 +189,14 @@ def schedule_ahead(lengths: Lengths, questions: int, group: int, slots: int, blo
         counted.append((end, sum(last - first for first, last in spans.values()), sum(begun), again))
         done = ahead
     steps, read, resumed, again = np.mean(counted[_FIRST:], axis=0).tolist()
-    own = sum(length * (length + 1) / 2 for length in taken.tolist())
+    written_before = sum(length * (length + 1) / 2 for length in taken.tolist())
     held = sum(_in_blocks(length, block) for length in taken.tolist())
-    return Schedule(steps, float(taken.sum()) / steps, own / steps, held / steps, read / steps, resumed, again)
+    return Schedule(
+        steps, float(taken.sum()) / steps, written_before / steps, held / steps, read / steps, resumed, again
+    )
 
 
 def _in_blocks(length: int, block: int) -> float:
-    """Return the sum of 1, 2, … `length` tokens, each in whole blocks."""
+    """Return the sum over n = 1, 2, … `length` of n rounded up to whole blocks."""
     whole, rest = divmod(length, block)
     return block * (block * whole * (whole + 1) / 2 + rest * (whole + 1))

@@ -1,7 +1,7 @@
-"""Bytes that the fullest device will hold, by formula: nothing is compiled for it, and no device need be there.
+"""Estimate the bytes on the fullest device by formula, without compilation and without devices.
 
-Weights, optimizer, reference and caches are exact, by the table of weights, its shardings and the engine's page sizes.
-What a program needs beside them while it runs is an estimate; docs/scaling.md compares it with the compiler's word.
+Weights, optimizer, reference and caches are exact: they follow from the table of weights, its shardings and the
+engine's block sizes. The temporaries of a program are an estimate; docs/scaling.md compares it with the compiler's.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget,
 class MemoryEstimate(NamedTuple):
     """Bytes on the fullest device.
 
-    weights: of the policy, or its frozen base; adapters: trained beside it; optimizer: what it keeps; reference: the
-    copy for the KL penalty, or of the best by the held-out loss (`sft.patience`); caches: KV blocks of the engine that
-    samples for training; evaluation: of the one that answers held-out questions, while it does. Of what comes and goes:
-    gradients and activations of an update, decoding: what a decode step needs.
+    Permanent: weights (the policy, or its frozen base), adapters, optimizer (its state), reference (the copy for the KL
+    penalty, or of the best weights by held-out loss, `sft.patience`), caches (KV blocks of the rollout engine).
+    Temporary: evaluation (KV blocks of the evaluation engine), gradients and activations of an update, decoding
+    (temporaries of a decode step).
     """
 
     weights: int
@@ -61,27 +61,27 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def training(self) -> int:
-        """Return what learning adds to the weights: gradients and what the optimizer keeps."""
+        """Return the bytes of gradients and optimizer state."""
         return self.gradients + self.optimizer
 
     @property
     def resident(self) -> int:
-        """Return what is there all the time."""
+        """Return the permanent bytes."""
         return self.weights + self.adapters + self.optimizer + self.reference + self.caches
 
     @property
     def total(self) -> int:
-        """Return the most that is there at a time: in an update, or in a rollout."""
+        """Return the peak bytes: of an update or of a rollout."""
         return self.resident + max(self.gradients + self.activations, self.evaluation + self.decoding)
 
 
 def abstract_mesh(data: int, fsdp: int, tensor: int) -> AbstractMesh:
-    """Return a mesh of these sizes without devices, which formulas take as they take one with."""
+    """Return a mesh of these sizes without devices, for the formulas."""
     return AbstractMesh((data, fsdp, tensor), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 class PlannedModel(NamedTuple):
-    """The model that a plan is for: its section of the configuration, and its architecture."""
+    """The model of a plan: its section of the configuration, and its architecture."""
 
     section: ModelConfigSection
     shape: ModelConfig
@@ -98,20 +98,20 @@ class PlannedModel(NamedTuple):
 
     @property
     def compute_width(self) -> int:
-        """Return the bytes of a number of an activation."""
+        """Return the bytes per element of an activation."""
         return int(jnp.dtype(self.compute_dtype).itemsize)
 
 
 def sampling_mesh(copies: tuple[int, int] | None, mesh: AnyMesh) -> AnyMesh:
-    """Return the mesh that an engine decodes on: that of one copy of the model, or the training mesh."""
+    """Return the mesh that an engine decodes on: that of one replica, or the training mesh."""
     return mesh if copies is None else abstract_mesh(1, 1, copies[1])
 
 
 def estimate(model: PlannedModel, mesh: AnyMesh, work: Workload, fused: bool | None = None) -> MemoryEstimate:
-    """Estimate what the fullest device will hold.
+    """Estimate the bytes on the fullest device.
 
-    `fused`: whether attention never writes its scores to memory (None: as the configuration says, and `auto` does).
-    Raises InputError for weights that the mesh does not divide.
+    `fused`: whether attention never writes its scores to memory (None: True unless `model.attention` is `xla`). Raises
+    InputError for weights that the mesh does not divide.
     """
     held, (trained, trained_width) = params_here(model.shape, mesh), _trained_here(model, mesh)
     engine, sampled, learned = sampling_mesh(work.copies, mesh), work.rollout or work.greedy, work.learned
@@ -137,13 +137,13 @@ def checkpoint_bytes(model: PlannedModel, work: Workload) -> int:
 
 
 def is_fused(model: PlannedModel, platform: str) -> bool:
-    """Return whether attention of prompts and updates keeps no scores on a platform, this machine's or another."""
+    """Return whether attention of prompts and updates writes no scores to memory on a platform."""
     attend = for_platform(model.section.attention, model.shape, model.compute_dtype, platform)
     return attend not in {xla.attend_tree, amx.attend_tree}
 
 
 def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -> int:
-    """Return how many parameters a device holds that are not `frozen`.
+    """Return the number of parameters per device that are not `frozen`.
 
     Raises InputError for a dimension that the mesh does not divide, and as `split_specs` does.
     """
@@ -156,7 +156,7 @@ def params_here(model: ModelConfig, mesh: AnyMesh, frozen: Sequence[str] = ()) -
 
 
 def _trained_here(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
-    """Return how many parameters that are trained a device holds, and the bytes of each."""
+    """Return the number of trained parameters per device, and the bytes of each."""
     lora = model.section.lora
     if lora.rank:
         return count_adapters(model.shape, lora.rank, lora.targets, mesh), 4
@@ -164,14 +164,14 @@ def _trained_here(model: PlannedModel, mesh: AnyMesh) -> tuple[int, int]:
 
 
 def _moments(optim: OptimConfig) -> int:
-    """Return the bytes that the optimizer keeps of a parameter; Adafactor's rows and columns are few."""
+    """Return the optimizer's bytes per parameter; Adafactor's rows and columns are negligible."""
     return 0 if optim.kind == "adafactor" else 2 * int(jnp.dtype(optim.moments).itemsize)
 
 
 def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMesh, device_memory: int) -> RolloutConfig:
-    """Return the section with the KV blocks of the run's engines, which have the share `memory` of a device's memory.
+    """Return the section with the numbers of KV blocks, which take up to the share `memory` of a device's memory.
 
-    Blocks that it names stay as they are. Without a known memory they are all that can be needed at once.
+    Numbers that it sets are kept. If the memory is unknown, they are the most that can be needed at once.
     """
     rollout = sections.rollout
     if kv_budget(rollout) is not None:
@@ -189,10 +189,10 @@ def with_kv_budget(sections: WorkloadSections, model: PlannedModel, mesh: AnyMes
 
 
 def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] | None) -> int:
-    """Return the bytes of a device that the weights of a policy client take.
+    """Return the bytes per device of a policy client's weights.
 
-    Matrices are in the narrower of two dtypes; `copies` (replicas, tensor) of the weights are in the compute dtype,
-    and the weights stay. Raises InputError for a dimension that a mesh does not divide.
+    Matrices are in the narrower of two dtypes. Replicas (`copies`: replicas, tensor) are in the compute dtype and are
+    added to the weights. Raises InputError for a dimension that a mesh does not divide.
     """
     dtype, shape = model.section.dtype, model.shape
     places: Any = param_shardings(shape, mesh)
@@ -206,7 +206,7 @@ def client_weights(model: PlannedModel, mesh: AnyMesh, copies: tuple[int, int] |
 
 
 def matrix_dtype(dtype: str, compute_dtype: str) -> str:
-    """Return the dtype of a policy client's matrices, which products take in `compute_dtype` (`same`: as they are)."""
+    """Return the dtype of a policy client's matrices: `compute_dtype` if it is narrower (`same`: `dtype`)."""
     narrower = compute_dtype != "same" and jnp.dtype(compute_dtype).itemsize < jnp.dtype(dtype).itemsize
     return compute_dtype if narrower else dtype
 
@@ -214,10 +214,10 @@ def matrix_dtype(dtype: str, compute_dtype: str) -> str:
 def client_kv_budget(
     rollout: RolloutConfig, model: PlannedModel, mesh: AnyMesh, engine: EngineConfig, longest: int, device_memory: int
 ) -> KVBudget | None:
-    """Return the KV blocks of an engine whose prompts are not known yet; None where the device's memory is not.
+    """Return the KV blocks of an engine whose prompts are not known yet; None if the device's memory is unknown.
 
-    Of `rollout.memory` of so many bytes completions of up to `longest` tokens in all slots have up to a half, the
-    prefix cache up to a quarter, and prompts the rest. A call makes no more of them than it needs.
+    Of the share `rollout.memory` of `device_memory` bytes, completions of up to `longest` tokens in all slots get up to
+    a half, the prefix cache up to a quarter, and prompts the rest. A call allocates only the blocks that it needs.
     """
     if not device_memory:
         return None
@@ -233,7 +233,7 @@ def client_kv_budget(
 
 
 def _block_bytes(model: PlannedModel, mesh: AnyMesh, size: int) -> int:
-    """Return the bytes that a KV block of so many tokens takes of a device, which has its share of all blocks."""
+    """Return the bytes per device of a KV block of `size` tokens; blocks are divided among devices."""
     ways = batch_ways(mesh.shape)
     return -(-_pool_bytes(model, mesh, 8 * ways, size) // (8 * ways))
 
@@ -246,7 +246,7 @@ def _pool_bytes(model: PlannedModel, mesh: AnyMesh, blocks: int, size: int) -> i
 
 
 def _caches(model: PlannedModel, mesh: AnyMesh, load: EngineLoad) -> int:
-    """Return the bytes of an engine's KV blocks: of prompts, of those that are cached of them, and of completions."""
+    """Return the bytes of an engine's KV blocks: of prompts, of the prefix cache, and of completions."""
     sizes, size = load.sizes, load.config.block_size
     of_completions = _pool_bytes(model, mesh, sizes.completion_blocks, load.config.completion_block_size)
     of_prompts = (_pool_bytes(model, mesh, n, size) for n in (sizes.prompt_blocks, sizes.prefix_blocks))
@@ -254,10 +254,10 @@ def _caches(model: PlannedModel, mesh: AnyMesh, load: EngineLoad) -> int:
 
 
 def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) -> int:
-    """Estimate the bytes that an update of one part needs beside its state and gradients.
+    """Estimate the bytes of an update of one part in addition to its state and gradients.
 
-    With `remat` what enters each layer is kept, and one layer whole while its gradient is made; without it all layers.
-    Beside them stand the logits of a piece, and the whole of what `fsdp` has split of two layers and the embeddings.
+    With `remat` the inputs of each layer are kept, and one full layer during its backward pass; without it all layers
+    in full. In addition: the logits of a piece, and two layers and the embeddings gathered over `fsdp`.
     """
     shape, width, tensor = model.shape, model.compute_width, mesh.shape["tensor"]
     prompts, answers = work.at_once(work.group)
@@ -278,16 +278,15 @@ def _activations(model: PlannedModel, mesh: AnyMesh, work: Update, fused: bool) 
 
 
 def _carried(mesh: AnyMesh, tokens: int) -> int:
-    """Return how many of a row's tokens a device keeps of what enters a layer."""
+    """Return how many of a row's tokens a device keeps of a layer's input."""
     return tokens // (mesh.shape["tensor"] if split_of(mesh, CARRIED, (1, 1, tokens, 1))[2] else 1)
 
 
 def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_whole: bool) -> int:
-    """Return the bytes of one layer's values, attention's scores left out: those kept, or all while gradients are made.
+    """Return the bytes of one layer's values without attention scores: those kept, or all during its backward pass.
 
-    How many arrays of each width there are is counted from what XLA reserved for the published 7B on 32 TPUs, and for
-    the quickstart's model on a processor. Those as wide as the model `tensor` splits by their tokens; where heads are
-    normed it does not.
+    The numbers of arrays of each width are fitted to XLA's allocations for the published 7B on 32 TPUs and for the
+    quickstart's model on a CPU. `tensor` splits arrays of the model's width by tokens, except with normed heads.
     """
     of_model, of_mlp, of_queries, of_keys = (8, 8, 10, 6) if is_whole else (6, 5, 6, 4)
     heads = (of_queries * model.n_heads + of_keys * model.n_kv_heads) * model.head_dim
@@ -296,7 +295,7 @@ def _layer_bytes(model: ModelConfig, width: int, tokens: int, tensor: int, is_wh
 
 
 def _named_bytes(model: PlannedModel, tokens: int) -> int:
-    """Return the bytes that a layer keeps because `remat` names them."""
+    """Return the bytes of a layer's values that `remat` names."""
     shape = model.shape
     q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
     sizes = {"query": q, "key": k, "value": k, "attended": q, "gate": shape.d_ff, "up": shape.d_ff}
@@ -304,14 +303,14 @@ def _named_bytes(model: PlannedModel, tokens: int) -> int:
     return tokens * sum(size for name, size in sizes.items() if name in names) * model.compute_width
 
 
-def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept: int) -> int:
+def _logits(model: ModelConfig, targets: int, sizes: Mapping[str, int], kept_bytes: int) -> int:
     """Return the bytes of a device's piece of the logits, their exponentials and their gradient, in float32."""
     of_vocab = logit_ways(model.vocab_size, sizes) // batch_ways(sizes)
-    return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept)
+    return 3 * min(targets * model.vocab_size * 4 // of_vocab, kept_bytes)
 
 
 def _gathered(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
-    """Return the bytes of what is split along `fsdp` and stands whole while it is used; with the tables' gradients."""
+    """Return the bytes of weights gathered over `fsdp` during use, with the gradients of the embeddings if trained."""
     if mesh.shape["fsdp"] == 1:
         return 0
     tables = (1 if model.shape.tie_embeddings else 2) * model.shape.vocab_size * model.shape.d_model
@@ -320,11 +319,10 @@ def _gathered(model: PlannedModel, mesh: AnyMesh, learns: bool) -> int:
 
 
 def _decoding(model: PlannedModel, mesh: AnyMesh, load: EngineLoad, width: int) -> int:
-    """Estimate what a decode step needs: the weights by layer, logits in a few copies, the parts that blocks give.
+    """Estimate the temporaries of a decode step: weights by layer, copies of the logits, partial attention results.
 
-    On one chip each slot gathers the parts of its blocks; of several each merges its own blocks' parts by their owner.
-    By the kernel there are those of its grids, a layer's at a time: before, after, and as slots take them. `width`: the
-    bytes of a weight.
+    On one chip each slot gathers the partial results of its blocks; on several, each chip merges those of its blocks by
+    owner. With the kernel they are those of its grids, one layer at a time. `width`: the bytes of a weight.
     """
     shape, tensor = model.shape, mesh.shape["tensor"]
     ways, slots = batch_ways(mesh.shape), load.config.max_num_seqs

@@ -1,4 +1,4 @@
-"""A plan of a run on one mesh: by formula, and where there are devices to compile for, by the compiler's word."""
+"""Plan a run on one mesh: by formula, and with compiled programs if there are devices to compile for."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from jaxrl_sql.planning.workload import (
 )
 from jaxrl_sql.types import InputError
 
-# In either form, what a program would take in all; of arguments and temporaries together, or of the latter alone.
+# The compiler's two messages with the bytes that a program would take: arguments and temporaries, or the latter alone.
 OVERFLOW = re.compile(r"(?:Used |\()([\d.]+)([KMG])(?: of [\d.]+[KMG] hbm|\) exceeds available HBM)")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Compiled(NamedTuple):
-    """What the compiler says of a program: bytes on a chip, bytes received by kind of collective, its own seconds.
+    """The compiler's figures of a program: bytes on a chip, bytes received by kind of collective, seconds of compiling.
 
-    `temporaries` are what the program needs beside its arguments, what it returns anew among them; `largest` is the
-    largest single array of them; `waits` counts the collectives, as often as they run. `flops` are a chip's, with the
-    body of a loop counted once and a fused kernel not.
+    `temporaries` include results that reuse no argument; `largest` is their largest array; `waits` counts executions of
+    collectives. `flops` are per chip, with a loop's body counted once and fused kernels not counted.
     """
 
     arguments: int
@@ -57,10 +56,9 @@ class Compiled(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is known of a run on one mesh.
+    """The plan of a run on one mesh.
 
-    tokens: of a step's answers; lengths: of its answers and prompts; layout: how answers are sampled, as in
-    `rollout.mesh`.
+    tokens: number of a step's answer tokens; lengths: of its answers and prompts; layout: as in `rollout.mesh`.
     """
 
     topology: Topology
@@ -76,17 +74,17 @@ class Plan(NamedTuple):
     layout: str
 
     @property
-    def words(self) -> str:
-        """Return how long answers and prompts are taken to be."""
-        said = [
-            f"every {name} of the longest" if found is None else f"{name}s of {found.mean:,.0f} tokens"
-            for name, found in (("answer", self.lengths.answers), ("prompt", self.lengths.prompts))
+    def assumed_lengths(self) -> str:
+        """Return the assumed lengths of answers and prompts as text."""
+        stated = [
+            f"all {name}s of the most tokens" if distribution is None else f"{name}s of {distribution.mean:,.0f} tokens"
+            for name, distribution in (("answer", self.lengths.answers), ("prompt", self.lengths.prompts))
         ]
-        return " and ".join(said)
+        return " and ".join(stated)
 
     @property
     def total(self) -> int:
-        """Return the most bytes at a time: resident ones beside what the hungriest program needs, as far as known."""
+        """Return the peak bytes: permanent ones and the largest temporaries, compiled or by formula."""
         memory, known = self.memory, self.programs
         learning, decoding = memory.gradients + memory.activations, memory.decoding
         if "update" in known:
@@ -107,12 +105,12 @@ class Plan(NamedTuple):
 
     @property
     def slowest(self) -> Phase:
-        """Return the phase that a step waits for longest."""
+        """Return the longest phase of a step."""
         return max(self.phases, key=lambda phase: phase.seconds(self.topology.chip))
 
 
 def model_shape(model: ModelConfigSection, vocab_size: int) -> ModelConfig:
-    """Return the shape to plan for: of `model.shape`, of the checkpoint, or of the numbers in the section."""
+    """Return the model's shape: by `model.shape`, of the checkpoint, or of the section's sizes."""
     if model.shape:
         return published_shape(model.shape)
     if model.checkpoint:
@@ -135,12 +133,12 @@ def step_lengths(sections: WorkloadSections, answers: str, prompts: str, schema:
 
 
 def best_of(plans: Sequence[Plan]) -> Plan | None:
-    """Return the fastest plan of those that fit; None where none does."""
-    return min((one for one in plans if one.fits), key=lambda one: (one.seconds, one.total), default=None)
+    """Return the fastest plan that fits, or None."""
+    return min((plan for plan in plans if plan.fits), key=lambda plan: (plan.seconds, plan.total), default=None)
 
 
 def mesh_sizes(text: str, count: int) -> dict[str, int]:
-    """Read DATAxFSDPxTENSOR, one of them -1 for the rest; raises InputError where they do not make `count` chips."""
+    """Parse DATAxFSDPxTENSOR, one size -1 for the rest; raises InputError unless the product is `count`."""
     parts = text.split("x")
     if len(parts) != len(AXES) or not all(re.fullmatch(r"-1|\d+", part) for part in parts):
         raise InputError(f"--mesh {text}: expected DATAxFSDPxTENSOR, such as 1x{count}x1")
@@ -166,9 +164,8 @@ def make_plan(
 ) -> Plan:
     """Plan a run on a mesh of these sizes, compiling the programs whose names are in `compiled`.
 
-    Where a program's cost follows the lengths of answers and prompts they are as given; what is padded costs as much as
-    the longest. `loss` is a recipe's own.
-    Raises InputError where the mesh does not divide the model or the batch.
+    `lengths` apply to programs whose cost depends on the lengths of answers and prompts; padded arrays cost as much as
+    the longest. `loss` is a recipe's own. Raises InputError if the mesh does not divide the model or the batch.
     """
     mesh, ways, have = abstract_mesh(**sizes), batch_ways(sizes), topology.chip.memory
     machine = Machine(topology.platform, topology.per_host, have, topology.chip)
@@ -194,16 +191,16 @@ def make_plan(
 
 
 def check_batch(work: Workload, sizes: Mapping[str, int]) -> None:
-    """Refuse a batch of an update or of the supervised phase that the mesh does not divide."""
+    """Raise InputError for a batch of an update or of the supervised phase that the mesh does not divide."""
     ways = batch_ways(sizes)
     if work.sft_dataset is not None and work.sft_dataset.prompts % ways:
-        raise InputError(f"mesh: sft.databases={work.sft_dataset.prompts} are not divided by data x fsdp = {ways}")
+        raise InputError(f"mesh: sft.databases={work.sft_dataset.prompts} are not divisible by data x fsdp = {ways}")
     if work.update is not None and work.update.prompts // work.update.together % ways:
         prompts, together = work.update.prompts, work.update.together
         schemas = f" by grpo.questions={together}" if together > 1 else ""
         raise InputError(
             f"mesh: {prompts} prompts of an update (grpo.prompts={prompts * work.batches} in "
-            f"grpo.minibatches={work.batches}{schemas}) are not divided by data x fsdp = {ways}"
+            f"grpo.minibatches={work.batches}{schemas}) are not divisible by data x fsdp = {ways}"
         )
 
 
@@ -214,24 +211,24 @@ def _compile(
     work: Workload,
     names: Collection[str],
 ) -> dict[str, Compiled]:
-    """Compile the programs of these names, one after another; nothing where there are no devices to compile for."""
+    """Compile the programs of these names; empty if there are no devices to compile for."""
     devices = topology.devices()
     if devices is None:
         return {}
     mesh = make_mesh(sizes["data"], sizes["fsdp"], sizes["tensor"], devices)
-    found = {}
+    reports = {}
     for name, lower in programs(setting(mesh=mesh), work).items():
         if name in names:
             with stated_cudnn() if topology.is_elsewhere else nullcontext():
                 shares = work.update.shares if work.update is not None and name in {"update", "score"} else ()
-                found[name] = _one(lower, shares)
-    return found
+                reports[name] = _one(lower, shares)
+    return reports
 
 
 def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
-    """Compile a program; one that the compiler refuses for its size is told by that size.
+    """Compile a program and return its figures; if the compiler refuses it for its size, only that size.
 
-    `shares`: how often it takes each way where it chooses among so many (`hlo.collectives`).
+    `shares`: frequencies of the branches of its conditionals (`hlo.collectives`).
     """
     began = time.perf_counter()
     lowered = lower()
@@ -243,23 +240,23 @@ def _one(lower: Callable[[], Any], shares: tuple[float, ...] = ()) -> Compiled:
             raise
         used = int(float(overflow[1]) * UNITS[overflow[2]])
         return Compiled(0, used, ("", 0), {}, 0, 0.0, time.perf_counter() - began)
-    said = compiled.memory_analysis()
-    anew = max(said.output_size_in_bytes - said.alias_size_in_bytes, 0)
+    stats = compiled.memory_analysis()
+    anew = max(stats.output_size_in_bytes - stats.alias_size_in_bytes, 0)
     costs, text = compiled.cost_analysis() or module_costs(compiled), compiled.as_text()
     met = collectives(text, shares)
     return Compiled(
-        arguments=said.argument_size_in_bytes,
-        temporaries=said.temp_size_in_bytes + anew + said.generated_code_size_in_bytes,
+        arguments=stats.argument_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes + anew + stats.generated_code_size_in_bytes,
         largest=largest_array(text),
         received=received_by_kind(met),
-        waits=sum(one.times for one in met),
+        waits=sum(collective.times for collective in met),
         flops=float(costs.get("flops", 0.0)),
         seconds=time.perf_counter() - began,
     )
 
 
 def _measured(phase: Phase, compiled: Compiled | None) -> Phase:
-    """Put the bytes of a program's own collectives in the place of the formula's."""
+    """Replace the formula's bytes of collectives by those of the compiled program."""
     if compiled is None or not compiled.received:
         return phase
     return phase._replace(cost=phase.cost._replace(link=sum(compiled.received.values()), waits=compiled.waits))

@@ -1,7 +1,7 @@
-"""The programs of a run, compiled ahead of time for devices that need not be there, from abstract arrays.
+"""Lower the programs of a run for ahead-of-time compilation, from abstract arrays and for possibly absent devices.
 
-They are the run's own functions: `make_step`'s update, `make_scorer`'s score, the engine's `prefill_chunk` and
-`decode_chunk`. Nothing of a model's size is allocated here, on the host or elsewhere.
+The programs are the run's own functions: the update of `make_step`, the score of `make_scorer`, the engine's
+`prefill_chunk` and `decode_chunk`. No array of a model's size is allocated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Lowered = Any
 
 
 class Setting(NamedTuple):
-    """What all programs of a plan share: sections, model, mesh, and a recipe's own loss, or None."""
+    """The common inputs of a plan's programs: sections, model, mesh, and a recipe's own loss, or None."""
 
     sections: WorkloadSections
     model: PlannedModel
@@ -68,17 +68,17 @@ class Setting(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """Return JAX's name of the devices, also of those that are compiled for alone."""
+        """Return JAX's name of the platform, also for absent devices."""
         name = str(self.mesh.devices.flat[0].platform)
         return "gpu" if name in {"cuda", "rocm"} else name
 
     @property
     def paged_model(self) -> PagedModel:
-        """Return the model as the engine's programs take it."""
+        """Return the model for the engine's programs."""
         return PagedModel(self.model.shape, self.dtype)
 
     def decoding(self, load: EngineLoad) -> PagedModel:
-        """Return the model as decode steps take it."""
+        """Return the model for decode steps."""
         engine = load.config
         sizes = (engine.block_size, engine.completion_block_size)
         kernel = kernel_for(engine.attention, self.model.shape, sizes, self.platform, engine.ways)
@@ -86,7 +86,7 @@ class Setting(NamedTuple):
 
     @property
     def sampling(self) -> Setting:
-        """Return the setting of the engine's programs: the first of the copies that sample, where there are copies."""
+        """Return the setting of the engine's programs: that of the first replica, if there are replicas."""
         copies = rollout_grid(self.sections.rollout)
         if copies is None:
             return self
@@ -97,12 +97,12 @@ class Setting(NamedTuple):
 
     @property
     def kept_dtype(self) -> Any:
-        """Return the dtype that keys and values are kept in."""
+        """Return the dtype of cached keys and values."""
         return jnp.dtype(self.model.compute_dtype)
 
 
 def programs(setting: Setting, work: Workload) -> Mapping[str, Callable[[], Lowered]]:
-    """Return by name how to lower each program that a step of the run is made of."""
+    """Return a function by name that lowers each program of a step."""
     lowering: dict[str, Callable[[], Lowered]] = {}
     if work.update is not None:
         lowering["update"] = partial(lower_update, setting, work.update)
@@ -135,8 +135,8 @@ def lower_update(setting: Setting, work: Update) -> Lowered:
     out = jax.tree.map(lambda x: x.sharding, moving)
     batch = _batch(setting, work, work.prompts, has_old=not on_policy)
     with jax.set_mesh(setting.mesh):
-        made = jax.jit(update, donate_argnames="moving", out_shardings=(out, None))
-        return made.lower(moving, state.frozen, batch)
+        compiled_update = jax.jit(update, donate_argnames="moving", out_shardings=(out, None))
+        return compiled_update.lower(moving, state.frozen, batch)
 
 
 def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
@@ -148,7 +148,7 @@ def lower_score(setting: Setting, work: Update, minibatches: int) -> Lowered:
 
 
 def lower_prefill(setting: Setting, load: EngineLoad) -> Lowered:
-    """Lower the program that prefills a chunk of prompts which is not their first, and so reads what came before."""
+    """Lower the program that prefills a chunk of prompts after their first one, and so reads earlier keys."""
     (rows, width), sizes, host = load.prefill_shape, load.sizes, partial(_host, setting)
     chunk = PrefillChunk(
         tokens=host((rows, width)), length=host((rows,)), start=host((rows,)), table=host((rows, sizes.prompt_columns)),
@@ -209,11 +209,11 @@ def abstract_state(setting: Setting) -> TrainState:
     places: dict[Any, Any] = {path: leaf.sharding for path, leaf in jax.tree.leaves_with_path(trainable)}
 
     def placed(path: tuple[Any, ...], leaf: Any) -> Any:
-        # An optimizer's array lies where the weight lies that its path ends with, if it has as many dimensions.
+        # An optimizer's array has the sharding of the weight at the end of its path, if it has as many dimensions.
         for start in range(len(path)):
-            found = places.get(path[start:])
-            if found is not None and len(found.spec) <= leaf.ndim:
-                return _abstract(leaf, found)
+            sharding = places.get(path[start:])
+            if sharding is not None and len(sharding.spec) <= leaf.ndim:
+                return _abstract(leaf, sharding)
         return _abstract(leaf, replicated(mesh))
 
     opt_state = jax.tree.map_with_path(placed, state.opt_state)
@@ -221,7 +221,7 @@ def abstract_state(setting: Setting) -> TrainState:
 
 
 def _base(setting: Setting) -> PyTree:
-    """Return the model's parameters, abstract, where the rule table puts them."""
+    """Return the model's abstract parameters with the shardings of the rule table."""
     section, model = setting.model
     shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0), jnp.dtype(section.dtype)))
     return jax.tree.map(_abstract, shapes, param_shardings(model, setting.mesh))
@@ -234,12 +234,12 @@ def _adapters(setting: Setting) -> PyTree:
 
 
 def _weights(setting: Setting) -> PyTree:
-    """Return what the engine samples from as its programs take it, layer by layer."""
+    """Return the engine's weights layer by layer, for its programs."""
     return abstract_layers(_params(setting))
 
 
 def _params(setting: Setting) -> PyTree:
-    """Return what the engine samples from: the weights, or the base with adapters beside it."""
+    """Return the engine's parameters: the weights, or the base with adapters."""
     base = _base(setting)
     if not setting.model.section.lora.rank:
         return base
@@ -255,7 +255,7 @@ def _params(setting: Setting) -> PyTree:
 
 
 class _Same:
-    """A factor that leaves what it multiplies as it is: a pair's sharding is that of its leaves."""
+    """A factor that returns its operand unchanged: the sharding of an adapter pair is that of its leaves."""
 
     def __mul__(self, other: Any) -> Any:
         return other
@@ -275,7 +275,7 @@ def _optimizer(setting: Setting) -> optax.GradientTransformation:
 
 
 def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled: bool = False) -> GroupBatch:
-    """Return a batch of `rows` prompts, abstract; `is_sampled`: nothing of it has been compared with anything."""
+    """Return an abstract batch of `rows` prompts; `is_sampled`: without advantages and scores."""
     grpo, sharding = setting.sections.grpo, batch_sharding(setting.mesh)
 
     def array(*shape: int, dtype: DTypeLike = jnp.float32) -> Any:
@@ -283,9 +283,9 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
 
     per_token, per_answer = (work.group, work.answer), (work.group,)
     is_ppo = grpo.algorithm == "ppo"
-    found: Record = {"demonstrated": array(*per_answer, dtype=bool) if grpo.demonstrations else None}
+    optional: Record = {"demonstrated": array(*per_answer, dtype=bool) if grpo.demonstrations else None}
     if not is_sampled:
-        found |= {
+        optional |= {
             "old_logprobs": array(*per_token) if has_old else None,
             "reference_logprobs": array(*per_token) if grpo.kl.coef > 0 else None,
             "advantage": array(*per_token) if is_ppo else array(work.group, 1),
@@ -293,8 +293,8 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
             "returns": array(*per_token) if is_ppo else None,
         }
     if work.packed_rows:
-        found["packed_start"] = array(work.group, dtype=jnp.int32)
-        found["packed_length"] = array(work.packed_rows, dtype=jnp.int32)
+        optional["packed_start"] = array(work.group, dtype=jnp.int32)
+        optional["packed_length"] = array(work.packed_rows, dtype=jnp.int32)
     return GroupBatch(
         shared=(Segment(array(work.prompt, dtype=jnp.int32), array(dtype=jnp.int32)),),
         completion=array(*per_token, dtype=jnp.int32),
@@ -305,7 +305,7 @@ def _batch(setting: Setting, work: Update, rows: int, has_old: bool, is_sampled:
         reward=array(*per_answer),
         weight=array(*per_answer),
         truncated=array(*per_answer, dtype=bool),
-        **found,
+        **optional,
     )
 
 
@@ -318,14 +318,14 @@ def _pool(setting: Setting, blocks: int, size: int) -> KVPool:
 
 
 def _states(setting: Setting, rows: int) -> PyTree:
-    """Return states [rows,D] as prompt slots and decode slots keep them."""
+    """Return the abstract states [rows,D] of prompt slots or decode slots."""
     shape = (rows, setting.model.shape.d_model)
     sharding = jax.NamedSharding(setting.mesh, split_of(setting.mesh, ("batch", "none"), shape))
     return jax.ShapeDtypeStruct(shape, setting.kept_dtype, sharding=sharding)
 
 
 def _host(setting: Setting, shape: tuple[int, ...], dtype: DTypeLike = jnp.int32) -> Any:
-    """Return an array that comes from the host and so is on every device."""
+    """Return an abstract array that is replicated on every device."""
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=replicated(setting.mesh))
 
 

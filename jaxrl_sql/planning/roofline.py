@@ -1,8 +1,8 @@
-"""What a step costs a chip, by formula: operations, bytes of memory and of links, and the seconds they take at best.
+"""The cost of a step per chip by formula: operations, bytes of memory and of links, and their least seconds.
 
-A phase takes as long as the slowest of the three: a roofline (Williams et al. 2009), so what is said is a bound from
-below. Operations are those of `models.flops`; bytes of links are what the partitioner was seen to do with each program
-on a mesh, and where a program has been compiled its own collectives take their place.
+The time of a phase is that of its slowest resource, a lower bound (roofline, Williams et al. 2009). Operations come
+from `models.flops`. Bytes of links follow the partitioner's observed behaviour for each program on a mesh; if a program
+is compiled, its own collectives replace them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jaxrl_sql.planning.lengths import ALL_LONGEST, Lengths, Schedule, StepLengt
 from jaxrl_sql.planning.memory import PlannedModel
 from jaxrl_sql.planning.workload import EngineLoad, Update, Workload, decode_grids, head_ways, pieces_of_logits
 
-# Seconds of a collective that moves nothing: taken to be a microsecond on every chip, not measured.
+# Seconds of an empty collective: an assumption for every chip, not measured.
 LATENCY = 1e-6
 # The phases in which answers are sampled.
 SAMPLING = ("weights", "prefill", "decode")
-# Of a sum by a matrix product, an element: multiplied and added, in the six passes that bfloat16 needs for float32.
+# Operations per element of a sum by a matrix product: multiply and add, in six bfloat16 passes for float32.
 _SUMS = 2 * 6
 
 
 class Cost(NamedTuple):
-    """What one run of a program costs a chip: operations, bytes of its memory, bytes that come in from others.
+    """The cost of one run of a program per chip: operations, bytes of its memory, bytes received from other chips.
 
-    waits: collectives that follow one another, each of which takes `LATENCY` however little it moves.
+    waits: number of consecutive collectives, each of which takes at least `LATENCY`.
     """
 
     flops: float
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
     waits: float = 0.0
 
     def bounds(self, chip: Chip) -> Mapping[str, float]:
-        """Return the seconds that each resource needs at the chip's best."""
+        """Return the seconds of each resource at the chip's peak."""
         links = self.link / chip.link + self.waits * LATENCY
         return {"compute": self.flops / chip.flops, "memory": self.hbm / chip.hbm, "links": links}
 
@@ -51,13 +51,13 @@ class Cost(NamedTuple):
         return max(self.bounds(chip).values())
 
     def bound_by(self, chip: Chip) -> str:
-        """Return the resource that sets them."""
+        """Return the slowest resource."""
         bounds = self.bounds(chip)
         return max(bounds, key=lambda name: bounds[name])
 
 
 class Phase(NamedTuple):
-    """A part of a step: the cost of one run of its program, and how many runs a step has."""
+    """A part of a step: the cost of one run of its program, and the number of runs per step."""
 
     name: str
     cost: Cost
@@ -73,7 +73,7 @@ def phases(
 ) -> list[Phase]:
     """Return the phases of a step on a mesh of these sizes, with answers and prompts of these lengths.
 
-    Without reinforcement learning that is a supervised step, if there is one.
+    Without reinforcement learning it is a supervised step, if there is one.
     """
     shape, width = model.shape, model.compute_width
     if work.update is None or work.rollout is None:
@@ -84,7 +84,7 @@ def phases(
         lengths.answers or longest(load.completion), load.questions, load.group, load.config.max_num_seqs,
         load.config.completion_block_size,
     )  # fmt: skip
-    # Rows of a chunk are other prompts, and the longest of them goes on alone.
+    # The rows of a chunk are different prompts, so the longest prompt sets the number of chunks.
     (rows, chunk), in_order = load.prefill_shape, np.sort(prompts)[::-1]
     pieces = float(sum(-(-in_order[first] // chunk) for first in range(0, load.questions, rows)))
     pieces += plan.again / load.questions * pieces + plan.resumed / (rows * chunk)
@@ -101,39 +101,39 @@ def phases(
     return steps
 
 
-def step_seconds(found: list[Phase], chip: Chip) -> float:
-    """Return the least seconds of a step; SQL runs beside the rollout and is not counted."""
-    return sum(phase.seconds(chip) for phase in found)
+def step_seconds(steps: list[Phase], chip: Chip) -> float:
+    """Return the least seconds of a step; SQL runs concurrently with the rollout and is not counted."""
+    return sum(phase.seconds(chip) for phase in steps)
 
 
 def answer_tokens(work: Workload, answers: Lengths | None = None) -> float:
-    """Return the tokens that a step's answers have, sampled or taught."""
+    """Return the tokens of a step's answers, sampled or taught."""
     if work.rollout is not None:
         return work.questions * work.rollout.group * (answers or longest(work.rollout.completion)).mean
     return sum(update.prompts * update.group * (answers or longest(update.answer)).mean for update in work.learned)
 
 
 def _tables(model: ModelConfig) -> int:
-    """Return the numbers of the embeddings, and of the matrix to logits where it is another."""
+    """Return the parameters of the embeddings, and of the output matrix if it is not tied."""
     return (1 if model.tie_embeddings else 2) * model.vocab_size * model.d_model
 
 
 def _others(ways: float) -> float:
-    """Return the share that a chip receives of what `ways` chips hold a piece of each."""
+    """Return the share of an array that a chip receives if it is split over `ways` chips."""
     return (ways - 1) / ways
 
 
 def _bring(model: ModelConfig, sizes: Mapping[str, int], tensor: int, width: int) -> Cost:
-    """Return the cost of bringing the weights to copies of them, each over `tensor` chips."""
+    """Return the cost of copying the weights to replicas, each over `tensor` chips."""
     copied = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     return Cost(0, 3 * copied, copied * _others(sizes["fsdp"] * sizes["tensor"] / math.gcd(tensor, sizes["tensor"])))
 
 
 def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int) -> Cost:
-    """Return the cost of running one chunk of prompts, on average over the prompt.
+    """Return the mean cost of prefilling one chunk of prompts.
 
-    Each way of the batch has rows of its own. Weights are brought together along `fsdp`; keys that were written before
-    lie in blocks on all chips, and so do those that are written now.
+    Each shard of the batch has separate rows. Weights are gathered along `fsdp`; the blocks of earlier and new keys are
+    on all chips.
     """
     rows, chunk = load.prefill_shape
     fsdp, tensor, ways = sizes["fsdp"], sizes["tensor"], batch_ways(sizes)
@@ -154,16 +154,16 @@ def _prefill(model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, wid
 def _decode(
     model: ModelConfig, sizes: Mapping[str, int], load: EngineLoad, width: int, plan: Schedule, prompts: np.ndarray
 ) -> Cost:
-    """Return the cost of a mean decode step: each slot computes, whether a row decodes in it or not.
+    """Return the cost of a mean decode step: all slots compute, including idle ones.
 
-    Each chip has its share of rows and pages; weights come together, and of each row's softmax one part a chip. XLA
-    reads every page of the pools; the kernel the blocks of valid keys, a prompt's once for its group, and beside them
-    what its grids move for prompts that are read and slots that decode. `prompts` are the tokens of the prompts.
+    Each chip has its share of rows and blocks; weights are gathered, and each chip adds one part of each row's softmax.
+    XLA reads every block of the pools. The kernel reads the blocks of valid keys, a prompt's once per group, and moves
+    the data of its grids for attended prompts and decoding slots. `prompts` are the tokens of the prompts.
     """
     slots, held = load.config.max_num_seqs, load.sizes
     tensor, fsdp, ways = sizes["tensor"], sizes["fsdp"], batch_ways(sizes)
     split = ways if slots % ways == 0 else 1
-    flops = decode_flops(model, slots, float(prompts.mean()), 1, plan.own / plan.rows) / split / tensor
+    flops = decode_flops(model, slots, float(prompts.mean()), 1, plan.generated / plan.rows) / split / tensor
     weights = width * (model.n_layers * layer_weights(model) + _tables(model)) / tensor
     heads = tensor if model.n_kv_heads % tensor == 0 else 1
     is_kernel = load.config.attention == "pallas"
@@ -182,14 +182,14 @@ def _decode(
     if is_kernel:
         parts = 0.0
     elif ways == 1:
-        given = held.prompt_blocks * held.group_size + held.completion_blocks
-        parts = given + slots * (held.prompt_columns + held.completion_columns)  # each row fetches those of its pages
+        pairs = held.prompt_blocks * held.group_size + held.completion_blocks
+        parts = pairs + slots * (held.prompt_columns + held.completion_columns)  # each row fetches those of its blocks
     else:
         pools = load.pools_here(ways)
         parts = sum((pages + owners) * readers for pages, owners, readers in pools)
         flops += _SUMS * sum(pages * owners * readers for pages, owners, readers in pools) * a_part / 4
-        asked = slots * a_part / 4 * width  # queries go to all chips, and a part of each row comes back
-        link += (asked + a_part * slots * (1 if split > 1 else 2)) * _others(ways)
+        queries = slots * a_part / 4 * width  # queries go to all chips, and each returns a part of each row
+        link += (queries + a_part * slots * (1 if split > 1 else 2)) * _others(ways)
     link += model.n_layers * 4 * slots / split * model.d_model * width * _others(tensor)
     return Cost(flops, weights * (2 if fsdp > 1 else 1) + keys + 2 * a_part * parts + logits, link, waits)
 
@@ -206,10 +206,10 @@ def _score(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: in
 
 
 def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost:
-    """Return the cost of an update: with remat each layer runs forward twice.
+    """Return the cost of an update; with remat each layer runs forward twice.
 
-    Forward and backward bring a layer's weights together, and its gradient, in float32, is added up over `fsdp`; an
-    embedding's is added up whole.
+    Forward and backward passes gather a layer's weights, and its gradient is reduced in float32 over `fsdp`; the
+    gradient of an embedding is reduced as a whole.
     """
     (shape, width), (tensor, data) = (model.shape, model.compute_width), (sizes["tensor"], sizes["data"])
     forward = _forward(shape, work)
@@ -229,9 +229,9 @@ def _update(model: PlannedModel, sizes: Mapping[str, int], work: Update) -> Cost
 
 
 def _forward(model: ModelConfig, work: Update) -> float:
-    """Return the operations of a batch's forward pass, with prompts that run again for others of their answers.
+    """Return the operations of a batch's forward pass, with repeated prompts for further parts of their answers.
 
-    Schemas run once for the prompts that have them in common.
+    A common schema runs once for its prompts.
     """
     whole = grouped_forward_flops(model, work.prompts, work.prompt, work.rows, work.answer)
     saved = work.repeats * grouped_forward_flops(model, 1, work.schema, 0, work.answer)
@@ -241,9 +241,10 @@ def _forward(model: ModelConfig, work: Update) -> float:
 def _come_together(
     model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int, layers: int, embedding: int, logits: int
 ) -> float:
-    """Return the bytes that a chip receives of what `fsdp` splits, for a part: how often each of the three is moved.
+    """Return the bytes of weights that a chip receives over `fsdp` in a part of an update.
 
-    The matrix to logits is moved anew for each piece of them: so the partitioner makes of the loop.
+    `layers`, `embedding` and `logits` are the numbers of transfers of each. The partitioner moves the output matrix
+    again for each piece of the logits.
     """
     table = model.vocab_size * model.d_model
     again = logits * pieces_of_logits(model, work, sizes)
@@ -252,11 +253,11 @@ def _come_together(
 
 
 def _stream(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> float:
-    """Return the bytes of the states of all layers of a chip's share of a batch."""
+    """Return the bytes of all layers' hidden states of a chip's share of a batch."""
     return model.n_layers * work.tokens / batch_ways(sizes) * model.d_model * width
 
 
 def _layer_traffic(model: ModelConfig, sizes: Mapping[str, int], work: Update, width: int) -> float:
-    """Return the bytes of what a forward pass writes and reads inside of its layers."""
+    """Return the bytes that a forward pass writes and reads within its layers."""
     inner = 4 * model.d_ff + (4 * model.n_heads + 4 * model.n_kv_heads) * model.head_dim
     return model.n_layers * work.tokens / batch_ways(sizes) * inner / sizes["tensor"] * width * 2

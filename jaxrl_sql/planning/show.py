@@ -1,4 +1,4 @@
-"""What a plan says: one table of memory, one of time, and in a line what it comes to; or the same as JSON."""
+"""Format plans as text (tables of memory, time and links, and a verdict) or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_text(plan: Plan) -> str:
-    """Return everything that a plan says of one mesh."""
+    """Return the plan of one mesh as text."""
     pieces = [_title(plan), _memory(plan), _time(plan), *_links(plan), _verdict(plan)]
     return "\n\n".join(piece for piece in pieces if piece)
 
@@ -31,39 +31,40 @@ def _title(plan: Plan) -> str:
     tokens = 0 if work.update is None else work.update.micro_batches.tokens
     lines = [f"{plan.topology.name}: {plan.topology.chips} chips as {sizes}; {plan.params:,} parameters"]
     if work.update is not None and work.rollout is not None:
-        one = work.update
+        update = work.update
         lines.append(
-            f"a step: {work.questions} questions x {work.rollout.group} answers, prompts of {one.prompt} and "
-            f"answers of {one.answer} tokens; {work.updates} update(s) of {one.prompts} prompts in {one.parts} part(s)"
+            f"step: {work.questions} questions x {work.rollout.group} answers, prompts of {update.prompt} and "
+            f"answers of {update.answer} tokens; {work.updates} update(s) of {update.prompts} prompts in "
+            f"{update.parts} part(s)"
         )
         if tokens:
-            lines.append(f"a shard runs {tokens:,} tokens at a time at most, an update {one.passes:,.1f} times")
-        if one.part_rows:
+            lines.append(f"a shard runs at most {tokens:,} tokens at a time, {update.passes:,.1f} times per update")
+        if update.part_rows:
             lines.append(
-                f"answers are packed: {one.packed_rows} rows of {one.answer} tokens for {one.group} of them, "
-                f"of which a part runs {one.rows:.1f} in the mean"
+                f"answers are packed: {update.packed_rows} rows of {update.answer} tokens for {update.group} of them, "
+                f"of which a part runs {update.rows:.1f} on average"
             )
         if plan.layout != "training":
-            lines.append(f"answers are sampled by copies of the model, replicas x tensor = {plan.layout}")
-        ways, part = batch_ways(plan.sizes), one.prompts // one.parts
+            lines.append(f"answers are sampled by replicas of the model, replicas x tensor = {plan.layout}")
+        ways, part = batch_ways(plan.sizes), update.prompts // update.parts
         if part % ways:
-            lines.append(f"a part's {part} prompts are not divided by data x fsdp = {ways}: chips wait in each part")
+            lines.append(f"the {part} prompts of a part are not divisible by data x fsdp = {ways}: some chips are idle")
     return "\n".join(lines)
 
 
 def _memory(plan: Plan) -> str:
     sizes = plan.memory._asdict()
-    rows = [["memory a chip", "by formula"]]
+    rows = [["memory per chip", "by formula"]]
     rows += [[name, in_bytes(size)] for name, size in sizes.items() if size]
-    rows.append(["the most at a time", in_bytes(plan.memory.total)])
-    for name, one in plan.programs.items():
-        rows.append([f"{name}, compiled: arguments", in_bytes(one.arguments)])
-        rows.append([f"{name}, compiled: temporaries", in_bytes(one.temporaries)])
-        if one.largest[1]:
-            rows.append([f"  the largest of them, {one.largest[0]}", in_bytes(one.largest[1])])
+    rows.append(["peak", in_bytes(plan.memory.total)])
+    for name, program in plan.programs.items():
+        rows.append([f"{name}, compiled: arguments", in_bytes(program.arguments)])
+        rows.append([f"{name}, compiled: temporaries", in_bytes(program.temporaries)])
+        if program.largest[1]:
+            rows.append([f"  largest, {program.largest[0]}", in_bytes(program.largest[1])])
     if plan.programs:
-        rows.append(["the most at a time, compiled", in_bytes(plan.total)])
-    rows.append(["a chip has", in_bytes(plan.topology.chip.memory) if plan.topology.chip.memory else "unknown"])
+        rows.append(["peak, compiled", in_bytes(plan.total)])
+    rows.append(["available", in_bytes(plan.topology.chip.memory) if plan.topology.chip.memory else "unknown"])
     return table(rows)
 
 
@@ -71,7 +72,7 @@ def _time(plan: Plan) -> str:
     if not plan.phases:
         return ""
     chip, whole = plan.topology.chip, plan.seconds
-    rows = [["at best", "runs", "a run", "in a step", "share", "TFLOP a chip", "bound by"]]
+    rows = [["least time", "runs", "per run", "per step", "share", "TFLOP per chip", "bound by"]]
     for phase in plan.phases:
         seconds = phase.seconds(chip)
         rows.append([
@@ -80,34 +81,37 @@ def _time(plan: Plan) -> str:
         ])  # fmt: skip
     flops = sum(phase.runs * phase.cost.flops for phase in plan.phases)
     rows.append(["step", "", "", in_seconds(whole), "", f"{flops / 1e12:,.1f}", f"{plan.slowest.name}"])
-    return f"{table(rows)}\n{plan.tokens / whole:,.0f} tokens of answers a second at most ({plan.words})"
+    return f"{table(rows)}\n{plan.tokens / whole:,.0f} answer tokens per second at most ({plan.assumed_lengths})"
 
 
 def _links(plan: Plan) -> Iterable[str]:
-    if not plan.programs or not any(one.received for one in plan.programs.values()):
+    if not plan.programs or not any(program.received for program in plan.programs.values()):
         return
-    rows = [["a chip receives, one run", "bytes", "compiled in"]]
-    for name, one in plan.programs.items():
-        kinds = sorted(one.received.items(), key=lambda pair: -pair[1])
+    rows = [["received per chip and run", "bytes", "compiled in"]]
+    for name, program in plan.programs.items():
+        kinds = sorted(program.received.items(), key=lambda pair: -pair[1])
         rows += [[f"{name}: {kind}", in_bytes(size), ""] for kind, size in kinds]
-        rows.append([f"{name}: all", in_bytes(sum(one.received.values())), f"{one.seconds:.0f} s"])
+        rows.append([f"{name}: all", in_bytes(sum(program.received.values())), f"{program.seconds:.0f} s"])
     yield table(rows)
 
 
 def _verdict(plan: Plan) -> str:
     have = plan.topology.chip.memory
     if not have or plan.total <= have:
-        return f"it fits: {in_bytes(have - plan.total)} are left a chip" if have else "what a chip has is not known"
-    lines = [f"it does not fit: {in_bytes(plan.total - have)} too much a chip"]
-    fitting = [one for one in plan.suggestions if one.total <= have]
-    lines += [f"  {one.words}: {in_bytes(one.total)} by formula, fits" for one in fitting[:6]]
+        return f"it fits: {in_bytes(have - plan.total)} free per chip" if have else "the memory of a chip is unknown"
+    lines = [f"it does not fit: {in_bytes(plan.total - have)} too much per chip"]
+    fitting = [suggestion for suggestion in plan.suggestions if suggestion.total <= have]
+    lines += [f"  {suggestion.change}: {in_bytes(suggestion.total)} by formula, fits" for suggestion in fitting[:6]]
     if not fitting:
-        lines += [f"  even {one.words} leaves {in_bytes(one.total)} by formula: more chips" for one in plan.suggestions]
+        lines += [
+            f"  even {suggestion.change} needs {in_bytes(suggestion.total)} by formula: use more chips"
+            for suggestion in plan.suggestions
+        ]
     return "\n".join(lines)
 
 
 def as_json(plan: Plan) -> Mapping[str, Any]:
-    """Return what a plan says as numbers: bytes a chip, seconds a step."""
+    """Return a plan for JSON: bytes per chip, seconds per step."""
     chip = plan.topology.chip
     return {
         "topology": plan.topology.name,
@@ -119,7 +123,7 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "has": chip.memory,
         "total": plan.total,
         "fits": plan.fits,
-        "programs": {name: one._asdict() for name, one in plan.programs.items()},
+        "programs": {name: program._asdict() for name, program in plan.programs.items()},
         "phases": {
             phase.name: {
                 "runs": phase.runs,
@@ -132,26 +136,28 @@ def as_json(plan: Plan) -> Mapping[str, Any]:
         "seconds": plan.seconds,
         "tokens_per_second": plan.tokens / plan.seconds if plan.seconds else 0.0,
         "slowest": plan.slowest.name if plan.phases else "",
-        "suggestions": [one._asdict() for one in plan.suggestions],
+        "suggestions": [suggestion._asdict() for suggestion in plan.suggestions],
         "figures": chip.source,
     }
 
 
 def compared(plans: Sequence[Plan]) -> str:
-    """Return a line for each of several plans, with the best one marked."""
+    """Return a line per plan, with the best one marked."""
     best = best_of(plans)
     if best is None:
         return "none of these meshes fits"
     lines = ["of these meshes:"]
-    for one in plans:
-        name = "x".join(map(str, one.sizes.values()))
-        fits = "fits" if one.fits else "does not fit"
-        mark = ", the best" if one is best else ""
-        lines.append(f"  {name}: {in_bytes(one.total)} a chip, {fits}; a step {in_seconds(one.seconds)} at best{mark}")
+    for plan in plans:
+        name = "x".join(map(str, plan.sizes.values()))
+        fits = "fits" if plan.fits else "does not fit"
+        mark = ", the best" if plan is best else ""
+        lines.append(
+            f"  {name}: {in_bytes(plan.total)} per chip, {fits}; at least {in_seconds(plan.seconds)} per step{mark}"
+        )
     return "\n".join(lines)
 
 
 def all_as_json(plans: Sequence[Plan]) -> Mapping[str, Any]:
-    """Return several plans as numbers, and the sizes of the best one."""
+    """Return several plans for JSON, and the mesh of the best one."""
     best = best_of(plans)
-    return {"plans": [as_json(one) for one in plans], "best": dict(best.sizes) if best else None}
+    return {"plans": [as_json(plan) for plan in plans], "best": dict(best.sizes) if best else None}

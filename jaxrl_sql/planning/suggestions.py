@@ -1,4 +1,4 @@
-"""What would make a run fit that does not: the settings that cost least, tried by formula in that order."""
+"""Suggest settings that make a run fit into memory, evaluated by formula, the least expensive first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxrl_sql.types import InputError
 
 
 class Suggestion(NamedTuple):
-    """A change and what it would lead to: words as a user writes them, bytes in all on the fullest device."""
+    """A change as overrides, and the total bytes on the fullest device after it."""
 
-    words: str
+    change: str
     total: int
 
 
 class _Candidate(NamedTuple):
-    """A run on a mesh of these sizes after a change, which `change` shows as a user writes it; empty for none."""
+    """A run on a mesh of these sizes after a change; `change` has its overrides, empty for none."""
 
     change: str
     sections: WorkloadSections
@@ -30,7 +30,7 @@ class _Candidate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Return the bytes in all; more than any device has where the mesh does not divide the weights."""
+        """Return the total bytes; a huge number if the mesh does not divide the weights."""
         try:
             work = find_workload(self.model.section, self.sections, batch_ways(self.sizes))
             return estimate(self.model, abstract_mesh(**self.sizes), work, self.fused).total
@@ -53,11 +53,10 @@ class _Candidate(NamedTuple):
 def suggest(
     sections: WorkloadSections, model: PlannedModel, sizes: Mapping[str, int], have: int, fused: bool | None = None
 ) -> list[Suggestion]:
-    """Return changes that make a run fit `have` bytes a device, the gentlest first.
+    """Return changes that make a run fit `have` bytes per device, the least expensive first.
 
-    Each is tried alone; where none does, they are added up in their order until together they do, on this mesh and on
-    each other one that divides the batch. Where even that is too much, the list holds the most that was tried, with a
-    total above `have`.
+    Each change is tried alone. If none suffices, they are combined in order, on this mesh and on each other mesh that
+    divides the batch. If that does not suffice either, the list has the best combination, with a total above `have`.
     """
     run = _Candidate("", sections, model, sizes, fused)
     changes = list(_changes(run))
@@ -71,10 +70,10 @@ def suggest(
 
 
 def _added_up(run: _Candidate, have: int) -> Suggestion:
-    """Add up changes on a run's mesh until the run fits, or there are no more.
+    """Combine changes on a run's mesh until the run fits or all are tried.
 
-    What one change leads to may hide what another would, since phases do not need their memory at the same time: so
-    the gentler ones are gone through again until none helps, before one more is taken.
+    Phases do not need their memory at the same time, so one change may hide the effect of another. Cheaper changes are
+    therefore tried again until none helps, before the next one is added.
     """
     changes, total = {"": run.change}, run.total
     taken = 1
@@ -85,7 +84,7 @@ def _added_up(run: _Candidate, have: int) -> Suggestion:
                 fitting = next((pair for pair in less if pair[0] <= have), None)
                 total, run = fitting or min(less, key=lambda pair: pair[0])
                 changes[name] = run.change
-                break  # from the gentlest again
+                break  # start again with the least expensive change
         else:
             taken += 1
     return Suggestion(" ".join(filter(None, changes.values())), total)
@@ -105,7 +104,7 @@ ORDER = (
 
 
 def _changes(run: _Candidate) -> Iterator[_Candidate]:
-    """Yield the run after each change that can be made alone, in the order of `ORDER`."""
+    """Yield the run after each single change, in the order of `ORDER`."""
     sections, model, sizes = run.sections, run.model.section, run.sizes
     grpo, sft, ways = sections.grpo, sections.sft, batch_ways(sizes)
     update = grpo.prompts // grpo.minibatches // grpo.questions
@@ -115,7 +114,7 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
         yield run.after({"sft.gradient_accumulation_steps": more})
     if model.remat != "full":
         yield run.after({"model.remat": "full"})
-    # Of two phases the larger optimizer counts, so that one alone may change nothing.
+    # The larger optimizer of two phases counts, so changing one phase may have no effect.
     phases = (("grpo", grpo.steps, grpo.optim), ("sft", sft.steps or sft.epochs, sft.optim))
     wide = [x for x, steps, optim in phases if steps and optim.kind == "adamw" and optim.moments != "bfloat16"]
     if wide:
@@ -139,7 +138,7 @@ def _changes(run: _Candidate) -> Iterator[_Candidate]:
 
 
 def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[str, int]]:
-    """Yield (key, value) of what makes an update take less of its batch at a time, of so many prompts or schemas."""
+    """Yield (key, value) of settings by which an update computes less of its batch at a time."""
     if grpo.max_tokens_per_device:
         yield from (("grpo.max_tokens_per_device", grpo.max_tokens_per_device // 2**i) for i in (1, 2, 3))
         return
@@ -148,7 +147,7 @@ def _less_at_once(grpo: GrpoConfig, update: int, ways: int) -> Iterator[tuple[st
 
 
 def _more_parts(batch: int, parts: int, ways: int) -> Iterator[int]:
-    """Yield into how many more parts a batch can be cut, each of which the mesh divides."""
+    """Yield larger numbers of parts of a batch that the mesh divides."""
     for more in (parts * 2**i for i in range(1, 12)):
         if batch % more == 0 and batch // more % ways == 0:
             yield more

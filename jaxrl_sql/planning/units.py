@@ -1,4 +1,4 @@
-"""Sizes and times as people read them."""
+"""Format sizes and times."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def in_bytes(size: float) -> str:
-    """Write a number of bytes."""
+    """Return a number of bytes as text."""
     return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / MIB:.1f} MiB"
 
 
 def in_seconds(seconds: float) -> str:
-    """Write a time."""
+    """Return seconds as text."""
     return f"{seconds:,.1f} s" if seconds >= 1 else f"{1000 * seconds:,.2f} ms"

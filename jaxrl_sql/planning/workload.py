@@ -1,8 +1,7 @@
-"""What a run computes, in numbers: the batch of an update, and what an engine holds (`rollout.engine_config`).
+"""The workload of a run as numbers: the batch of an update and the sizes of its engines (`rollout.engine_config`).
 
-From these follow the bytes and operations that `memory` and `roofline` compute by formula, and the abstract arrays that
-`programs` compiles, so that both speak of the same arrays. Everything is at its longest: prompts of the most tokens,
-answers of the most tokens, pools grown for all of them.
+`memory` and `roofline` derive bytes and operations from them, and `programs` the abstract arrays that it compiles, so
+both refer to the same arrays. All sizes are maxima: prompts and answers of the most tokens, and pools that hold them.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, KVBudget
 
 
 class Update(NamedTuple):
-    """A batch that an update learns: B prompts [B,P] with G answers [B,G,T] each, in `parts` one after another.
+    """The batch of an update: B prompts [B,P] with G answers [B,G,T] each, computed in `parts`.
 
-    Where answers are packed, a prompt of the batch has `packed_rows` rows [R,T] for them, of which each part of a step
-    runs as many as `part_rows` says; 0 and none where each answer has a row of its own. `kept_logits`: the bytes of
-    logits that a device keeps. Of `together` prompts in a row the first `schema` tokens run once. `keeps_copy`: the
-    phase has a copy of the trained parameters, the KL penalty's reference or the best by the held-out loss.
+    With packed answers, a prompt has `packed_rows` rows [R,T], and `part_rows` has the number of rows that each part
+    runs; 0 and empty without packing. `kept_logits`: the bytes of logits that a device keeps. The first `schema` tokens
+    of `together` consecutive prompts run once. `keeps_copy`: the phase has a copy of the trained parameters, the KL
+    penalty's reference or the best weights by held-out loss.
     """
 
     prompts: int
@@ -56,11 +55,11 @@ class Update(NamedTuple):
     keeps_copy: bool = False
 
     def cut(self, minibatches: int = 1) -> MicroBatches:
-        """Return how so many batches are taken together."""
+        """Return the micro-batches of `minibatches` batches together."""
         return self.micro_batches if self.micro_batches.tokens else MicroBatches(self.parts * minibatches)
 
     def at_once(self, rows: int) -> tuple[int, int]:
-        """Return how many prompts, and rows of answers of each, run at a time where a prompt runs so many rows."""
+        """Return (prompts, rows of answers of each) that run at a time if a prompt has `rows` rows."""
         part = self.prompts // self.parts
         if not self.micro_batches.tokens:
             return part, rows
@@ -69,7 +68,7 @@ class Update(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Return how often an update goes through the model, one micro-batch after another."""
+        """Return the number of micro-batches of an update."""
         ran = self.part_rows or (self.group,)
         of_part = [
             self.prompts / self.parts / self.at_once(rows)[0] * -(-rows // self.at_once(rows)[1]) for rows in ran
@@ -78,39 +77,38 @@ class Update(NamedTuple):
 
     @property
     def again(self) -> float:
-        """Return how often a prompt runs again, in the mean: once for each further part of its answers."""
+        """Return the mean number of repeated runs of a prompt: one for each further part of its answers."""
         ran = self.part_rows or (self.group,)
         return sum(-(-rows // self.at_once(rows)[1]) for rows in ran) / len(ran) - 1
 
     @property
     def rows(self) -> float:
-        """Return how many rows of answers run after a prompt, in the mean."""
+        """Return the mean number of rows of answers per prompt."""
         return sum(self.part_rows) / len(self.part_rows) if self.part_rows else self.group
 
     @property
     def tokens(self) -> float:
-        """Return the tokens of the whole batch, padding included, each prompt once."""
+        """Return the tokens of the whole batch with padding, each prompt once."""
         whole = self.prompts * ((1 + self.again) * self.prompt + self.rows * self.answer)
         return whole - self.repeats * self.schema
 
     @property
     def repeats(self) -> float:
-        """Return how many prompts find their schema run already, by another of their database."""
+        """Return the number of prompts whose schema has run for another prompt of their database."""
         return self.prompts * (1 - 1 / self.together)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Return what share of the parts runs each number of rows that the program has; none where it has one."""
+        """Return the share of parts for each number of rows that the program supports; empty if it supports one."""
         has_ways = self.packed_rows and (self.parts > 1 or self.micro_batches.tokens)
         counts = row_counts(self.packed_rows) if has_ways else ()
         return tuple(self.part_rows.count(rows) / len(self.part_rows) for rows in counts) if len(counts) > 1 else ()
 
 
 class EngineLoad(NamedTuple):
-    """An engine that is asked for `group` completions of each of `questions` prompts in a step, and what it then holds.
+    """The load of an engine in a step: `group` completions of each of `questions` prompts, and its sizes.
 
-    Prompts and completions are of the most tokens, `prompt` and `completion`. `ahead`: the rollouts that begin in slots
-    which the last answers leave free.
+    `prompt` and `completion` are the most tokens. `ahead`: the number of next rollouts that start in free slots.
     """
 
     config: EngineConfig
@@ -123,12 +121,12 @@ class EngineLoad(NamedTuple):
 
     @property
     def prefill_shape(self) -> tuple[int, int]:
-        """Return (rows X, tokens T) of the program that prefills a chunk of the longest prompts."""
+        """Return (rows X, tokens T) of the program that prefills a chunk of prompts of the most tokens."""
         return self.config.prefill_shape(1, 1)
 
     @property
     def cache_tokens(self) -> int:
-        """Return the tokens that a decode step reads: those of all blocks of prompts and of completions."""
+        """Return the tokens in all blocks of prompts and completions, which a decode step reads."""
         of_prompts = self.sizes.prompt_blocks * self.config.block_size
         return of_prompts + self.sizes.completion_blocks * self.config.completion_block_size
 
@@ -140,12 +138,11 @@ class EngineLoad(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """The phases of a run; None where it has no such phase.
+    """The phases of a run; None for an absent phase.
 
-    rollout, greedy: what one engine has to do, a copy of the model's where `rollout.mesh` makes copies; updates: made
-    on each rollout's batch; scored: how often a batch is scored before them (old policy, reference); batches: the
-    minibatches of a step; questions: those of a step; served: the steps that one rollout serves; copies: (replicas,
-    tensor) of the copies that sample.
+    rollout, greedy: load of one engine (of one replica, if there are replicas) in training and evaluation; updates:
+    number per batch of a rollout; scored: scoring passes before them (old policy, reference); batches: minibatches of a
+    step; questions: number per step; served: steps per rollout; copies: (replicas, tensor) of the rollout engines.
     """
 
     sft_dataset: Update | None
@@ -161,44 +158,47 @@ class Workload(NamedTuple):
 
     @property
     def learned(self) -> list[Update]:
-        """Return the batches that the run's phases learn."""
+        """Return the batches of the run's phases."""
         return [update for update in (self.sft_dataset, self.update) if update is not None]
 
 
 def head_ways(model: ModelConfig, tensor: int) -> int:
-    """Return into how many parts decoding cuts a row's heads: by key heads, else by the queries of each, else none."""
+    """Return the number of parts of a row's heads in decoding: by key heads, else by queries per key head, else 1."""
     per_key = model.n_heads // model.n_kv_heads
     return tensor if model.n_kv_heads % tensor == 0 or per_key % tensor == 0 else 1
 
 
 def decode_grids(model: ModelConfig, load: EngineLoad, heads: int) -> tuple[Grid, Grid]:
-    """Return the grids of a layer's two calls of the decode kernel on a chip that has one of `heads` parts of them."""
-    per_key, own = model.n_heads // model.n_kv_heads, model.n_kv_heads // heads
+    """Return the grids of a layer's two calls of the decode kernel on a chip with one of `heads` parts of the heads."""
+    per_key, kv_heads = model.n_heads // model.n_kv_heads, model.n_kv_heads // heads
     sizes = load.sizes
-    return grids_of(sizes.prompt_slots, sizes.group_size, load.config.max_num_seqs, own, per_key, model.head_dim)
+    return grids_of(sizes.prompt_slots, sizes.group_size, load.config.max_num_seqs, kv_heads, per_key, model.head_dim)
 
 
 def longest_answer(sampling: SamplingConfig) -> tuple[str, int]:
-    """Return (key, tokens) of the longest answer that is sampled to be learned from, all of its turns together."""
+    """Return (key, tokens) of the longest sampled answer in training, with all of its turns."""
     if sampling.turns > 1 and sampling.max_total_tokens > sampling.max_new_tokens:
         return "sampling.max_total_tokens", sampling.max_total_tokens
     return "sampling.max_new_tokens", sampling.max_new_tokens
 
 
 def pieces_of_logits(model: ModelConfig, work: Update, sizes: Mapping[str, int]) -> int:
-    """Return into how many pieces the logits of a part of an update are cut on a mesh of these sizes."""
-    kept, (prompts, rows) = work.kept_logits * logit_ways(model.vocab_size, sizes), work.at_once(math.ceil(work.rows))
-    return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept)
+    """Return the number of pieces of the logits of a part of an update on a mesh of these sizes."""
+    kept_bytes, (prompts, rows) = (
+        work.kept_logits * logit_ways(model.vocab_size, sizes),
+        work.at_once(math.ceil(work.rows)),
+    )
+    return logit_pieces(prompts * rows, work.answer, model.vocab_size, kept_bytes)
 
 
 def kv_budget(rollout: RolloutConfig) -> KVBudget | None:
-    """Return the KV blocks that a run's engines may hold, None where they are not found yet."""
+    """Return the numbers of KV blocks of a run's engines; None if they are not determined yet."""
     budget = KVBudget(rollout.prompt_blocks, rollout.completion_blocks, rollout.prefix_blocks)
     return budget if budget.prompt_blocks and budget.completion_blocks else None
 
 
 def rollout_grid(rollout: RolloutConfig) -> tuple[int, int] | None:
-    """Return (replicas, tensor) of the copies that answers are sampled from; None where the training mesh samples."""
+    """Return (replicas, tensor) of the rollout engines; None if the training mesh samples."""
     if "x" not in rollout.mesh:
         return None
     replicas, tensor = map(int, rollout.mesh.split("x"))
@@ -206,9 +206,9 @@ def rollout_grid(rollout: RolloutConfig) -> tuple[int, int] | None:
 
 
 def engine_config(rollout: RolloutConfig, max_num_seqs: int, longest: int, ways: int) -> EngineConfig:
-    """Return what a run's engine is made for, with prompts of up to `longest` tokens: of so many slots in all.
+    """Return the configuration of a run's engine for prompts of up to `longest` tokens.
 
-    Of copies (`rollout.mesh`) each has its share of them, and a batch of its own.
+    `max_num_seqs` is the total number of slots; each replica (`rollout.mesh`) has its share and a separate batch.
     """
     copies = rollout_grid(rollout)
     return EngineConfig(
@@ -221,9 +221,9 @@ def engine_config(rollout: RolloutConfig, max_num_seqs: int, longest: int, ways:
 
 
 def with_parts(sft: SftConfig, grpo: GrpoConfig, ways: int) -> tuple[SftConfig, GrpoConfig]:
-    """Return the sections with numbers for `gradient_accumulation_steps` of 0, for batches cut into `ways`.
+    """Return the sections with `gradient_accumulation_steps` of 0 replaced, for batches split into `ways`.
 
-    Where `grpo.max_tokens_per_device` limits the tokens that are computed at a time, it is 1.
+    If `grpo.max_tokens_per_device` limits the tokens of a micro-batch, the replacement is 1.
     """
     sft_parts = sft.gradient_accumulation_steps or max(sft.databases // ways, 1)
     parts = grpo.gradient_accumulation_steps or int(grpo.max_tokens_per_device > 0)
@@ -232,7 +232,7 @@ def with_parts(sft: SftConfig, grpo: GrpoConfig, ways: int) -> tuple[SftConfig, 
 
 
 def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: int) -> Workload:
-    """Return what a run computes on a mesh that cuts batches into `ways`."""
+    """Return the workload of a run on a mesh that splits batches into `ways`."""
     sft, grpo, sampling, rollout, validation, longest = sections
     has_sft, has_grpo, kept_logits = bool(sft.steps or sft.epochs), grpo.steps > 0, model.kept_logits_mib << 20
     width, answer = bucket(longest), longest_answer(sampling)[1]
@@ -248,7 +248,7 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
         prompts, grpo.num_generations, width, bucket(answer), parts, grpo.optim, micro_batches=micro_batches,
         kept_logits=kept_logits, together=grpo.questions, keeps_copy=grpo.kl.coef > 0 and not is_base,
     )  # fmt: skip
-    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.oversample
+    copies, questions = rollout_grid(rollout), grpo.prompts * grpo.dynamic_sampling.oversample
     asked_here = -(-questions * grpo.steps_per_generation // (copies[0] if copies else 1))
     rollouts = engine_config(rollout, rollout.max_num_seqs, longest, ways)
     evaluations = engine_config(rollout, validation.max_num_seqs, longest, ways)
@@ -268,21 +268,21 @@ def find_workload(model: ModelConfigSection, sections: WorkloadSections, ways: i
 
 
 def with_schemas(work: Workload, tokens: int) -> Workload:
-    """Return a workload in whose update the first so many tokens of prompts of a database are its schema."""
+    """Return a workload in which the first `tokens` tokens of a database's prompts are its schema."""
     update = work.update
     return work if update is None else work._replace(update=update._replace(schema=min(tokens, update.prompt)))
 
 
 def with_packing(work: Workload, answers: Lengths | None) -> Workload:
-    """Return a workload whose update runs the rows that answers of these lengths fill; as it is where they fill all.
+    """Return a workload whose update runs only the rows that packed answers of these lengths fill.
 
-    The answers of a step are dealt to its prompts in no order, packed, and prompts put into parts as training does.
+    The answers of a step are assigned to its prompts at random and packed; parts are formed as in training.
     """
     update, loaded = work.update, work.rollout
     if update is None or loaded is None or answers is None:
         return work
-    asked, size = update.prompts * work.batches, update.prompts
-    dealt = shuffled(answers.take(asked * update.group)).reshape(asked, update.group)
+    questions, size = update.prompts * work.batches, update.prompts
+    dealt = shuffled(answers.take(questions * update.group)).reshape(questions, update.group)
     need = [len(first_fit(lengths, update.answer)[1]) for lengths in dealt]
     most = most_rows(need)
     if most >= update.group:
@@ -291,17 +291,17 @@ def with_packing(work: Workload, answers: Lengths | None) -> Workload:
     if update.micro_batches.tokens:
         parts = update.micro_batches.parts_of(size, update.prompt, row_counts(most)[0], update.answer)
     ran = list[int]()
-    for start in range(0, asked, size):
-        own = need[start : start + size]
-        order = order_for_parts(own, parts)
-        by_part = (max(own[i] for i in order[part::parts]) for part in range(parts))
+    for start in range(0, questions, size):
+        rows_of_batch = need[start : start + size]
+        order = order_for_parts(rows_of_batch, parts)
+        by_part = (max(rows_of_batch[i] for i in order[part::parts]) for part in range(parts))
         ran += [next(rows for rows in row_counts(most) if rows >= needed) for needed in by_part]
     ran = ran if parts > 1 or update.micro_batches.tokens else [most] * len(ran)
     return work._replace(update=update._replace(parts=parts, packed_rows=most, part_rows=tuple(ran)))
 
 
 def _load(config: EngineConfig, questions: int, group: int, completion: int, ahead: int = 0) -> EngineLoad:
-    """Return the load of an engine that is asked so many questions, and as many again of each rollout `ahead`."""
+    """Return the load of an engine for `questions` questions, and as many for each rollout `ahead`."""
     prompt = config.max_prompt_bucket
     groups = (1 + ahead) * questions * -(-group // config.group_size(group))
     sizes = config.sizes(groups, group, prompt, completion)

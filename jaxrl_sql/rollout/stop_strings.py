@@ -78,7 +78,9 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     known = tokenizer.get_vocab()
     ids = sorted({known[name] for name in names if name in known} | {*declared})
     if not ids:
-        raise InputError("the tokenizer has no end token: set eos_token in tokenizer_config.json, or data.eos_token")
+        raise InputError(
+            "the tokenizer has no end token: set eos_token in tokenizer_config.json, or data.tokenizer.eos_token"
+        )
     return ids
 
 

@@ -33,8 +33,8 @@ FREE = (
 """Keys, or prefixes of keys, that may change when a run resumes."""
 
 PLACES = (
-    "model.checkpoint", "data.dir", "data.tokenizer", "data.template", "data.retrieval.synonyms", "data.include_ids",
-    "data.traces",
+    "model.checkpoint", "data.dir", "data.tokenizer.path", "data.chat.template", "data.retrieval.synonyms",
+    "data.select.include_ids", "data.traces",
 )  # fmt: skip
 """Keys of files and folders that may have moved when a run resumes; `training.inputs` compares their content."""
 
@@ -105,7 +105,7 @@ def found_numbers(run: RunConfig, date: str, rollout: RolloutConfig) -> Record:
     if not run.resume or not (folder / CONFIG).is_file():
         return {}
     began = values_by_key(load_config(TrainConfig, folder / CONFIG))
-    names = [] if date else ["data.date"]
+    names = [] if date else ["data.chat.date"]
     if saved_steps(folder):
         names += ["rollout.mesh"] if rollout.mesh == "auto" else []
         if not (rollout.prompt_blocks and rollout.completion_blocks):

@@ -52,7 +52,7 @@ class Health:
             return (
                 f"step {step}: policy/entropy has been below health.entropy_floor={cfg.entropy_floor} for "
                 f"{cfg.entropy_steps} steps (now {numbers['policy/entropy']:.2g}): the policy gives one answer per "
-                "question and no longer explores; try a grpo.entropy_bonus, a larger grpo.clip.high, a lower "
+                "question and no longer explores; try a grpo.loss.entropy_bonus, a larger grpo.clip.high, a lower "
                 "grpo.optim.lr, or a higher sampling.temperature"
             )
         if "reward/zero_variance" in numbers and self._lasts(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -28,7 +28,7 @@ from jaxrl_sql.config.check import flatten, values_by_key
 from jaxrl_sql.runtime.folder import CONFIG
 from jaxrl_sql.runtime.hub import ASKED, fetch, is_hub_name
 from jaxrl_sql.runtime.journal import begun_with
-from jaxrl_sql.types import InputError, Record
+from jaxrl_sql.types import Fields, InputError, Record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -48,11 +48,11 @@ _BLOCK, _BLOCKS = 16 << 10, 256
 
 # Keys of the section `data` that select questions and do not affect the prompt of a question.
 _CHOOSES = (
-    "source", "dir", "seed", "train", "evals", "vocab_size", "limit_train", "limit_eval", "drop_empty_gold",
-    "dialects", "include_ids", "traces", "prune", "stream_above", "hide",
+    "source", "dir", "seed", "train", "evals", "tokenizer.vocab_size", "select.include_ids", "select.limit_train",
+    "select.limit_eval", "select.drop_empty_gold", "dialects", "traces", "prune", "stream_above", "hide",
 )  # fmt: skip
 # Keys of these that select the questions shown as few-shot examples.
-_SHOWN = ("source", "dir", "seed", "train", "limit_train", "include_ids")
+_SHOWN = ("source", "dir", "seed", "train", "select.limit_train", "select.include_ids")
 ASKED_TOO: Mapping[str, tuple[str, ...]] = {
     "model": ("dtype", "compute_dtype", "attention"),
     "sampling": ("turns", "max_total_tokens", "stop"),
@@ -80,7 +80,17 @@ def read_trained(path: Path) -> TrainedModel:
 def asked_by(data: DataConfig) -> Record:
     """Return the keys of the section `data` that determine the prompt of a question, with few-shot examples."""
     left_out = {*_CHOOSES} - {*(_SHOWN if data.shots else ())}
-    return {name: value for name, value in dataclasses.asdict(data).items() if name not in left_out}
+    return _without(dataclasses.asdict(data), left_out)
+
+
+def _without(values: Fields, left_out: Collection[str], prefix: str = "") -> Record:
+    """Return nested values without some dotted keys, and without empty sections."""
+    rest = {
+        name: _without(value, left_out, f"{prefix}{name}.") if isinstance(value, dict) else value
+        for name, value in values.items()
+        if f"{prefix}{name}" not in left_out
+    }
+    return {name: value for name, value in rest.items() if value != {}}
 
 
 def files_identity(path: str | Path) -> str:
@@ -135,18 +145,19 @@ def find_asked(name: str) -> tuple[Path, TrainedModel | None]:
     if not (folder / ASKED).is_file():
         return path, None
     trained = read_trained(folder / ASKED)
-    template = folder / TEMPLATE
-    return path, changed(trained, {"data.template": str(template)}) if trained.data.template == TEMPLATE else trained
+    template, is_copied = folder / TEMPLATE, trained.data.chat.template == TEMPLATE
+    return path, changed(trained, {"data.chat.template": str(template)}) if is_copied else trained
 
 
 def fetched(config: Settings, with_weights: bool = True) -> Settings:
-    """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer`.
+    """Return a command's settings after downloading the hub names in `model.checkpoint` and `data.tokenizer.path`.
 
     Raises InputError if a download fails.
     """
     values = values_by_key(config)
     checkpoint = "" if values.get("model.shape") else values.get("model.checkpoint", "")  # a plan uses the shape alone
-    named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer": (values["data.tokenizer"], False)}
+    tokenizer = values["data.tokenizer.path"]
+    named = {"model.checkpoint": (checkpoint, with_weights), "data.tokenizer.path": (tokenizer, False)}
     return changed(config, {key: str(fetch(*source)) for key, source in named.items() if is_hub_name(source[0])})
 
 
@@ -165,7 +176,7 @@ def defaults_for(name: str) -> Record:
     return {
         "executor": dict(BENCHMARK_LIMITS),
         "recipe": run.recipe,
-        "data": asked_by(run.data) | {"tokenizer": ""},
+        "data": asked_by(changed(run.data, {"tokenizer.path": ""})),
         "model": {name: getattr(run.model, name) for name in ASKED_TOO["model"]} | model,
         "evaluate": {
             "sampling": dataclasses.asdict(run.validation.sampling_in(run.sampling)),
@@ -175,20 +186,20 @@ def defaults_for(name: str) -> Record:
 
 
 def today() -> str:
-    """Return the day, as `data.date` has it."""
+    """Return the day, as `data.chat.date` has it."""
     return time.strftime("%Y-%m-%d")
 
 
 def with_date(data: DataConfig, checkpoint: str, journal: Path) -> DataConfig:
     """Return the section `data` with one date for all chat prompts of a command.
 
-    This is `data.date`, else the date in the resumed journal, else that of the model's training, else today's.
+    This is `data.chat.date`, else the date in the resumed journal, else that of the model's training, else today's.
     """
-    if data.date or data.prompt != "chat" or not checkpoint:
+    if data.chat.date or data.prompt != "chat" or not checkpoint:
         return data
     trained = find_asked(checkpoint)[1]
-    date = begun_with(journal).get("data.date") or (trained.data.date if trained else "") or today()
-    return dataclasses.replace(data, date=date)
+    date = begun_with(journal).get("data.chat.date") or (trained.data.chat.date if trained else "") or today()
+    return changed(data, {"chat.date": date})
 
 
 def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> list[str]:
@@ -197,7 +208,7 @@ def asked_otherwise(recipe: str, data: DataConfig, trained: TrainedModel) -> lis
         {"recipe": name} | dict(flatten({"data": asked_by(section)}))
         for name, section in ((recipe, data), (trained.recipe, trained.data))
     )
-    compared = then.keys() - {"data.tokenizer", "data.max_prompt_tokens"}  # these do not change a prompt's text
-    compared -= set() if trained.data.date else {"data.date"}
+    compared = then.keys() - {"data.tokenizer.path", "data.max_prompt_tokens"}  # these do not change a prompt's text
+    compared -= set() if trained.data.chat.date else {"data.chat.date"}
     differ = (name for name in then if name in compared and now[name] != then[name])
     return [f"{name}={now[name]} (trained with {then[name]})" for name in differ]

@@ -67,7 +67,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         raise InputError(f"tokenizer: {folder} is no folder")
     names = (*_VOCABULARIES, FIELDS_FILE)
     if not any((folder / name).is_file() for name in names):
-        raise InputError(f"tokenizer: {folder} holds no {' or '.join(names)}: name data.tokenizer")
+        raise InputError(f"tokenizer: {folder} holds no {' or '.join(names)}: name data.tokenizer.path")
     try:
         return _as_written(folder) if (folder / TOKENIZER_FILE).is_file() else _by_class(folder)
     except InputError:
@@ -75,7 +75,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     except Exception as error:  # transformers raises errors of many types for invalid files
         if not any((folder / name).is_file() for name in _VOCABULARIES):
             raise InputError(
-                f"tokenizer: {folder} holds no tokenizer.json: copy it from where the model is, or name data.tokenizer"
+                f"tokenizer: {folder} holds no tokenizer.json: copy it from where the model is, or name "
+                "data.tokenizer.path"
             ) from error
         reason = " ".join(str(error).split())
         raise InputError(f"tokenizer: {folder} cannot be loaded ({reason or repr(error)})") from error
@@ -124,7 +125,7 @@ def _add_stated(raw: Any, folder: Path, fields: Fields) -> None:
         if (actual := raw.token_to_id(token.content)) != number:
             raise InputError(
                 f"tokenizer: {folder / file} gives {token.content!r} the id {number}, and {TOKENIZER_FILE} the id "
-                f"{actual}: copy both files from where the model is, or name data.tokenizer"
+                f"{actual}: copy both files from where the model is, or name data.tokenizer.path"
             )
 
 
@@ -221,7 +222,7 @@ def _by_class(folder: Path) -> Tokenizer:
     if again.count(" ") < _SQL.count(" "):
         raise InputError(
             f"tokenizer: {folder} holds no {TOKENIZER_FILE}, and its class {type(tokenizer).__name__} makes {again!r} "
-            f"of {_SQL!r}: copy {TOKENIZER_FILE} from where the model is, or name data.tokenizer"
+            f"of {_SQL!r}: copy {TOKENIZER_FILE} from where the model is, or name data.tokenizer.path"
         )
     return tokenizer
 

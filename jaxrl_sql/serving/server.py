@@ -89,7 +89,7 @@ def open_engines(
 def date_of(adapters: Path) -> str:
     """Return the date in the training prompts of a run's adapters; empty if they are not in a run's folder."""
     with suppress(InputError):
-        return read_trained(adapters.resolve().parent / RUN_CONFIG).data.date
+        return read_trained(adapters.resolve().parent / RUN_CONFIG).data.chat.date
     return ""
 
 

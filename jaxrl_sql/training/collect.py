@@ -59,7 +59,9 @@ class Demonstration(NamedTuple):
 
 
 class Group(NamedTuple):
-    """G answers to one question, with what the executor said of each; `by_accuracy` as `grpo.filter_groups` says.
+    """G answers to one question, with what the executor said of each.
+
+    `by_accuracy` is whether `grpo.dynamic_sampling.filter_groups` is `accuracy`.
 
     `demonstration` is there where it is right and `grpo.demonstrations` asks for it.
     """
@@ -106,7 +108,8 @@ class Group(NamedTuple):
 def _is_right(one: ScoredResponse) -> bool:
     if _RIGHT not in one.reward.parts:
         raise InputError(
-            f"grpo.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part {_RIGHT!r} to go by"
+            "grpo.dynamic_sampling.filter_groups=accuracy, grpo.demonstrations: the recipe's reward has no part "
+            f"{_RIGHT!r} to go by"
         )
     return one.reward.parts[_RIGHT] >= 1
 
@@ -149,9 +152,9 @@ def collect_batch(
     """Generate groups for rollout `number` from the order's `cursor` on and choose `prompts` of them.
 
     Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476): while fewer than `prompts` groups have answers of
-    different reward (by `grpo.filter_groups`, right and wrong ones), further rounds are generated, up to
-    `grpo.max_extra_generations`. What is chosen are the groups whose rewards lie furthest apart, so that a batch keeps
-    its size when the cap is reached.
+    different reward (by `grpo.dynamic_sampling.filter_groups`, right and wrong ones), further rounds are generated, up
+    to `grpo.dynamic_sampling.max_extra_generations`. What is chosen are the groups whose rewards lie furthest apart,
+    so that a batch keeps its size when the cap is reached.
 
     `begun` is what the rollout before sampled of this one; where it `goes_ahead`, this one does so for the next.
     """
@@ -207,14 +210,14 @@ def _generate_rounds(
     begun: Sequence[Sample],
     goes_ahead: bool,
 ) -> _Rounds:
-    """Generate rounds of groups until `prompts` of them differ in reward, up to `grpo.max_extra_generations` more."""
-    grpo = s.config.grpo
+    """Generate rounds of groups until `prompts` differ in reward, `max_extra_generations` more than one at most."""
+    sampling = s.config.grpo.dynamic_sampling
     groups: list[Group] = []
     waited, stats = 0.0, RolloutStats()
-    for attempt in range(grpo.max_extra_generations + 1):
-        asked, cursor = order.take(cursor, prompts * grpo.oversample)
-        following = order.take(cursor, prompts * grpo.oversample)[0] if goes_ahead else ()
-        name = number * (grpo.max_extra_generations + 1) + attempt
+    for attempt in range(sampling.max_extra_generations + 1):
+        asked, cursor = order.take(cursor, prompts * sampling.oversample)
+        following = order.take(cursor, prompts * sampling.oversample)[0] if goes_ahead else ()
+        name = number * (sampling.max_extra_generations + 1) + attempt
         sampled = generate_groups(s, engine, asked, name, following, begun)
         groups += sampled.groups
         waited += sampled.waited
@@ -227,7 +230,7 @@ def _generate_rounds(
 def _choose(grpo: GrpoConfig, learned: Sequence[Group], prompts: int) -> list[int]:
     """Return the numbers of the `prompts` groups whose rewards lie furthest apart."""
     rewards, weights = [group.rewards for group in learned], [group.weights for group in learned]
-    asked_together = grpo.questions * grpo.oversample if grpo.questions > 1 else 1
+    asked_together = grpo.questions * grpo.dynamic_sampling.oversample if grpo.questions > 1 else 1
     return choose_groups(np.array(rewards), np.array(weights), prompts, grpo.questions, asked_together)
 
 
@@ -287,7 +290,7 @@ def generate_groups(
         verdicts = _collect_rewards(s, jobs, env_states)
         made = {(one.prompt_index, one.index): one for one in engine.gather(samples)}
     waited = time.perf_counter() - began
-    groups, by_accuracy = [], s.config.grpo.filter_groups == "accuracy"
+    groups, by_accuracy = [], s.config.grpo.dynamic_sampling.filter_groups == "accuracy"
     for i, example in enumerate(examples[: len(asked)]):
         places = [(i, g) for g in range(sampling.n)]
         ordered = [made[place] for place in places]

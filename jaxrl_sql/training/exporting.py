@@ -77,7 +77,7 @@ def of_step(run: Path, step: int) -> Exported:
         raise InputError(f"{run}: its checkpoints hold adapters alone; without --step its model/ is exported, merged")
     if step not in (steps := saved_steps(run)):
         raise InputError(f"{run}: no checkpoint of step {step}; it has {', '.join(map(str, steps)) or 'none'}")
-    own, named = run / "tokenizer", data.tokenizer or base.checkpoint
+    own, named = run / "tokenizer", data.tokenizer.path or base.checkpoint
     tokenizer = load_tokenizer(named or (own if own.exists() else Path(data.dir) / "tokenizer"))
     with Checkpoints(run / CHECKPOINTS, is_read_only=True) as checkpoints:
         params = parameters(checkpoints.arrays(step))

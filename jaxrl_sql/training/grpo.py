@@ -31,6 +31,7 @@ from jaxrl_sql.algo.updates import (
     micro_batches_of,
 )
 from jaxrl_sql.batch import GroupBatch, TrainState
+from jaxrl_sql.config import changed
 from jaxrl_sql.models.lora import policy_params
 from jaxrl_sql.parallel.processes import to_host
 from jaxrl_sql.parallel.rules import batch_ways
@@ -181,8 +182,8 @@ def open_stage(
 ) -> GrpoPhase:
     """Make what a stage's steps need; where the run goes on from inside of it, its state is the checkpoint's."""
     grpo = s.config.grpo
-    longest = grpo.max_completion_tokens or longest_answer(s.config.sampling)[1]
-    grpo = dataclasses.replace(grpo, max_completion_tokens=longest)
+    longest = grpo.loss.max_completion_tokens or longest_answer(s.config.sampling)[1]
+    grpo = changed(grpo, {"loss.max_completion_tokens": longest})
     optimizer = make_optimizer(s, stage.optim, stage.steps * grpo.num_iterations * grpo.minibatches)
     policy, ways = make_policy(s, s.config.sampling.temperature), batch_ways(s.mesh.shape)
     phase = GrpoPhase(
@@ -208,7 +209,8 @@ def _order(s: TrainingRun) -> AnyOrder:
     grpo, seed = s.config.grpo, s.config.seed
     if grpo.questions == 1:
         return Order(len(s.questions.train.prompts), seed)
-    return SchemaOrder([one.db_path for one in s.questions.train.examples], grpo.questions * grpo.oversample, seed)
+    together = grpo.questions * grpo.dynamic_sampling.oversample
+    return SchemaOrder([one.db_path for one in s.questions.train.examples], together, seed)
 
 
 def open_second_stage(s: TrainingRun, first: GrpoPhase, begin: ResumePoint) -> GrpoPhase:

@@ -87,17 +87,17 @@ def _files(recipe: str, data: DataConfig, base: str) -> Iterator[tuple[str, Path
     synthetic = f"{data.dir}/tokenizer" if data.source == "synth" and not base else ""
     places: Sequence[tuple[str, str | Path]] = (
         ("model.checkpoint", base),
-        ("data.tokenizer", data.tokenizer or synthetic),
-        ("data.template", template_file(data.template) if data.template else ""),
+        ("data.tokenizer.path", data.tokenizer.path or synthetic),
+        ("data.chat.template", template_file(data.chat.template) if data.chat.template else ""),
         ("data.retrieval.synonyms", data.retrieval.synonyms),
-        ("data.include_ids", data.include_ids),
+        ("data.select.include_ids", data.select.include_ids),
         ("data.traces", data.traces),
         ("recipe", recipe if recipe.endswith(".py") else ""),
     )
     for key, place in places:
         path = Path(place)
         if place and path.is_dir():
-            has_weights = key != "data.tokenizer"
+            has_weights = key != "data.tokenizer.path"
             yield from ((f"{key}/{file.name}", file) for file in sorted(path.iterdir()) if _is_read(file, has_weights))
         elif place and path.is_file():
             yield key, path

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jaxrl_sql.config import TrainConfig, load_config
+from jaxrl_sql.config import TrainConfig, changed, load_config
 from jaxrl_sql.models.formats.gguf import is_gguf
 from jaxrl_sql.models.formats.gguf_header import read_header
 from jaxrl_sql.report.load import Run, load_run, names
@@ -37,12 +37,19 @@ def keep_asked(folder: Path, trained: TrainedModel) -> None:
     `model_locator.find_asked` reads it. No path of this machine goes along: a template of one's own is copied, and of a
     recipe that is code, and of the folders that shown examples and word vectors come from, the last name stays.
     """
-    data = asked_by(trained.data) | {"tokenizer": ""}
-    data |= {name: Path(data[name]).name for name in ("dir", "include_ids") if name in data}
-    data["retrieval"] |= {"synonyms": Path(data["retrieval"]["synonyms"]).name}
-    if data["template"] and data["template"] not in template_names():
-        shutil.copyfile(template_file(data["template"]), folder / TEMPLATE)
-        data["template"] = TEMPLATE
+    settings, template = trained.data, trained.data.chat.template
+    last_names = {
+        key: Path(path).name
+        for key, path in (
+            ("dir", settings.dir),
+            ("select.include_ids", settings.select.include_ids),
+            ("retrieval.synonyms", settings.retrieval.synonyms),
+        )
+    }
+    if template and template not in template_names():
+        shutil.copyfile(template_file(template), folder / TEMPLATE)
+        template = TEMPLATE
+    data = asked_by(changed(settings, {**last_names, "chat.template": template, "tokenizer.path": ""}))
     place, colon, name = trained.recipe.rpartition(":")
     kept: dict[str, Any] = {"recipe": f"{Path(place).name}:{name}" if colon else trained.recipe, "data": data}
     for section, fields in ASKED_TOO.items():

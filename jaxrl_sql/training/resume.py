@@ -41,11 +41,12 @@ def begun_config(config: TrainConfig) -> TrainConfig:
 
     A new run whose prompts are chats gets today's date.
     """
-    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    config = changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
     is_resumed = config.run.resume and saved_steps(Path(config.run.dir))
-    if config.data.date or config.data.prompt != "chat" or is_resumed:
+    if config.data.chat.date or config.data.prompt != "chat" or is_resumed:
         return config
-    return changed(config, {"data.date": min(processes.exchange([today()]))})  # processes may begin around midnight
+    # Processes may begin around midnight.
+    return changed(config, {"data.chat.date": min(processes.exchange([today()]))})
 
 
 def resume(s: TrainingRun) -> ResumePoint:

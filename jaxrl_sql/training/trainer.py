@@ -130,7 +130,7 @@ def dry_run(config: TrainConfig) -> int:
 
     The run's folder is looked at and left as it is. A dry run refuses whatever the run would refuse.
     """
-    config = changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    config = changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
     folder = check_folder(config.run, values_by_key(config))
     with TemporaryDirectory() as scratch:
         elsewhere = {

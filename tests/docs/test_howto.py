@@ -31,7 +31,7 @@ TINY = [
     "data.max_prompt_tokens=320",
     "validation.sampling.max_new_tokens=8",
     "validation.max_num_seqs=8",
-    "data.limit_eval=2",
+    "data.select.limit_eval=2",
 ]
 RUN = [*TINY, "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
        "data.evals=[dev]", "rollout.max_num_seqs=8"]  # fmt: skip

@@ -52,11 +52,11 @@ def arguments(small_data: Path) -> Start:
         return [
             "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
             "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
-            f"data.dir={small_data}", f"data.tokenizer={small_data}/tokenizer", f"run.dir={run}",
+            f"data.dir={small_data}", f"data.tokenizer.path={small_data}/tokenizer", f"run.dir={run}",
             "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
             "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "sft.steps=2", "sft.databases=2",
             "sft.questions=4", "sft.log_every=1", "sft.max_completion_tokens=128", "grpo.steps=3", "grpo.prompts=2",
-            "grpo.num_generations=2", "grpo.kl.coef=0.01", "grpo.entropy_bonus=0.05", "sampling.max_new_tokens=12",
+            "grpo.num_generations=2", "grpo.kl.coef=0.01", "grpo.loss.entropy_bonus=0.05", "sampling.max_new_tokens=12",
             "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12",
             "run.checkpoint_every=1", "run.keep_checkpoints=9", "run.display=plain", "run.pad_to_max=true", *overrides,
         ]  # fmt: skip

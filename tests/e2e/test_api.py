@@ -195,7 +195,7 @@ def test_the_example_of_the_readme_runs(
         connection.execute("CREATE TABLE orders(id INTEGER PRIMARY KEY, is_late INTEGER)")
         connection.execute("INSERT INTO orders VALUES (1, 0), (2, 1)")
     small = {
-        "data": {"source": "folder", "dir": small_data, "evals": ["dev"], "limit_eval": 2},
+        "data": {"source": "folder", "dir": small_data, "evals": ["dev"], "select": {"limit_eval": 2}},
         "grpo": {"steps": 1, "prompts": 2, "num_generations": 2, "minibatches": 1},
         "rollout.max_num_seqs": 8, "sampling.max_new_tokens": 8,
         "validation": {"max_num_seqs": 8, "sampling": {"max_new_tokens": 8}},

@@ -50,7 +50,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "data.prompt=compact", "model.compute_dtype=same", "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
         "data.evals=[dev,dev_unseen]", "data.max_prompt_tokens=320",
         f"model.checkpoint={folder}/start", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "grpo.steps=6",
-        "grpo.prompts=2", "grpo.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
+        "grpo.prompts=2", "grpo.dynamic_sampling.oversample=2", "grpo.num_generations=2", "grpo.advantage=batch",
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12", "run.display=none",
     ]  # fmt: skip
 

@@ -97,7 +97,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def commands(root: Path, out: Path, url: str) -> dict[str, Callable[[], int]]:
     """Return the commands that ask an endpoint, each in a folder of its own."""
-    data, short = root / "data", f"data.template={root / 'short.jinja'}"
+    data, short = root / "data", f"data.chat.template={root / 'short.jinja'}"
     made = [short, f"data.dir={data}", "data.source=folder", "data.train=train", "data.evals=[dev]", *LIMITS]
     made += ["run.display=plain", "--endpoint", url]
     turns = [
@@ -128,7 +128,7 @@ def agent(root: Path, url: str) -> str:
     import mcp
 
     words = ["--db", str(root / "data/turns/databases/pop/pop.sqlite"), "--model", "taught", "--endpoint", url]
-    words += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.template={root / 'short.jinja'}"]
+    words += ["--recipe", "skyrl_sql", "evaluate.sampling.turns=3", f"data.chat.template={root / 'short.jinja'}"]
     server = mcp.StdioServerParameters(
         command=sys.executable,
         args=["-m", "jaxrl_sql", "mcp", *words, "evaluate.sampling.max_new_tokens=96"],

@@ -38,7 +38,7 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
     config = load_config(
         TrainConfig,
         None,
-        arguments(run, f"model.checkpoint={start}", "data.tokenizer=''", "data.eos_token=<|im_start|>"),
+        arguments(run, f"model.checkpoint={start}", "data.tokenizer.path=''", "data.tokenizer.eos_token=<|im_start|>"),
     )
     with open_unchecked(config) as s:
         taught = s.task.tokenizer.convert_tokens_to_ids("<|im_start|>")
@@ -50,7 +50,7 @@ def test_a_run_ends_answers_as_its_model_declares_and_exports_it(
     declared = json.loads((model / "generation_config.json").read_text())["eos_token_id"]
     assert (declared[:2], set(declared)) == ([5, 2], ends), "what the base declares is first, and nothing is lost"
     asked = yaml.safe_load((model / "jaxrl_sql.yaml").read_text())
-    assert asked["data"]["eos_token"] == s.config.data.eos_token
+    assert asked["data"]["tokenizer"]["eos_token"] == s.config.data.tokenizer.eos_token
     shutil.rmtree(start)
     pytest.importorskip("gguf")
     assert export([str(run), "--out", str(tmp_path / "out"), "--gguf", "f16"]) == 0

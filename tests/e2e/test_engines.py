@@ -204,7 +204,7 @@ def test_a_run_trains_on_all_engines(copies: Copies, tmp_path: Path, capsys: pyt
         "model.compute_dtype=same",
         f"data.dir={copies.data}",
         "data.evals=[train]",
-        "data.limit_eval=4",
+        "data.select.limit_eval=4",
         "recipe=paverl",
     ]
     model = [

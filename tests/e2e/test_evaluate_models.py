@@ -446,7 +446,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (made["think2sql"].evaluate.rule, made["think2sql"].evaluate.runs) == ("refined", 3)
     assert (made["skyrl_sql"].evaluate.sampling.turns, made["skyrl_sql"].evaluate.rule) == (5, "bird")
-    assert (made["qwen3"].data.thinking, made["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
+    assert (made["qwen3"].data.chat.thinking, made["qwen3"].evaluate.sampling.top_p) == ("no_think", 0.8)
     assert (made["arctic"].data.retrieval.top_k, made["omnisql"].data.retrieval.top_k) == (0, 20)
     assert asked("arctic", "evaluate.sampling.temperature=0.5").evaluate.sampling.temperature == 0.5, (
         "what is said comes last"
@@ -457,7 +457,7 @@ def test_a_system_says_how_it_is_asked_and_judged(tmp_path: Path) -> None:
 def test_a_small_model_is_evaluated_as_a_system(four: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     small = ("evaluate.sampling.max_new_tokens=8", "evaluate.runs=2", "evaluate.max_num_seqs=4", "evaluate.limit=2")
-    model = ["--model", str(MODEL), "data.thinking=template"]
+    model = ["--model", str(MODEL), "data.chat.thinking=template"]
     assert main(["--data", str(four), *model, "--as", "think2sql", "--out", str(out), *LIMITS, *small]) == 0
     found, written = numbers(out), load_config(EvaluateConfig, out / "config.yaml")
     assert (found["runs"], found["count"], "refined/std" in found) == (2, 2, True)

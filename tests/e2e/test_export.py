@@ -235,7 +235,7 @@ def asked(tmp_path: Path) -> Path:
     folder = tmp_path / "asked"
     shutil.copytree(START, folder)
     (tmp_path / "own.jinja").write_text(TEMPLATE)
-    (tmp_path / "config.yaml").write_text(f"data: {{template: '{tmp_path / 'own.jinja'}', prompt: chat}}\n")
+    (tmp_path / "config.yaml").write_text(f"data: {{chat: {{template: '{tmp_path / 'own.jinja'}'}}, prompt: chat}}\n")
     keep_asked(folder, read_trained(tmp_path / "config.yaml"))
     return folder
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jaxrl_sql.commands.filter_data import main
-from jaxrl_sql.config import DatabasesConfig, DataConfig, TrainConfig, load_config
+from jaxrl_sql.config import DatabasesConfig, DataConfig, SelectConfig, TrainConfig, load_config
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.policy_client import style_for
 from jaxrl_sql.inference.training_set import training_questions
@@ -70,7 +70,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     (tmp_path / "noisy").write_text("noisy\n")
     command = arguments(
         f"data.dir={tmp_path}/data", f"filter.noisy={tmp_path}/noisy", "filter.max_sql_characters=500",
-        f"data.tokenizer={MODEL}", "filter.long_prompts=true", "filter.subsample_every=2",
+        f"data.tokenizer.path={MODEL}", "filter.long_prompts=true", "filter.subsample_every=2",
     )  # fmt: skip
     assert main(command) == 0
     kept = [one["id"] for one in lines(tmp_path / "out/kept.jsonl")]
@@ -94,7 +94,7 @@ def test_every_question_is_kept_or_dropped_with_a_reason(
     again = (tmp_path / "out/kept.jsonl").read_bytes()
     assert main(command) == 0
     assert (tmp_path / "out/kept.jsonl").read_bytes() == again
-    chosen = DataConfig("folder", f"{tmp_path}/data", include_ids=f"{tmp_path}/out/kept.jsonl")
+    chosen = DataConfig("folder", f"{tmp_path}/data", select=SelectConfig(include_ids=f"{tmp_path}/out/kept.jsonl"))
     assert [example.uid for example in training_questions(chosen, DatabasesConfig()).examples] == kept
 
 

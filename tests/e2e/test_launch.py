@@ -295,7 +295,7 @@ def settings(data: Path, run: Path, cache: Path) -> list[str]:
     return [
         "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
         "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
-        f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        f"data.dir={data}", f"data.tokenizer.path={data}/tokenizer", f"run.dir={run}",
         "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=0", "grpo.steps=6", "grpo.prompts=2", "grpo.num_generations=2",
         "sampling.max_new_tokens=12", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.pad_to_max=true",

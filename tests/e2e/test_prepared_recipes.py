@@ -147,10 +147,11 @@ def test_a_recipe_runs_on_its_prepared_data_through_its_own_template(
     assert manifest["written"]["train"]["questions"] == taken
     overrides = [
         "data.source=folder", f"data.dir={out}", f"data.evals=[{evals}]", f"run.dir={run}", "run.display=plain",
-        f"model.checkpoint={start}", "data.prompt=chat", "data.max_prompt_tokens=4096", "data.limit_eval=2",
+        f"model.checkpoint={start}", "data.prompt=chat", "data.max_prompt_tokens=4096", "data.select.limit_eval=2",
         "grpo.steps=1", "grpo.prompts=2", "grpo.num_generations=2", "grpo.minibatches=1", "second_stage.steps=0",
         "sampling.max_new_tokens=24", "validation.sampling.max_new_tokens=24", "rollout.max_num_seqs=4",
-        "run.keep_best=0", "validation.every=0", "data.limit_train=8", "rollout.memory=0.01", "run.pad_to_max=false",
+        "run.keep_best=0", "validation.every=0", "data.select.limit_train=8", "rollout.memory=0.01",
+        "run.pad_to_max=false",
     ]  # fmt: skip
     assert train(["--config", f"configs/{name}-tiny.yaml", *overrides]) == 0
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -52,14 +52,14 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
         "sampling.max_new_tokens=8",
         "validation.sampling.max_new_tokens=8",
     ]
-    chat = ["data.prompt=chat", "data.template=generic", "data.schema=compact", "data.max_prompt_tokens=1500"]
+    chat = ["data.prompt=chat", "data.chat.template=generic", "data.schema=compact", "data.max_prompt_tokens=1500"]
     begin = [
         f"run.dir={run}", f"model.checkpoint={place}/base", "model.lora.rank=2", "data.source=folder",
-        f"data.dir={place}/data", "data.evals=[dev]", *chat, "sft.steps=0", "grpo.steps=1", "data.limit_train=4",
-        "data.limit_eval=2", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.display=plain", *sizes,
+        f"data.dir={place}/data", "data.evals=[dev]", *chat, "sft.steps=0", "grpo.steps=1", "data.select.limit_train=4",
+        "data.select.limit_eval=2", "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "run.display=plain", *sizes,
     ]  # fmt: skip
     assert main(begin) == 0
-    day = yaml.safe_load((run / "config.yaml").read_text())["data"]["date"]
+    day = yaml.safe_load((run / "config.yaml").read_text())["data"]["chat"]["date"]
 
     next_day.setenv("TZ", "NEXT-24")
     time.tzset()
@@ -74,13 +74,13 @@ def test_a_run_of_adapters_resumes_over_its_base_and_questions_alone(
     capsys.readouterr()
     assert resume(run, *there, f"model.checkpoint={other}") == 2
     assert "model.checkpoint/model.safetensors: not as when the run began" in capsys.readouterr().err
-    assert resume(run, *there, "data.date=2024-02-09") == 2
-    assert "data.date" in capsys.readouterr().err
+    assert resume(run, *there, "data.chat.date=2024-02-09") == 2
+    assert "data.chat.date" in capsys.readouterr().err
     assert yaml.safe_load((run / "config.yaml").read_text())["model"] == before, "the run keeps its base"
 
     assert resume(run, *there) == 0
     settings = yaml.safe_load((run / "config.yaml").read_text())
-    assert (settings["data"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
+    assert (settings["data"]["chat"]["date"], settings["model"]["checkpoint"]) == (day, f"{moved}/base")
 
     capsys.readouterr()
     for split, key in (("train", "data.train"), ("dev", "data.evals/dev")):

@@ -28,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 # GRPO alone on prompts of one width, with steps that move the parameters.
 ALONE = (
     "sft.steps=0", "grpo.steps=6", "grpo.optim.warmup_steps=0", "grpo.kl.coef=0", "data.evals=[dev]",
-    "data.limit_train=4", "run.pad_to_max=false",
+    "data.select.limit_train=4", "run.pad_to_max=false",
 )  # fmt: skip
 
 

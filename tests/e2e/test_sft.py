@@ -141,7 +141,9 @@ def test_epochs_say_how_long(supervised: Start, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert (
         main(
-            supervised(run, "sft.steps=0", "sft.epochs=2", "sft.databases=4", "sft.questions=16", "data.limit_train=40")
+            supervised(
+                run, "sft.steps=0", "sft.epochs=2", "sft.databases=4", "sft.questions=16", "data.select.limit_train=40"
+            )
         )
         == 0
     )
@@ -165,7 +167,7 @@ def test_forms_side_by_side_dialogues_and_traces_on_chosen_questions(
     command = [
         *command, "recipe=skyrl_sql", "sft.formats=[arctic, think2sql, skyrl_sql]", "data.prompt=tagged",
         "sampling.turns=3", "sampling.max_total_tokens=400", "sft.steps=0", "sft.epochs=3",
-        f"data.include_ids={tmp_path}/kept.jsonl",
+        f"data.select.include_ids={tmp_path}/kept.jsonl",
         f"data.traces={tmp_path}/traces.jsonl", "sft.max_completion_tokens=600", "sft.shuffle_identifiers=0.5",
     ]  # fmt: skip
     assert main(command) == 0

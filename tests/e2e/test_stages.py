@@ -37,17 +37,21 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "grpo.kl.coef=0.01",
     ),
     "questions of a schema": (
-        "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true", "grpo.steps_per_generation=2",
+        "grpo.questions=2", "grpo.dynamic_sampling.oversample=2", "grpo.packing=true", "grpo.steps_per_generation=2",
         "grpo.kl.coef=0.01",
     ),
     "a step ahead": (
-        "rollout.ahead=1", "grpo.oversample=2", "grpo.packing=true", "grpo.minibatches=2", "grpo.optim.lr=0.01",
+        "rollout.ahead=1", "grpo.dynamic_sampling.oversample=2", "grpo.packing=true", "grpo.minibatches=2",
+        "grpo.optim.lr=0.01",
     ),
     "golds where no answer is right": (
-        "grpo.demonstrations=true", "grpo.questions=2", "grpo.oversample=2", "grpo.packing=true",
+        "grpo.demonstrations=true", "grpo.questions=2", "grpo.dynamic_sampling.oversample=2", "grpo.packing=true",
         "grpo.steps_per_generation=2", "sampling.max_new_tokens=96", "grpo.optim.lr=0.01", "grpo.kl.coef=0.01",
     ),
-    "refills": ("grpo.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl.coef=0.01", "grpo.kl.placement=reward"),
+    "refills": (
+        "grpo.dynamic_sampling.max_extra_generations=2", "grpo.minibatches=2", "grpo.kl.coef=0.01",
+        "grpo.kl.placement=reward",
+    ),
 }  # fmt: skip
 IN_CI = {"two stages of dialogues", "a step ahead"}
 
@@ -56,10 +60,11 @@ def arguments(data: Path, run: Path, variant: str) -> list[str]:
     return [
         "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
         "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
-        f"data.dir={data}", f"data.tokenizer={data}/tokenizer", f"run.dir={run}",
+        f"data.dir={data}", f"data.tokenizer.path={data}/tokenizer", f"run.dir={run}",
         "data.prompt=tagged", "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2",
-        "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "grpo.entropy_bonus=0.05", f"grpo.steps={STEPS}",
-        "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=12", "rollout.max_num_seqs=4",
+        "model.n_kv_heads=1", "model.head_dim=16", "model.d_ff=48", "grpo.loss.entropy_bonus=0.05",
+        f"grpo.steps={STEPS}", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=12",
+        "rollout.max_num_seqs=4",
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=12", "run.checkpoint_every=1",
         "run.keep_checkpoints=9", "run.display=plain", *VARIANTS[variant],
     ]  # fmt: skip

@@ -23,7 +23,7 @@ def test_a_streamed_run_draws_what_a_loaded_one_draws(tmp_path: Path, capsys: py
     arguments = [
         "data.prompt=compact", "model.compute_dtype=same", "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3",
         f"data.dir={data}", "data.evals=[dev]", "data.max_prompt_tokens=320",
-        "data.drop_empty_gold=false", f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=8",
+        "data.select.drop_empty_gold=false", f"model.checkpoint={tmp_path}/start", "sampling.max_new_tokens=8",
         "rollout.max_num_seqs=4", "grpo.steps=2", "grpo.prompts=2", "grpo.num_generations=2",
         "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=8",
         "run.pad_to_max=true", "run.display=plain",

@@ -28,7 +28,7 @@ def test_there_is_one_for_every_system() -> None:
 
 
 def overrides(data: Path, run: Path) -> list[str]:
-    return ["data.source=folder", f"data.dir={data}", f"run.dir={run}", "run.display=plain", "data.limit_eval=8"]
+    return ["data.source=folder", f"data.dir={data}", f"run.dir={run}", "run.display=plain", "data.select.limit_eval=8"]
 
 
 def system_of(path: Path) -> str:

@@ -190,7 +190,7 @@ LORA = (
     "model.lora.rank=2",
     "model.lora.targets=[q, o, down]",
     "grpo.gradient_accumulation_steps=0",  # a prompt at a time
-    "grpo.entropy_bonus=0.05",
+    "grpo.loss.entropy_bonus=0.05",
 )
 
 
@@ -278,13 +278,13 @@ def _make_bad_model(kind: str, data: Path, folder: Path) -> list[str] | None:
     """Prepare a fault of the model, its tokenizer or the mesh; None for faults of other kinds."""
     if kind == "unknown family":
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-        return [f"model.checkpoint={folder}", f"data.tokenizer={data}/tokenizer"]
+        return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
     if kind == "too few positions":
         config = ModelConfig("llama", 2000, 24, 1, 2, 1, 12, 40, 1e4, 1e-6, True, False, False, 160)
         save_checkpoint(folder, config, init_params(config, jax.random.key(0)))
-        return [f"model.checkpoint={folder}", f"data.tokenizer={data}/tokenizer"]
+        return [f"model.checkpoint={folder}", f"data.tokenizer.path={data}/tokenizer"]
     if kind == "no chat template":
-        return ["data.prompt=chat", f"data.tokenizer={_without_template(data, folder)}"]
+        return ["data.prompt=chat", f"data.tokenizer.path={_without_template(data, folder)}"]
     if kind == "too many devices":
         return ["mesh.data=3"]
     if kind == "too few tokens":

@@ -209,8 +209,8 @@ def test_answers_to_a_question_that_has_changed_are_refused(
     split = tmp_path / "data/dev"
     with chat_server.serving(Server(chat_server)) as (url, seen):
         command = [*arguments, f"verbal.base_url={url}", "verbal.max_requests=2"]
-        assert main([*command, "data.limit_eval=1"]) == 0, "nothing is finished"
-        assert main([*command, "data.limit_eval=2"]) == 0, "questions may be added"
+        assert main([*command, "data.select.limit_eval=1"]) == 0, "nothing is finished"
+        assert main([*command, "data.select.limit_eval=2"]) == 0, "questions may be added"
         if change == "rows":
             with closing(sqlite3.connect(split / "databases/a/a.sqlite")) as connection:
                 connection.execute("INSERT INTO t VALUES (3)")
@@ -350,7 +350,9 @@ def test_a_model_of_our_own_chooses_among_its_candidates(
     assert "cost" not in numbers
 
     # The start has 2,048 positions or fewer: an answer may not be longer than what the prompt leaves.
-    assert main([*command, "verbal.max_tokens=100000", "data.limit_eval=1", f"verbal.out={tmp_path / 'long'}"]) == 0
+    assert (
+        main([*command, "verbal.max_tokens=100000", "data.select.limit_eval=1", f"verbal.out={tmp_path / 'long'}"]) == 0
+    )
     assert lines(tmp_path / "long" / "records.jsonl")[0]["unanswered"] == 0
 
     # The first batch's rounds but for a torn one, as a kill leaves them.

@@ -85,7 +85,7 @@ def test_the_quickstart_trains_from_wheels_without_a_compiler(bare: Path, tmp_pa
     assert all(Path(path).is_relative_to(bare.parent) for path in run(bare, tmp_path, "python", "-c", code).split())
     few = ["--train-dbs=3", "--dev-dbs=1", "--unseen-dbs=1", "--train-questions=24", "--dev-questions=4"]
     run(bare, tmp_path, "jaxrl-sql", "data", "synth", "--out", "data", *few)
-    small = ["data.source=folder", "data.dir=data", "data.limit_train=24", "grpo.steps=2", "grpo.prompts=4"]
+    small = ["data.source=folder", "data.dir=data", "data.select.limit_train=24", "grpo.steps=2", "grpo.prompts=4"]
     small += ["rollout.max_num_seqs=16", "validation.max_num_seqs=16", "run.pad_to_max=true"]
     assert "a worker process ran SELECT 1" in run(bare, tmp_path, "jaxrl-sql", "doctor")
     run(bare, tmp_path, "jaxrl-sql", "quickstart", *small)

@@ -17,7 +17,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_step
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, TrainState
-from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
+from jaxrl_sql.config import GrpoConfig, KlConfig, LossConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params, param_shardings, shard_params
 from jaxrl_sql.models.attention.paged import POOL
 from jaxrl_sql.models.policy import make_policy
@@ -34,8 +34,10 @@ B, G, T = 8, 2, 6
 END = "<end>"
 # A large epsilon: where a gradient is almost zero, Adam's step must not be its sign.
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=1, eps=1e-2)
-GRPO = GrpoConfig(kl=KlConfig(coef=0.05), loss_agg_mode="token_mean")
-PPO = GrpoConfig(kl=KlConfig(coef=0.05, placement="reward"), importance_sampling_level="sequence", algorithm="ppo")
+GRPO = GrpoConfig(kl=KlConfig(coef=0.05), loss=LossConfig(agg_mode="token_mean"))
+PPO = GrpoConfig(
+    kl=KlConfig(coef=0.05, placement="reward"), loss=LossConfig(importance_sampling_level="sequence"), algorithm="ppo"
+)
 
 
 class Letters:

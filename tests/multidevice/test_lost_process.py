@@ -78,13 +78,13 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     return [
         "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev]",
-        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer.path={data}/tokenizer",
         "data.max_prompt_tokens=320", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=1",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=3", "sft.databases=2", "sft.questions=2", "sft.log_every=1",
         "grpo.steps=4", "grpo.prompts=2", "grpo.num_generations=2", "sampling.max_new_tokens=8",
         "rollout.max_num_seqs=4", "validation.max_num_seqs=4", "validation.sampling.max_new_tokens=8",
         "run.pad_to_max=true", "run.checkpoint_every=1", "run.display=plain", "run.trackers=[]", "mesh.data=2",
-        "mesh.processes=2", "grpo.entropy_bonus=0.01", f"run.compilation_cache={tmp_path_factory.mktemp('cache')}",
+        "mesh.processes=2", "grpo.loss.entropy_bonus=0.01", f"run.compilation_cache={tmp_path_factory.mktemp('cache')}",
     ]  # fmt: skip
 
 

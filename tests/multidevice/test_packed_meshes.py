@@ -68,7 +68,7 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
 
     from jaxrl_sql.algo.loss import grpo_loss
     from jaxrl_sql.algo.step import init_state, make_scorer, make_step
-    from jaxrl_sql.config import GrpoConfig
+    from jaxrl_sql.config import GrpoConfig, LossConfig
     from jaxrl_sql.models import ModelConfig, init_params, shard_params
     from jaxrl_sql.models.attention import cudnn, splash
     from jaxrl_sql.models.ops.micro_batches import MicroBatches
@@ -82,7 +82,7 @@ def _measure(cases: list[str]) -> dict[str, dict[str, float]]:
     packed, inside = with_packed_rows(batch), np.arange(T) < batch.completion_len[..., None]
     assert packed.packed_length is not None
     assert packed.packed_length.shape[1] < G
-    objective = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+    objective = partial(grpo_loss, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1)), on_policy=False)
 
     def learned(params: Any, batch: Any, by: MicroBatches, attention: Any) -> tuple[Any, Any]:
         policy = make_policy(config, attention=attention)

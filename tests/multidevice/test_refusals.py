@@ -25,7 +25,7 @@ def test_a_mesh_that_does_not_divide_is_refused_at_once(tmp_path: Path) -> None:
     generate(data, SynthSpec(train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=4, dev_questions=2))
     settings = (
         f"model.init=plain data.prompt=compact sampling.max_new_tokens=96 sft.max_completion_tokens=160 "
-        f"data.dir={data} data.tokenizer={data}/tokenizer run.dir={tmp_path}/run data.evals=[dev] "
+        f"data.dir={data} data.tokenizer.path={data}/tokenizer run.dir={tmp_path}/run data.evals=[dev] "
         "data.max_prompt_tokens=320 model.d_model=32 model.n_layers=1 model.n_heads=2 model.n_kv_heads=1 "
         "model.head_dim=16 model.d_ff=48 grpo.steps=1 grpo.prompts=2 grpo.num_generations=2"
     )

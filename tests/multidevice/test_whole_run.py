@@ -53,10 +53,10 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     generate(data, SynthSpec(train_dbs=3, dev_dbs=1, unseen_dbs=1, train_questions=12, dev_questions=4))
     arguments = [
         "model.init=plain", "model.compute_dtype=same", "data.prompt=compact", "data.evals=[dev_unseen]",
-        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer={data}/tokenizer",
+        "grpo.optim.lr=1e-4", "sft.optim.lr=1e-3", f"data.dir={data}", f"data.tokenizer.path={data}/tokenizer",
         "data.evals=[dev]", "model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.n_kv_heads=2",
         "model.head_dim=16", "model.d_ff=48", "sft.steps=1", "sft.databases=4",
-        "sft.questions=2", "sft.log_every=1", "grpo.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
+        "sft.questions=2", "sft.log_every=1", "grpo.loss.entropy_bonus=0.01", "grpo.steps=2", "grpo.prompts=4",
         "sampling.max_new_tokens=8", "rollout.max_num_seqs=8", "validation.max_num_seqs=4",
         "validation.sampling.max_new_tokens=8", "mesh.data=2",
         "mesh.fsdp=2", "mesh.tensor=2", "run.display=plain", "run.checkpoint_every=1", "run.keep_checkpoints=9",

@@ -19,7 +19,7 @@ import pytest
 from jaxrl_sql.algo.advantage import advantages, gae
 from jaxrl_sql.algo.loss import grpo_loss, importance_weight, ppo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs
 
 torch = pytest.importorskip("torch", reason="needs torch: install the extra `parity`")
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.parity
 B, G, T = 3, 4, 7
 CASES: dict[str, dict[str, Any]] = {
     "grpo": {},
-    "token mean of a part": {"loss_agg_mode": "token_mean", "clip": ClipConfig(high=0.28)},
-    "token mean of all": {"loss_agg_mode": "token_mean", "trl": "dapo", "kl": KlConfig(coef=0.04)},
-    "constant": {"loss_agg_mode": "constant", "clip": ClipConfig(low=0.1)},
-    "sequence ratio": {"importance_sampling_level": "sequence", "clip": ClipConfig(low=0.03, high=0.04)},
+    "token mean of a part": {"loss.agg_mode": "token_mean", "clip": ClipConfig(high=0.28)},
+    "token mean of all": {"loss.agg_mode": "token_mean", "trl": "dapo", "kl": KlConfig(coef=0.04)},
+    "constant": {"loss.agg_mode": "constant", "clip": ClipConfig(low=0.1)},
+    "sequence ratio": {"loss.importance_sampling_level": "sequence", "clip": ClipConfig(low=0.03, high=0.04)},
     "dual clip, kl": {"clip": ClipConfig(dual=1.4), "kl": KlConfig(coef=0.1)},
-    "importance weights, kl": {"tis_clip_max": 1.1, "kl": KlConfig(coef=0.1), "clip": ClipConfig(high=0.3)},
-    "entropy bonus": {"entropy_bonus": 0.02, "loss_agg_mode": "token_mean"},
+    "importance weights, kl": {"loss.tis_clip_max": 1.1, "kl": KlConfig(coef=0.1), "clip": ClipConfig(high=0.3)},
+    "entropy bonus": {"loss.entropy_bonus": 0.02, "loss.agg_mode": "token_mean"},
 }  # fmt: skip
 TRL_LOSS = {"sequence_mean": "grpo", "token_mean": "bnpo", "constant": "dr_grpo"}
 
@@ -77,7 +77,7 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
     inside = np.arange(T) < np.asarray(batch.completion_len)[..., None]
     weights, _ = importance_weight(
-        batch.old_logprobs, batch.behavior_logprobs, batch.trained(), cfg.tis_clip_max  # type: ignore[arg-type]
+        batch.old_logprobs, batch.behavior_logprobs, batch.trained(), cfg.loss.tis_clip_max  # type: ignore[arg-type]
     )  # fmt: skip
     trainer = SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *_, **__: (logprob, entropy, None),
@@ -86,21 +86,21 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
         ),
         accelerator=SimpleNamespace(gather=lambda x: x, reduce=lambda x, **_: x, num_processes=1, sync_gradients=False),
         model=SimpleNamespace(training=True),
-        importance_sampling_level=cfg.importance_sampling_level,
+        importance_sampling_level=cfg.loss.importance_sampling_level,
         loss_type=kind,
         beta=cfg.kl.coef,
         epsilon_low=cfg.clip.low,
         epsilon_high=cfg.clip.high,
         max_completion_length=T,
-        use_vllm=cfg.tis_clip_max > 0,
+        use_vllm=cfg.loss.tis_clip_max > 0,
         vllm_importance_sampling_correction=True,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
         aux_loss_enabled=False,
         current_gradient_accumulation_steps=1,
-        _entropy_bonus_enabled=cfg.entropy_bonus > 0,
+        _entropy_bonus_enabled=cfg.loss.entropy_bonus > 0,
         use_adaptive_entropy=False,
-        entropy_coef=cfg.entropy_bonus,
+        entropy_coef=cfg.loss.entropy_bonus,
         _metrics=defaultdict(lambda: defaultdict(list)),
     )
     inputs = {
@@ -120,9 +120,9 @@ def trl_loss(cfg: GrpoConfig, kind: str, logprob: Any, entropy: Any, batch: Grou
 
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_trls(name: str) -> None:
-    changes = {"loss_agg_mode": "sequence_mean", "tis_clip_max": 0.0, **CASES[name]}
-    kind = changes.pop("trl", TRL_LOSS[changes["loss_agg_mode"]])
-    cfg = GrpoConfig(**changes)
+    changes = {"loss.agg_mode": "sequence_mean", "loss.tis_clip_max": 0.0, **CASES[name]}
+    kind = changes.pop("trl", TRL_LOSS[changes["loss.agg_mode"]])
+    cfg = changed(GrpoConfig(), changes)
     for seed in range(3):
         logprob, entropy, batch = make_batch(seed)
 
@@ -204,7 +204,7 @@ def test_gae_is_the_sum_that_defines_it(discount: float, gae_lambda: float) -> N
 
 def test_ppos_loss_and_gradients_are_those_of_its_paper() -> None:
     """min(ratio A, clip(ratio) A) with an advantage a token, and the clipped value error as in its released code."""
-    cfg = GrpoConfig(algorithm="ppo", ppo=PpoConfig(value_coef=0.7, value_clip=0.1), tis_clip_max=0.0)
+    cfg = GrpoConfig(algorithm="ppo", ppo=PpoConfig(value_coef=0.7, value_clip=0.1), loss=LossConfig(tis_clip_max=0.0))
     logprob, entropy, batch = make_batch(9)
     r = np.random.default_rng(10)
     values, before, returns, advantage = (r.normal(0, 0.2, (B, G, T)).astype(np.float32) for _ in range(4))

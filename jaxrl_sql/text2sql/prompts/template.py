@@ -91,7 +91,7 @@ def read_template(name: str) -> PromptTemplate:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         hint = f"; the names of ours are {', '.join(template_names())}" if not path.suffix else ""
-        raise InputError(f"data.template={name!r} cannot be read: {error}{hint}") from error
+        raise InputError(f"data.chat.template={name!r} cannot be read: {error}{hint}") from error
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, autoescape=False)
     try:
         tree = environment.parse(source)

@@ -77,8 +77,8 @@ class Recipe(NamedTuple):
         """
         if name != "chat" and (thinking != "template" or begin or template):
             raise InputError(
-                f"data.prompt={name} is no chat: data.thinking, data.template and data.assistant_prefill need "
-                "data.prompt=chat"
+                f"data.prompt={name} is no chat: data.chat.thinking, data.chat.template and "
+                "data.chat.assistant_prefill need data.prompt=chat"
             )
         show = self._show(name, schema)
         if name == "compact":
@@ -100,25 +100,22 @@ class Recipe(NamedTuple):
         They stand among a column's examples where the way of showing the database has some, else before the question.
         Raises InputError where they would stand in a template that has no place for them.
         """
-        return self._with_values(
-            self.style(
-                data.prompt, data.thinking, data.assistant_prefill or None, data.schema, data.template, data.date
-            ),
-            data,
-        )
+        chat, begin = data.chat, data.chat.assistant_prefill or None
+        style = self.style(data.prompt, chat.thinking, begin, data.schema, chat.template, chat.date)
+        return self._with_values(style, data)
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
         """Return the style of chats with an endpoint, whose answers nobody begins."""
-        return self._with_values(self.style("chat", data.thinking, "", data.schema, data.template), data)
+        return self._with_values(self.style("chat", data.chat.thinking, "", data.schema, data.chat.template), data)
 
     def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
         in_question = data.retrieval.placement == "question" or style.show not in SHOW_EXAMPLES
-        template = data.template or self.template
+        template = data.chat.template or self.template
         asks_in_question = data.retrieval.top_k and in_question and style.name == "chat"
         if asks_in_question and "values" not in read_template(template).placeholders:
             raise InputError(
                 f"data.retrieval.top_k={data.retrieval.top_k} shows values before the question, and "
-                f"data.template={template} has no {{{{ values }}}}"
+                f"data.chat.template={template} has no {{{{ values }}}}"
             )
         return style._replace(
             retrieve=data.retrieval.top_k,

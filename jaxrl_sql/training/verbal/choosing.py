@@ -169,9 +169,9 @@ def load_questions(data: DataConfig, databases: DatabasesConfig, include_ids: st
         raise InputError(f"verbal answers one set at a time: data.evals={data.evals} names {len(data.evals)}")
     make_synthetic(data)
     if not include_ids:
-        return split_questions(data, data.evals[0], data.limit_eval, databases)
+        return split_questions(data, data.evals[0], data.select.limit_eval, databases)
     found = split_questions(data, data.evals[0], 0, databases)
-    return found._replace(examples=tuple(keep_only(found.examples, include_ids, data.limit_eval)))
+    return found._replace(examples=tuple(keep_only(found.examples, include_ids, data.select.limit_eval)))
 
 
 def choice_settings(policy: PolicySpec, cfg: VerbalSettings, limits: ExecutorConfig) -> Record:
@@ -234,7 +234,7 @@ def open_model(work: Work) -> Iterator[Model]:
 def judge_prompt(text: str, data: DataConfig, control: ControlTokens) -> Prompt:
     """Return a judge's text, which may have marks, as a prompt in the form of `data.prompt`."""
     if data.prompt == "chat":
-        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.thinking], "", data.date)
+        text = render_chat(control.tokenizer, chat_messages("", text), THINKING[data.chat.thinking], "", data.chat.date)
     else:
         text = plain_text(control.tokenizer, text)
     return Prompt("judge", tuple(control.encode(text)), bare(text))

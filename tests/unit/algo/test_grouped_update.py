@@ -16,7 +16,7 @@ from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.algo.updates import make_advantage_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, OptimConfig, PpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, OptimConfig, PpoConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.lora import init_adapters
 from jaxrl_sql.models.policy import make_policy
@@ -67,7 +67,7 @@ def repeated(batch: GroupBatch) -> GroupBatch:
 def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str, remat: str) -> None:
     params = init_params(CONFIG, jax.random.key(0))
     policy = make_policy(CONFIG, temperature=0.9, remat=remat)
-    cfg = GrpoConfig(kl=KlConfig(coef=0.05), entropy_bonus=0.01, clip=ClipConfig(high=0.3))
+    cfg = GrpoConfig(kl=KlConfig(coef=0.05), loss=LossConfig(entropy_bonus=0.01), clip=ClipConfig(high=0.3))
 
     def mean_loss(p: Any, batch: GroupBatch) -> jax.Array:
         scored = policy(p, None, batch)
@@ -87,7 +87,7 @@ def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str,
 def test_a_step_moves_the_policy_toward_the_better_answer() -> None:
     policy = make_policy(CONFIG)
     optimizer = make_optimizer(OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant"), 10)
-    cfg = GrpoConfig(tis_clip_max=0.0)
+    cfg = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
     batch = dataclasses.replace(
         random_batch(1), advantage=np.tile(np.array([1.0, -1.0, 0.0, 0.0], np.float32), (B, 1))[..., None],  # type: ignore[arg-type]
         loss_mask=np.ones((B, G, T), bool),  # type: ignore[arg-type]
@@ -117,7 +117,8 @@ class Case(NamedTuple):
 
 CASES = {
     "sequence ratio, remat": Case(
-        GrpoConfig(importance_sampling_level="sequence", loss_agg_mode="sequence_mean", num_iterations=2), remat="full"
+        GrpoConfig(loss=LossConfig(importance_sampling_level="sequence", agg_mode="sequence_mean"), num_iterations=2),
+        remat="full",
     ),
     "kl in the reward, chunks": Case(
         GrpoConfig(kl=KlConfig(coef=0.3, placement="reward", estimator="k1")), kept_bytes=4 * 64 * 30
@@ -125,7 +126,7 @@ CASES = {
     "kl as a loss, adapters": Case(GrpoConfig(kl=KlConfig(coef=0.3, estimator="k2"), num_iterations=2), rank=3),
     "ppo": Case(GrpoConfig(algorithm="ppo", ppo=PpoConfig(gae_lambda=0.9, value_clip=0.0)), remat="query,key"),
     "ppo, adapters, chunks, remat": Case(
-        GrpoConfig(algorithm="ppo", kl=KlConfig(coef=0.3, placement="reward"), mask_truncated=True),
+        GrpoConfig(algorithm="ppo", kl=KlConfig(coef=0.3, placement="reward"), loss=LossConfig(mask_truncated=True)),
         3,
         "full",
         4 * 64 * 30,

@@ -18,10 +18,10 @@ from jaxrl_sql.algo.loss import merge
 from jaxrl_sql.algo.step import slice_prompts
 from jaxrl_sql.algo.updates import compared
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
 
-PLAIN = GrpoConfig(tis_clip_max=0.0)
+PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
 # One program per shape: operation by operation each would be a program of its own. Arrays are NumPy's therefore.
 aggregate = jax.jit(losses.aggregate, static_argnames="cfg")
 grpo_loss = jax.jit(losses.grpo_loss, static_argnames=("cfg", "on_policy"))
@@ -120,14 +120,14 @@ def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
     # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one that counts for nothing
     values = np.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
     mask = np.arange(5) < np.array([[3, 1, 0, 0]])[..., None]
-    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind, max_completion_tokens=length)
-    total, weight = aggregate(values, mask, np.array([[True, True, True, False]]), cfg)
+    cfg = changed(PLAIN, {"loss.agg_mode": kind, "loss.max_completion_tokens": length})
+    total, weight = aggregate(values, mask, np.array([[True, True, True, False]]), cfg.loss)
     assert float(total / weight) == pytest.approx(expected)
 
 
 def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
     """Dr. GRPO divides by the most tokens that an answer may have, so that no answer's length scales the others."""
-    cfg = dataclasses.replace(PLAIN, loss_agg_mode="constant", max_completion_tokens=6, mask_truncated=True)
+    cfg = changed(PLAIN, {"loss.agg_mode": "constant", "loss.max_completion_tokens": 6, "loss.mask_truncated": True})
     weights = []
     for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
         batch = dataclasses.replace(make_batch([[3, 2]], width), truncated=np.array(truncated))
@@ -137,7 +137,7 @@ def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
 def test_trap_masks_padding_changes_nothing(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
+    cfg = changed(PLAIN, {"loss.agg_mode": kind})
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
     lengths = [[4, 2, 1], [3, 3, 0]]
@@ -148,7 +148,7 @@ def test_trap_masks_padding_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
 def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
-    cfg = dataclasses.replace(PLAIN, loss_agg_mode=kind)
+    cfg = changed(PLAIN, {"loss.agg_mode": kind})
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
     whole = grpo_loss(scored(logprob), batch, cfg, on_policy=False)
@@ -194,7 +194,7 @@ def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
 
 def test_truncated_answers_can_be_left_out() -> None:
     batch = make_batch([[1, 1]], 1, truncated=np.array([[True, False]]), advantage=np.array([[[5.0], [1.0]]]))
-    cfg = dataclasses.replace(PLAIN, mask_truncated=True)
+    cfg = changed(PLAIN, {"loss.mask_truncated": True})
     assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
 
 
@@ -202,7 +202,7 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
     """Zeros stand where a demonstration's log-probabilities would: as a sampler's they would take 0.9 of its weight."""
     logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
     same = logprob * np.array([[[1.0], [0.0]]])
-    cfg = dataclasses.replace(PLAIN, tis_clip_max=2.0)
+    cfg = changed(PLAIN, {"loss.tis_clip_max": 2.0})
     told = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
     for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
         batch = make_batch([[2, 2]], 2, demonstrated=shown, **told)
@@ -224,7 +224,7 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
 
 def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
     """The reference finds a gold likelier than the policy does: as an estimate of the KL exp(8) would outweigh all."""
-    cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1), entropy_bonus=0.5)
+    cfg = changed(PLAIN, {"kl": KlConfig(coef=0.1), "loss.entropy_bonus": 0.5})
     far = np.full((1, 2, 1), math.log(1.5))
     batch = make_batch(
         [[1, 1]], 1, demonstrated=np.array([[False, True]]), reference_logprobs=np.add(far, [[[0.0], [8.0]]])
@@ -288,7 +288,7 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
     The loss is the mean over answers of -min(s A, clip(s) A) = -(1.2 - 0.9 + 1.1) / 3, and s of n tokens has the
     gradient s / n at each of them: 0 for the first, 0.9 / 3 / 3 for the second's, -1.1 / 3 for the third's.
     """
-    cfg = dataclasses.replace(PLAIN, importance_sampling_level="sequence", loss_agg_mode="sequence_mean")
+    cfg = changed(PLAIN, {"loss.importance_sampling_level": "sequence", "loss.agg_mode": "sequence_mean"})
     batch = make_batch([[2, 3, 1]], 3, advantage=np.array([[[1.0], [-1.0], [1.0]]]))
     shares = np.array([[[0.5, 1.5, 9.0], [3.0, 0.0, 0.0], [1.0, 9.0, 9.0]]])
     logs = np.log(np.array([2.0, 0.9, 1.1]))[None, :, None] * shares
@@ -303,7 +303,7 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
 
 
 def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> None:
-    cfg = GrpoConfig(importance_sampling_level="sequence", tis_clip_max=3.0)
+    cfg = GrpoConfig(loss=LossConfig(importance_sampling_level="sequence", tis_clip_max=3.0))
     drawn = -np.log(np.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
     batch = make_batch([[3]], 3, behavior_logprobs=drawn)
 
@@ -316,7 +316,7 @@ def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> N
 def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
     batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
     told = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
-    result = grpo_loss(told, batch, dataclasses.replace(PLAIN, entropy_bonus=0.1), False)
+    result = grpo_loss(told, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 
@@ -375,7 +375,7 @@ SAMPLERS = {
 @partial(jax.jit, static_argnames="cap")
 def _gradients(drawn: jax.Array, cap: float) -> jax.Array:
     """Return the gradient of the loss of each token, which the sampler drew with `drawn` (log-probabilities)."""
-    cfg = dataclasses.replace(PLAIN, tis_clip_max=cap)
+    cfg = changed(PLAIN, {"loss.tis_clip_max": cap})
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
     def one(theta: jax.Array, token: int) -> jax.Array:
@@ -434,9 +434,9 @@ def test_unknown_choices_are_refused() -> None:
         kl_penalty(np.zeros(1), np.zeros(1), np.ones(1, bool), "k4")
     with pytest.raises(ValueError, match="token or sequence"):
         policy_ratio(np.zeros(1), np.zeros(1), np.ones(1, bool), "group")
-    cfg = dataclasses.replace(PLAIN, loss_agg_mode="mean")
+    cfg = changed(PLAIN, {"loss.agg_mode": "mean"})
     with pytest.raises(ValueError, match="token_mean"):
-        aggregate(np.zeros((1, 1, 1)), np.ones((1, 1, 1), bool), np.ones((1, 1), bool), cfg)
+        aggregate(np.zeros((1, 1, 1)), np.ones((1, 1, 1), bool), np.ones((1, 1), bool), cfg.loss)
 
 
 def test_metrics_one_after_another_are_summed_and_maxima_are_the_largest() -> None:

@@ -17,7 +17,7 @@ from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.optim import make_optimizer
 from jaxrl_sql.algo.step import LossFn, init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig, KlConfig, OptimConfig
+from jaxrl_sql.config import GrpoConfig, KlConfig, LossConfig, OptimConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.lora import init_adapters, policy_params
 from jaxrl_sql.models.policy import make_policy
@@ -57,7 +57,9 @@ LOSSES: dict[str, LossFn] = {
     "sft": sft_loss,
     **{
         kind: partial(
-            grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.05), loss_agg_mode=kind, mask_truncated=True), on_policy=False
+            grpo_loss,
+            cfg=GrpoConfig(kl=KlConfig(coef=0.05), loss=LossConfig(agg_mode=kind, mask_truncated=True)),
+            on_policy=False,
         )
         for kind in ("token_mean", "sequence_mean", "constant")
     },

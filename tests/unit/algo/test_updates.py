@@ -18,11 +18,11 @@ from jaxrl_sql.algo.loss import Loss, aggregate, grpo_loss
 from jaxrl_sql.algo.step import init_state, make_step, slice_prompts
 from jaxrl_sql.algo.updates import compared, make_advantage_fn, make_old_logprob_fn, make_updates
 from jaxrl_sql.batch import GroupBatch, Segment, TrainState
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, PpoConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoConfig, changed
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, score
 
 B, G, T, V = 4, 3, 5, 6
-PLAIN = GrpoConfig(tis_clip_max=0.0, group_std_ddof=0)
+PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0), group_std_ddof=0)
 PPO = dataclasses.replace(PLAIN, algorithm="ppo")
 SGD = optax.sgd(0.5)
 
@@ -222,8 +222,7 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
         {"kl": KlConfig(coef=0.1, placement="reward")},
         {
             "kl": KlConfig(coef=0.1, estimator="k2"),
-            "importance_sampling_level": "sequence",
-            "loss_agg_mode": "sequence_mean",
+            "loss": LossConfig(importance_sampling_level="sequence", agg_mode="sequence_mean"),
             "advantage": "batch",
         },
         {
@@ -232,7 +231,10 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
             "kl": KlConfig(coef=0.1, placement="reward"),
             "num_iterations": 2,
         },
-        {"loss_agg_mode": "constant", "mask_truncated": True, "entropy_bonus": 0.1, "clip": ClipConfig(dual=2.0)},
+        {
+            "loss": LossConfig(agg_mode="constant", mask_truncated=True, entropy_bonus=0.1),
+            "clip": ClipConfig(dual=2.0),
+        },
     ],
 )
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
@@ -258,7 +260,7 @@ def test_a_recipe_may_bring_its_own_advantage_and_loss() -> None:
 
     def plain_loss(scored: TokenLogprobs, batch: GroupBatch, cfg: GrpoConfig, on_policy: bool) -> Loss:
         assert on_policy
-        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), batch.weight > 0, cfg), {})
+        return Loss(*aggregate(-scored.logprob * batch.advantage, batch.trained(), batch.weight > 0, cfg.loss), {})
 
     got, _ = learn(PLAIN, make_batch(), advantage=signs, loss=plain_loss)
     want, _ = learn(PLAIN, make_batch(), advantage=signs)
@@ -317,7 +319,7 @@ def test_a_policy_without_a_value_head_cannot_be_trained_by_ppo() -> None:
 
 
 def test_every_number_that_tells_of_an_update_is_there() -> None:
-    cfg = dataclasses.replace(PPO, kl=KlConfig(coef=0.1), tis_clip_max=1.5)
+    cfg = changed(PPO, {"kl": KlConfig(coef=0.1), "loss.tis_clip_max": 1.5})
     start = make_theta(1) | {"value": jnp.zeros(T)}
     _, metrics = learn(cfg, make_batch(), start, make_theta(2))
     assert metrics.keys() == {

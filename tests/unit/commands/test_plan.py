@@ -63,7 +63,7 @@ def test_what_does_not_fit_says_so_and_what_helps(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--topology", "v5x:2x2"], "--topology v5x:2x2: unknown; there are v5e:2x2, "),
+        (["--topology", "v5x:2x2"], "--topology v5x:2x2: unknown; known are v5e:2x2, "),
         (["--topology", "v5e:4x4", "--mesh", "1x8x1"], "--mesh 1x8x1 does not multiply to the 16 chips"),
         (
             ["--topology", "v5e:4x4", "--compile", "updates"],

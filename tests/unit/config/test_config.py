@@ -296,11 +296,14 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
             ["grpo.kl.coef=0.1", "grpo.kl.estimator=k1"],
             "grpo.kl.estimator=k1 as a loss has zero expected gradient: take k2 or k3",
         ),
-        (["grpo.tis_clip_max=0.5"], "must be 1 or more, or 0"),
+        (["grpo.loss.tis_clip_max=0.5"], "must be 1 or more, or 0"),
         (["rollout.ahead=2"], "rollout.ahead=2 must be 0 or 1"),
         (["rollout.ahead=1", "rollout.exact=true"], "rollout.exact=true, since part of an answer is an older policy's"),
-        (["rollout.ahead=1", "grpo.max_extra_generations=1"], "rollout.ahead=1 does not go with grpo.max_extra_gen"),
-        (["rollout.ahead=1", "grpo.tis_clip_max=0"], "rollout.ahead=1 does not go with grpo.tis_clip_max=0"),
+        (
+            ["rollout.ahead=1", "grpo.dynamic_sampling.max_extra_generations=1"],
+            "rollout.ahead=1 does not go with grpo.dynamic_sampling.",
+        ),
+        (["rollout.ahead=1", "grpo.loss.tis_clip_max=0"], "rollout.ahead=1 does not go with grpo.loss.tis_clip_max=0"),
         (
             ["rollout.ahead=1", "recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900"],
             "rollout.ahead=1 does not go with sampling.turns=3",
@@ -311,10 +314,10 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
             "grpo.demonstrations does not go with sampling.turns=3",
         ),
         (["grpo.demonstrations=true", "grpo.algorithm=ppo"], "grpo.demonstrations does not go with grpo.algorithm=ppo"),
-        (["sampling.top_k=20", "grpo.tis_clip_max=0"], "sampling.top_k=20 samples from another distribution"),
-        (["sampling.top_p=0.9", "grpo.tis_clip_max=0"], "grpo.tis_clip_max=0 must be above 0"),
-        (["sampling.min_p=0.1", "grpo.tis_clip_max=0"], "sampling.min_p=0.1"),
-        (["sampling.repetition_penalty=1.1", "grpo.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),
+        (["sampling.top_k=20", "grpo.loss.tis_clip_max=0"], "sampling.top_k=20 samples from another distribution"),
+        (["sampling.top_p=0.9", "grpo.loss.tis_clip_max=0"], "grpo.loss.tis_clip_max=0 must be above 0"),
+        (["sampling.min_p=0.1", "grpo.loss.tis_clip_max=0"], "sampling.min_p=0.1"),
+        (["sampling.repetition_penalty=1.1", "grpo.loss.tis_clip_max=0"], "sampling.repetition_penalty=1.1"),
         (["grpo.num_iterations=0"], "grpo.num_iterations=0 must be above 0"),
         (["grpo.ppo.gae_lambda=1.1"], "grpo.ppo.gae_lambda=1.1 must be from 0 to 1"),
         (["mesh.data=0"], "mesh"),
@@ -338,7 +341,10 @@ TOTAL_OF_300 = ["validation.sampling.max_total_tokens=300"]
         (["model.n_kv_heads=4"], "model.n_kv_heads=4 must divide model.n_heads=6"),
         (["model.head_dim=31"], "even"),
         (["model.max_positions=479"], "480 tokens"),
-        *(([f"data.date={day}"], "must be a day such as 2026-11-29") for day in ("today", "20260229", "2026-02-29")),
+        *(
+            ([f"data.chat.date={day}"], "must be a day such as 2026-11-29")
+            for day in ("today", "20260229", "2026-02-29")
+        ),
     ],
 )
 def test_numbers_that_no_run_could_use_are_refused(overrides: list[str], words: str) -> None:
@@ -412,10 +418,10 @@ def test_spaces_around_an_equals_sign_are_explained(overrides: list[str]) -> Non
     [
         ["grpo.num_generations=1", "grpo.algorithm=ppo"],
         ["grpo.kl.coef=0.1", "grpo.kl.estimator=k1", "grpo.kl.placement=reward"],
-        ["grpo.tis_clip_max=0"],
+        ["grpo.loss.tis_clip_max=0"],
         ["sampling.top_k=20", "sampling.top_p=0.95", "sampling.repetition_penalty=1.1"],
-        ["sampling.top_k=20", "grpo.tis_clip_max=0", "grpo.steps=0"],
-        ["validation.sampling.temperature=0.8", "validation.sampling.top_k=20", "grpo.tis_clip_max=0"],
+        ["sampling.top_k=20", "grpo.loss.tis_clip_max=0", "grpo.steps=0"],
+        ["validation.sampling.temperature=0.8", "validation.sampling.top_k=20", "grpo.loss.tis_clip_max=0"],
         ["data.prompt=tagged", "validation.sampling.turns=3", *TOTAL_OF_300],
     ],
 )

@@ -54,7 +54,7 @@ OF_MACHINES = {
 ADAPTERS = {"model.lora.rank", "model.lora.alpha", "sampling.max_total_tokens", "sft.optim.lr"}
 ALSO = {
     "gpu_80gb": ADAPTERS,
-    "gpu_24gb": ADAPTERS | {"model.checkpoint", "data.thinking", "sampling.max_new_tokens"},
+    "gpu_24gb": ADAPTERS | {"model.checkpoint", "data.chat.thinking", "sampling.max_new_tokens"},
 }
 
 
@@ -121,7 +121,7 @@ def test_a_decode_step_moves_little_beside_weights_and_valid_keys(recipe: str, m
     ran = schedule(plan.lengths.answers, load.questions, load.group, load.config.max_num_seqs)
     weights = decode_bytes(model, 0, 0, 0, 0)
     a_token = 4 * model.n_layers * model.n_kv_heads * model.head_dim
-    least = weights + a_token * (ran.prompts * load.prompt + ran.own)
+    least = weights + a_token * (ran.prompts * load.prompt + ran.generated)
     assert step.cost.hbm <= 1.3 * least / int(config.rollout.mesh.split("x")[1])
 
 

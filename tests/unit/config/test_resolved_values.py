@@ -97,6 +97,9 @@ UNREAD: dict[str, tuple[Callable[[Mapping[str, Any]], bool], str]] = {
 _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "turns", "max_total_tokens",
 )  # fmt: skip
+_LOSS = (
+    "max_completion_tokens", "importance_sampling_level", "mask_truncated", "tis_clip_max", "entropy_bonus",
+)  # fmt: skip
 RENAMED: dict[str, str] = {
     "grpo.clip_low": "grpo.clip.low",
     "grpo.clip_high": "grpo.clip.high",
@@ -109,6 +112,19 @@ RENAMED: dict[str, str] = {
     "data.synonyms": "data.retrieval.synonyms",
     **{f"grpo.{name}": f"grpo.ppo.{name}" for name in ("gae_lambda", "discount", "value_coef", "value_clip")},
     **{f"evaluate.{name}": f"evaluate.sampling.{name}" for name in _SAMPLING},
+    **{f"data.{name}": f"data.chat.{name}" for name in ("template", "thinking", "assistant_prefill", "date")},
+    "data.tokenizer": "data.tokenizer.path",
+    **{f"data.{name}": f"data.tokenizer.{name}" for name in ("vocab_size", "eos_token")},
+    **{
+        f"data.{name}": f"data.select.{name}"
+        for name in ("include_ids", "limit_train", "limit_eval", "drop_empty_gold")
+    },
+    "grpo.loss_agg_mode": "grpo.loss.agg_mode",
+    **{f"grpo.{name}": f"grpo.loss.{name}" for name in _LOSS},
+    **{
+        f"grpo.{name}": f"grpo.dynamic_sampling.{name}"
+        for name in ("oversample", "max_extra_generations", "filter_groups")
+    },
     "validation.max_new_tokens": "validation.sampling.max_new_tokens",
     "validation.turns": "validation.sampling.turns",
 }

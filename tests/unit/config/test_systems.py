@@ -12,7 +12,7 @@ from jaxrl_sql.config.load import SYSTEMS, as_published, load_config
 from jaxrl_sql.types import InputError
 
 CHAT = {
-    "prompt": "chat", "thinking": "template", "assistant_prefill": "", "template": "", "schema": "recipe",
+    "prompt": "chat", "chat": {"thinking": "template", "assistant_prefill": "", "template": ""}, "schema": "recipe",
     "max_prompt_tokens": 8192, "retrieval": {"top_k": 0, "placement": "examples", "synonyms": ""}, "shots": 0,
     "schema_budget": 0,
 }  # fmt: skip
@@ -31,12 +31,17 @@ EXPECTED: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] 
     "paverl": ("paverl", {}, {}, {"rules": ["bird", "refined", "test_suite", "ex_b", "paverl"]}),
     "think2sql": (
         "think2sql",
-        {"thinking": "no_think"},
+        {"chat": {**CHAT["chat"], "thinking": "no_think"}},
         {**QWEN3, "temperature": 0.6, "top_p": 0.95, "repetition_penalty": 1.1},
         REFINED,
     ),
-    "qwen3": ("omnisql", {"thinking": "no_think"}, QWEN3, REFINED),
-    "qwen3_thinking": ("omnisql", {"thinking": "think"}, {**QWEN3, "temperature": 0.6, "top_p": 0.95}, REFINED),
+    "qwen3": ("omnisql", {"chat": {**CHAT["chat"], "thinking": "no_think"}}, QWEN3, REFINED),
+    "qwen3_thinking": (
+        "omnisql",
+        {"chat": {**CHAT["chat"], "thinking": "think"}},
+        {**QWEN3, "temperature": 0.6, "top_p": 0.95},
+        REFINED,
+    ),
     "skyrl_sql": (
         "skyrl_sql",
         {},

@@ -54,6 +54,7 @@ def test_yaml_of_a_config_reads_back_equal(tmp_path: Path) -> None:
 def test_an_odd_text_reads_back_equal_from_the_file_of_a_run(text: str, tmp_path: Path) -> None:
     """A run whose command has such a value is not refused as another when it resumes."""
     config = changed(
-        load_config(TrainConfig, SMALL), {"run.project": text, "data.include_ids": text, "data.evals": [text, "x"]}
+        load_config(TrainConfig, SMALL),
+        {"run.project": text, "data.select.include_ids": text, "data.evals": [text, "x"]},
     )
     assert load_config(TrainConfig, write(tmp_path, to_yaml(config))) == config

@@ -31,6 +31,7 @@ QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SWAPPED = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")
 PHI_TOKENS = ("<|endoftext|>", "<|user|>", "<|end|>")
 LLAMA = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
+END = "data.tokenizer.eos_token"
 
 
 def make_tokenizer(special: Sequence[str], eos: str, template: str) -> Any:
@@ -54,8 +55,8 @@ def make_tokenizer(special: Sequence[str], eos: str, template: str) -> Any:
         ("data.prompt=compact", QWEN, "<|endoftext|>", CHATML, ["<|im_end|>", "<|endoftext|>"]),
         ("data.prompt=tagged", LLAMA, "<|end_of_text|>", "", ["<|eot_id|>", "<|end_of_text|>"]),
         ("data.prompt=chat", QWEN, "<|endoftext|>", QUESTIONS, ["<|im_end|>", "<|endoftext|>"]),
-        ("data.prompt=chat data.eos_token=<|endoftext|>", QWEN, "<|im_end|>", CHATML, ["<|im_end|>", "<|endoftext|>"]),
-        ("data.prompt=compact data.eos_token=<|im_start|>", QWEN, "<|im_end|>", "", ["<|im_end|>", "<|im_start|>"]),
+        (f"data.prompt=chat {END}=<|endoftext|>", QWEN, "<|im_end|>", CHATML, ["<|im_end|>", "<|endoftext|>"]),
+        (f"data.prompt=compact {END}=<|im_start|>", QWEN, "<|im_end|>", "", ["<|im_end|>", "<|im_start|>"]),
         ("data.prompt=compact", QWEN, "", "", ["<|im_end|>"]),
     ],
 )  # fmt: skip
@@ -67,8 +68,8 @@ def test_the_last_end_is_taught(values: str, special: Sequence[str], eos: str, t
 
 def test_an_end_that_is_no_token_is_refused() -> None:
     tokenizer = make_tokenizer(QWEN, "<|im_end|>", CHATML)
-    with pytest.raises(InputError, match=r"data\.eos_token='<end>' is no token of the tokenizer"):
-        ends_of_generation(load_config(EvaluateConfig, None, ["data.eos_token=<end>"]).data, "", tokenizer)
+    with pytest.raises(InputError, match=r"data\.tokenizer\.eos_token='<end>' is no token of the tokenizer"):
+        ends_of_generation(load_config(EvaluateConfig, None, ["data.tokenizer.eos_token=<end>"]).data, "", tokenizer)
 
 
 def test_a_tokenizer_without_an_end_takes_the_ends_of_the_model(tmp_path: Path) -> None:

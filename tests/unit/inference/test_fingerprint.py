@@ -51,11 +51,17 @@ SMALL = Path(__file__).parents[2] / "small.yaml"
 CORRECTED = ["augment.correct=1", "distill.base_url=http://localhost/v1", "distill.model=m"]
 ANSWERING = {"filter_data": HERE, "evaluate": HERE, "verbal": HERE, "distill": [], "augment": CORRECTED}
 LIMITS = ["executor.timeout_ms=7", "executor.vm_steps=7", "executor.max_rows=7", "executor.max_bytes=7"]
-WORDS = ["recipe=sql_r1", "data.schema=ddl", "data.thinking=no_think", "data.retrieval.top_k=3", "data.schema_budget=9"]
+WORDS = [
+    "recipe=sql_r1",
+    "data.schema=ddl",
+    "data.chat.thinking=no_think",
+    "data.retrieval.top_k=3",
+    "data.schema_budget=9",
+]
 SYNONYMS = ("data.retrieval.top_k=3", "data.retrieval.synonyms=vectors")
 CHECKPOINT = [
-    "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer=other", "seed=1",
-    "data.shots=2", "data.date=2024-02-09",
+    "model.dtype=bfloat16", "model.compute_dtype=bfloat16", "data.prompt=chat", "data.tokenizer.path=other", "seed=1",
+    "data.shots=2", "data.chat.date=2024-02-09",
 ]  # fmt: skip
 FREE = ["executor.threads=1", "executor.isolation=thread", "data.retrieval.placement=question"]
 
@@ -164,21 +170,21 @@ def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
 def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     path.write_text("{% block user %}{{ question }}{% endblock %}")
-    config = load_config(EvaluateConfig, None, [f"data.template={path}"])
+    config = load_config(EvaluateConfig, None, [f"data.chat.template={path}"])
     settings = endpoint_settings(config.recipe, config.data)
     before = fingerprint(settings, config.data, config.executor)
     assert fingerprint(settings, config.data, config.executor) == before
     path.write_text("{% block user %}Q: {{ question }}{% endblock %}")
-    assert fingerprint(settings, config.data, config.executor)["data.template"] != before["data.template"]
+    assert fingerprint(settings, config.data, config.executor)["data.chat.template"] != before["data.chat.template"]
 
 
 def test_a_tokenizer_or_a_recipe_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "own.py").write_text("RULES = 1")
-    config = load_config(EvaluateConfig, None, [f"data.tokenizer={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
+    config = load_config(EvaluateConfig, None, [f"data.tokenizer.path={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
     before = of_checkpoint(config)
     assert of_checkpoint(config) == before
-    for name, key in (("tokenizer.json", "data.tokenizer"), ("own.py", "recipe")):
+    for name, key in (("tokenizer.json", "data.tokenizer.path"), ("own.py", "recipe")):
         (tmp_path / name).write_text("[1]")
         assert of_checkpoint(config)[key] != before[key]
 

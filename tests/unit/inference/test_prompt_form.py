@@ -44,7 +44,7 @@ def test_a_model_without_a_chat_template_gets_compact_prompts(base_model: Path) 
 
 
 def test_the_tokenizer_that_is_used_decides(base_model: Path) -> None:
-    assert prompt_of(f"model.checkpoint={base_model}", f"data.tokenizer={START}", "data.prompt=auto") == "chat"
+    assert prompt_of(f"model.checkpoint={base_model}", f"data.tokenizer.path={START}", "data.prompt=auto") == "chat"
 
 
 def test_settings_that_do_not_go_with_the_form_are_refused(base_model: Path) -> None:

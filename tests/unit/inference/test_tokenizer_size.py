@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,12 +41,13 @@ def checkpoint(folder: Path, rows: int, tokenizer: Any) -> EvaluateConfig:
 def test_each_token_needs_a_row(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(START)
     config = checkpoint(tmp_path, LARGEST, tokenizer)
-    said = rf"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}: name one that fits in data\.tokenizer$"
-    with pytest.raises(InputError, match=said):
+    sizes = f"{tmp_path} has {LARGEST} tokens, the tokenizer {LARGEST + 1}"
+    refusal = re.escape(f"{sizes}: name one that fits in data.tokenizer.path") + "$"
+    with pytest.raises(InputError, match=refusal):
         model_config(config.model, tokenizer)
     with (
         make_executor(config.executor) as executor,
-        pytest.raises(InputError, match=said),
+        pytest.raises(InputError, match=refusal),
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96),
     ):
         pass

@@ -20,7 +20,9 @@ from jaxrl_sql.config import (
     EvaluateConfig,
     ExecutorConfig,
     FilterConfig,
+    TokenizerConfig,
     TrainConfig,
+    changed,
     load_config,
 )
 from jaxrl_sql.inference.benchmark_sets import open_sets
@@ -50,7 +52,7 @@ def data(tmp_path: Path) -> DataConfig:
         dir=str(tmp_path),
         evals=["train"],
         dialects=DialectsConfig(0.5, mysql=0.5),
-        tokenizer=str(MODEL),
+        tokenizer=TokenizerConfig(path=str(MODEL)),
     )
 
 
@@ -58,7 +60,7 @@ def data(tmp_path: Path) -> DataConfig:
 def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
     if keep:
         (tmp_path / "ids").write_text(keep)
-        data = dataclasses.replace(data, include_ids=str(tmp_path / "ids"))
+        data = changed(data, {"select.include_ids": str(tmp_path / "ids")})
     config = TrainConfig(data=data, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     with make_executor(config.executor) as executor:
         trained, _ = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
@@ -93,7 +95,7 @@ def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
 
 
 def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
-    config = TrainConfig(data=dataclasses.replace(data, limit_eval=3, dialects=DialectsConfig()))
+    config = TrainConfig(data=changed(data, {"select.limit_eval": 3, "dialects": DialectsConfig()}))
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert (len(train), [one.uid for one in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
@@ -103,7 +105,9 @@ def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfi
     """Ids, limits, dialects and hidden columns hold for lists, and only the sets that are not passed are read."""
     examples = load_benchmark(tmp_path / "train").examples
     (tmp_path / "ids").write_text("q1\nq2\nq5\nq6\n")
-    chosen = dataclasses.replace(data, include_ids=str(tmp_path / "ids"), limit_train=3, limit_eval=2)
+    chosen = changed(
+        data, {"select.include_ids": str(tmp_path / "ids"), "select.limit_train": 3, "select.limit_eval": 2}
+    )
     config = TrainConfig(data=chosen, executor=ExecutorConfig(1, databases=DatabasesConfig(mysql="translated")))
     passed = PassedQuestions(benchmark_of(examples, "examples"), {"mine": benchmark_of(examples[4:], "evals: mine")})
     nowhere = dataclasses.replace(config, data=dataclasses.replace(chosen, dir=str(tmp_path / "nowhere")))
@@ -135,7 +139,7 @@ def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_p
         "data.source=folder",
         "data.evals=[dev]",
         f"data.stream_above={5 if of == 'streamed' else 0}",
-        f"data.tokenizer={MODEL}",
+        f"data.tokenizer.path={MODEL}",
     ]
 
     def load(*more: str) -> None:

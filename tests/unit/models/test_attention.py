@@ -16,7 +16,7 @@ import pytest
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig
+from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import BACKENDS, amx, choose, cudnn, for_platform, splash, xla
 from jaxrl_sql.models.attention.tree import Level, Window
@@ -292,7 +292,7 @@ def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
 
 def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, remat: str = "none") -> Any:
     policy = make_policy(config, 0.9, remat, attention=attention)
-    cfg = GrpoConfig(kl=KlConfig(coef=0.05), entropy_bonus=0.01, clip=ClipConfig(high=0.3))
+    cfg = GrpoConfig(kl=KlConfig(coef=0.05), loss=LossConfig(entropy_bonus=0.01), clip=ClipConfig(high=0.3))
 
     def mean_loss(params: Any) -> jax.Array:
         result = grpo_loss(policy(params, None, batch), batch, cfg, on_policy=False)

@@ -357,7 +357,7 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> 
 def test_a_tokenizers_configuration_alone_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes((START / "tokenizer_config.json").read_bytes())
     with pytest.raises(
-        InputError, match=r"holds no tokenizer\.json: copy it from where .* is, or name data\.tokenizer$"
+        InputError, match=r"holds no tokenizer\.json: copy it from where .* is, or name data\.tokenizer\.path$"
     ):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")

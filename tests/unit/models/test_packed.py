@@ -17,7 +17,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxrl_sql.algo.loss import grpo_loss, sft_loss
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.config import GrpoConfig, LossConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import TreeAttention, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
@@ -67,7 +67,7 @@ def differentiated(config: ModelConfig, remat: str, attention: str | TreeAttenti
 
     def loss(params: Any, batch: GroupBatch) -> Any:
         scores = scored(config, params, batch, remat, attention)
-        result = grpo_loss(scores, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+        result = grpo_loss(scores, batch, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1)), on_policy=False)
         return result.sum / result.weight, scores
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
@@ -112,7 +112,9 @@ def test_packed_answers_score_as_those_in_rows_of_their_own(
 
 
 POLICY = make_policy(PLAIN, 0.7)
-OBJECTIVE = partial(grpo_loss, cfg=GrpoConfig(entropy_bonus=0.1, loss_agg_mode="sequence_mean"), on_policy=False)
+OBJECTIVE = partial(
+    grpo_loss, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1, agg_mode="sequence_mean")), on_policy=False
+)
 
 
 def conditionals(jaxpr: Any) -> list[int]:

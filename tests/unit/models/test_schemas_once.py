@@ -17,7 +17,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.step import init_state, make_scorer, make_step
 from jaxrl_sql.batch import GroupBatch, Segment
-from jaxrl_sql.config import GrpoConfig
+from jaxrl_sql.config import GrpoConfig, LossConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.attention import TreeAttention, cudnn, splash
 from jaxrl_sql.models.ops.micro_batches import MicroBatches
@@ -84,7 +84,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 
     def loss(params: Any, batch: GroupBatch) -> tuple[jax.Array, jax.Array]:
         scored = make_policy(config, 0.7, "full", attention=attention)(params, None, batch)
-        found = grpo_loss(scored, batch, cfg=GrpoConfig(entropy_bonus=0.1), on_policy=False)
+        found = grpo_loss(scored, batch, cfg=GrpoConfig(loss=LossConfig(entropy_bonus=0.1)), on_policy=False)
         return found.sum / found.weight, scored.logprob
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))

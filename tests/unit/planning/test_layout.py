@@ -70,7 +70,7 @@ def test_processors_and_single_devices_sample_where_they_train() -> None:
 
 def test_copies_that_are_asked_for_are_taken_or_refused() -> None:
     assert chosen(V5P, "rollout.mesh=16x2") == "16x2"
-    with pytest.raises(InputError, match=r"rollout\.mesh=32x1: with a copy .* needs .* GiB and has 16"):
+    with pytest.raises(InputError, match=r"rollout\.mesh=32x1: with a replica .* needs .* GiB and has 16"):
         chosen(V5P._replace(memory=16 << 30), "rollout.mesh=32x1")
     with pytest.raises(InputError, match="heads"):
         chosen(V5P, "rollout.mesh=4x8")

@@ -53,7 +53,7 @@ def test_lengths_are_read_from_words_and_files(tmp_path: Path) -> None:
         read_lengths(str(lines), key, limit, 9)
     lines.write_text("three\n", encoding="utf-8")
     for text in (str(lines), str(tmp_path / "none"), "-3", str(tmp_path)):
-        with pytest.raises(InputError, match="no MEAN, no MEAN:MAX, and no file of numbers"):
+        with pytest.raises(InputError, match="neither MEAN, MEAN:MAX, nor a file of numbers"):
             read_lengths(text, key, limit, 9)
 
 
@@ -81,7 +81,7 @@ def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slo
         running = {slot: one for slot, one in running.items() if one[1]}
     assert found.steps == steps
     assert found.rows == pytest.approx(rows / steps)
-    assert found.own == pytest.approx(own / steps)
+    assert found.generated == pytest.approx(own / steps)
     # A group that is between two of its answers is taken to be read.
     assert found.prompts == pytest.approx(read / steps, rel=0.25)
     assert found.prompts >= read / steps - 1e-9
@@ -135,4 +135,4 @@ def test_what_is_held_is_counted_in_whole_blocks() -> None:
     found = schedule(longest(10), 8, 4, 16, block=4)
     # While ten tokens are written a row holds a block four times, two four times, and three twice.
     assert found.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
-    assert found.own == 16 * 5.5
+    assert found.generated == 16 * 5.5

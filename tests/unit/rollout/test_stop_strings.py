@@ -119,7 +119,8 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
         def get_vocab(self) -> dict[str, int]:
             return {"a": 0}
 
-    with pytest.raises(InputError, match=r"no end token: set eos_token in tokenizer_config\.json, or data\.eos_token$"):
+    refusal = r"no end token: set eos_token in tokenizer_config\.json, or data\.tokenizer\.eos_token$"
+    with pytest.raises(InputError, match=refusal):
         end_tokens(Endless())
     assert end_tokens(Endless(), [7, 3]) == [3, 7]
 

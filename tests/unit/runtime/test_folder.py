@@ -23,7 +23,7 @@ FIXED = "grpo.optim.schedule=linear"
 
 
 def with_found_numbers(config: TrainConfig) -> TrainConfig:
-    return changed(config, found_numbers(config.run, config.data.date, config.rollout))
+    return changed(config, found_numbers(config.run, config.data.chat.date, config.rollout))
 
 
 def check_folder(config: TrainConfig) -> Path:
@@ -50,7 +50,7 @@ def open_folder(config: TrainConfig, is_first: bool) -> None:
         ((), "seed=1", False),
         ((), "health.zero_advantage_patience=7", True),
         (("model.checkpoint=here",), "model.checkpoint=there", True),  # `training.inputs` looks at what lies there
-        (("data.prompt=chat", "data.date=2024-02-09"), "data.date=2024-02-10", False),
+        (("data.prompt=chat", "data.chat.date=2024-02-09"), "data.chat.date=2024-02-10", False),
     ],
 )
 def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(
@@ -166,13 +166,13 @@ def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_pat
 
 
 def test_a_run_keeps_its_date_and_where_it_read_until_that_is_compared(tmp_path: Path) -> None:
-    began = ("data.prompt=chat", "data.date=2024-02-09", "model.checkpoint=here", "run.resume=true")
+    began = ("data.prompt=chat", "data.chat.date=2024-02-09", "model.checkpoint=here", "run.resume=true")
     (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", *began])))
     config = load_config(
         TrainConfig, SMALL, [f"run.dir={tmp_path}", "data.prompt=chat", "model.checkpoint=there", "run.resume=true"]
     )
-    assert with_found_numbers(config).data.date == "2024-02-09"
-    assert with_found_numbers(changed(config, {"run.resume": False})).data.date == ""
+    assert with_found_numbers(config).data.chat.date == "2024-02-09"
+    assert with_found_numbers(changed(config, {"run.resume": False})).data.chat.date == ""
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     open_folder(with_found_numbers(config), is_first=True)
     assert load_config(TrainConfig, tmp_path / "config.yaml").model.checkpoint == "here"

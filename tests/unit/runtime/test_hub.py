@@ -29,7 +29,7 @@ for has_weights, *overrides in json.loads(sys.argv[1]):
     try:
         config = fetched(load_config(TrainConfig, None, ["data.dir=here", *overrides]), has_weights)
         folder = config.model.checkpoint
-        print(json.dumps([folder, config.data.tokenizer, sorted(os.listdir(folder))]))
+        print(json.dumps([folder, config.data.tokenizer.path, sorted(os.listdir(folder))]))
     except InputError as error:
         print(json.dumps(f"refused: {error}"))
 """
@@ -93,7 +93,7 @@ def fetch(endpoint: str, home: Path, *calls: tuple[bool | str, ...]) -> list[Any
 
 def test_a_model_of_the_hub_is_fetched_once_and_kept(endpoint: str, tmp_path: Path) -> None:
     tiny, other = "model.checkpoint=org/tiny", "model.checkpoint=org/other"
-    calls = ((False, tiny, "data.tokenizer=org/tiny"), (True, tiny), (True, other))
+    calls = ((False, tiny, "data.tokenizer.path=org/tiny"), (True, tiny), (True, other))
     about, whole, refused = fetch(endpoint, tmp_path, *calls)
     files = {path.name: path.read_bytes() for path in MODEL.iterdir()}
     folder = Path(about[0])

@@ -26,7 +26,7 @@ SMALL = Path(__file__).parents[2] / "small.yaml"
 def run(tmp_path: Path) -> Path:
     (tmp_path / "run/model").mkdir(parents=True)
     (tmp_path / "run/config.yaml").write_text(
-        "recipe: skyrl_sql\ndata: {prompt: tagged, schema: ddl, tokenizer: gone}\n"
+        "recipe: skyrl_sql\ndata: {prompt: tagged, schema: ddl, tokenizer: {path: gone}}\n"
         "sampling: {turns: 4, max_total_tokens: 700, stop: [END]}\nvalidation: {sampling: {max_new_tokens: 200}}\n"
         "model: {dtype: bfloat16}\n"
     )
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
     config = load_config(EvaluateConfig, None, (), defaults_for(str(run / inner)))
     assert config.model.checkpoint == str(run / "model")
-    assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer) == (
+    assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer.path) == (
         "skyrl_sql", "tagged", "ddl", "",
     )  # fmt: skip
     asked = config.evaluate.sampling
@@ -81,17 +81,17 @@ def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, t
 
     def date(*overrides: str) -> str:
         config = load_config(TrainConfig, SMALL, [f"model.checkpoint={run}", *overrides])
-        return with_date(config.data, config.model.checkpoint, journal).date
+        return with_date(config.data, config.model.checkpoint, journal).chat.date
 
     assert date("data.prompt=chat") == today()
     settings = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(settings.replace("data: {", "data: {date: 2024-02-09, "))
+    (run / "config.yaml").write_text(settings.replace("data: {", "data: {chat: {date: 2024-02-09}, "))
     assert date("data.prompt=chat") == "2024-02-09"
-    assert load_config(EvaluateConfig, None, (), defaults_for(str(run))).data.date == "2024-02-09"
-    with Journal(journal, {"data.date": "2023-01-31"}):
+    assert load_config(EvaluateConfig, None, (), defaults_for(str(run))).data.chat.date == "2024-02-09"
+    with Journal(journal, {"data.chat.date": "2023-01-31"}):
         pass
     assert date("data.prompt=chat") == "2023-01-31"
-    assert date("data.prompt=chat", "data.date=2022-05-05") == "2022-05-05"
+    assert date("data.prompt=chat", "data.chat.date=2022-05-05") == "2022-05-05"
     assert date() == "", "no chat has a date"
 
 

@@ -193,7 +193,7 @@ def test_a_message_that_the_template_leaves_out_is_refused() -> None:
     (prompt,) = ask(ChatRequest, messages=turns).prompts(engine)
     assert prompt.text.startswith("system: system <|im_end|>\nuser: ")
     request = ask(ChatRequest, messages=[{"role": "developer", "content": "Answer in French."}, *turns])
-    with pytest.raises(RefusedError, match=r"messages.0: the model's chat template leaves out .* role 'developer'"):
+    with pytest.raises(RefusedError, match=r"messages.0: the model's chat template omits .* role 'developer'"):
         request.prompts(engine)
 
 

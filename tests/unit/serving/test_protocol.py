@@ -84,7 +84,7 @@ def test_a_chat_has_the_date_of_the_model_s_run(engine: Any) -> None:
 def test_adapters_have_the_date_of_their_run(tmp_path: Path) -> None:
     (tmp_path / "adapters").mkdir()
     assert date_of(tmp_path / "adapters") == ""
-    (tmp_path / "config.yaml").write_text("data: {date: 2024-02-09}\n")
+    (tmp_path / "config.yaml").write_text("data: {chat: {date: 2024-02-09}}\n")
     assert date_of(tmp_path / "adapters") == "2024-02-09"
     (tmp_path / "config.yaml").write_text("model: of another program\n")
     assert date_of(tmp_path / "adapters") == ""

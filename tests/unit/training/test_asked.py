@@ -31,11 +31,11 @@ def trained(run: Path, *overrides: str) -> Path:
     [
         [],
         [
-            "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer=gone",
+            "recipe=skyrl_sql", "data.prompt=tagged", "data.schema=ddl", "data.tokenizer.path=gone",
             "data.retrieval.top_k=7", "data.max_prompt_tokens=900", "sampling.turns=4",
             "sampling.max_total_tokens=700", "sampling.stop=[END]",
             "validation.sampling.max_new_tokens=200", "model.dtype=bfloat16",
-            "data.dir=/of/this/machine", "data.date=2024-02-09",
+            "data.dir=/of/this/machine", "data.chat.date=2024-02-09",
         ],
     ],
 )  # fmt: skip
@@ -51,13 +51,13 @@ def test_a_copy_is_asked_as_its_run_says(overrides: list[str], tmp_path: Path) -
 
 
 def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path: Path) -> None:
-    shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.include_ids=/of/this/machine/chosen.txt")
+    shown = ("data.shots=2", "data.dir=/of/this/machine/spider", "data.select.include_ids=/of/this/machine/chosen.txt")
     meant = ("data.retrieval.top_k=5", "data.retrieval.synonyms=/of/this/machine/vectors")
     model = trained(tmp_path / "run", *shown, *meant)
     assert "/of/this" not in (model / "jaxrl_sql.yaml").read_text()
     asked = find_asked(str(shutil.copytree(model, tmp_path / "elsewhere")))[1]
     assert asked is not None
-    assert (asked.data.dir, asked.data.include_ids, asked.data.retrieval.synonyms) == (
+    assert (asked.data.dir, asked.data.select.include_ids, asked.data.retrieval.synonyms) == (
         "spider",
         "chosen.txt",
         "vectors",
@@ -66,15 +66,15 @@ def test_of_the_folders_that_prompts_are_made_with_the_last_name_stays(tmp_path:
 
 def test_a_template_of_ones_own_goes_along(tmp_path: Path) -> None:
     (tmp_path / "mine.jinja").write_text(TEMPLATE)
-    model = trained(tmp_path / "run", "data.prompt=chat", f"data.template={tmp_path}/mine.jinja")
+    model = trained(tmp_path / "run", "data.prompt=chat", f"data.chat.template={tmp_path}/mine.jinja")
     (tmp_path / "mine.jinja").unlink()
     copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
     asked = find_asked(str(copy))[1]
     assert asked is not None
-    assert Path(asked.data.template).read_text() == TEMPLATE
+    assert Path(asked.data.chat.template).read_text() == TEMPLATE
     keep_asked(Path(shutil.copytree(copy, tmp_path / "again")), asked)
     assert (tmp_path / "again/prompt.jinja").read_text() == TEMPLATE
-    ours = trained(tmp_path / "other", "data.prompt=chat", "data.template=generic")
+    ours = trained(tmp_path / "other", "data.prompt=chat", "data.chat.template=generic")
     assert not (ours / "prompt.jinja").exists()
 
 

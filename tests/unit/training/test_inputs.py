@@ -27,9 +27,9 @@ FILES = {
 }  # fmt: skip
 KEYS = {
     "base/config.json": "model.checkpoint/config.json", "base/tokenizer.json": "model.checkpoint/tokenizer.json",
-    "base/chat_template.jinja": "model.checkpoint/chat_template.jinja", "own.jinja": "data.template",
-    "tokens/tokenizer.json": "data.tokenizer/tokenizer.json", "own.py": "recipe",
-    "vectors/model.safetensors": "data.retrieval.synonyms/model.safetensors", "ids.txt": "data.include_ids",
+    "base/chat_template.jinja": "model.checkpoint/chat_template.jinja", "own.jinja": "data.chat.template",
+    "tokens/tokenizer.json": "data.tokenizer.path/tokenizer.json", "own.py": "recipe",
+    "vectors/model.safetensors": "data.retrieval.synonyms/model.safetensors", "ids.txt": "data.select.include_ids",
     "traces.jsonl": "data.traces", "base/model.safetensors": "model.checkpoint/model.safetensors",
 }  # fmt: skip
 NORM = "model.norm.weight"
@@ -48,7 +48,12 @@ def place(tmp_path: Path) -> Path:
 
 
 def inputs_of(place: Path) -> dict[str, str]:
-    files = {"tokenizer": "tokens", "template": "own.jinja", "retrieval.synonyms": "vectors", "include_ids": "ids.txt"}
+    files = {
+        "tokenizer.path": "tokens",
+        "chat.template": "own.jinja",
+        "retrieval.synonyms": "vectors",
+        "select.include_ids": "ids.txt",
+    }
     values = [f"data.{key}={place}/{name}" for key, name in {**files, "traces": "traces.jsonl"}.items()]
     more = [f"model.checkpoint={place}/base", f"recipe={place}/own.py:OWN", "data.prompt=chat"]
     config = load_config(TrainConfig, SMALL, [*more, "data.retrieval.top_k=1", *values])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig
+from jaxrl_sql.config import ChatConfig, DataConfig
 from jaxrl_sql.runtime.control_tokens import ControlTokens, bare
 from jaxrl_sql.text2sql.env.turns import TAGS
 from jaxrl_sql.text2sql.prompts.chat import render_chat, turn_end
@@ -237,7 +237,7 @@ def test_prompts_think_and_begin_as_the_config_says(tmp_path: Any) -> None:
     assert prompt.text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nLet me see.")
     assert tokenizer.decode(prompt.token_ids) == prompt.text
     dated = make_tokenizer("{{ strftime_now('%d %b %Y') + '\n' }}" + CHATML)
-    style = RECIPES["arctic"].style_for(DataConfig(prompt="chat", date="2024-02-09"))
+    style = RECIPES["arctic"].style_for(DataConfig(prompt="chat", chat=ChatConfig(date="2024-02-09")))
     (prompt,) = make_prompts([example], style._replace(shots=lambda _: [example]), dated, 10_000).prompts
     assert prompt.text.startswith("09 Feb 2024\n")
     with pytest.raises(InputError, match=r"data\.prompt=chat"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, EvaluateConfig, TrainConfig, load_config
+from jaxrl_sql.config import DataConfig, EvaluateConfig, TokenizerConfig, TrainConfig, changed, load_config
 from jaxrl_sql.inference.filtering import ask
 from jaxrl_sql.inference.training_set import choose_shots
 from jaxrl_sql.runtime.model_locator import asked_by
@@ -59,7 +59,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def data_of(folder: Path, shots: int = 2) -> DataConfig:
-    return DataConfig(dir=str(folder), prompt="compact", evals=["train"], tokenizer=str(MODEL), shots=shots)
+    return DataConfig(
+        dir=str(folder), prompt="compact", evals=["train"], tokenizer=TokenizerConfig(path=str(MODEL)), shots=shots
+    )
 
 
 def example(folder: Path, question: str, db_id: str = "zoo") -> Example:
@@ -132,12 +134,12 @@ def test_what_is_taught_filtered_and_asked_is_the_same_prompt(folder: Path) -> N
     ("change", "words"),
     [
         ({"dir": "nowhere"}, "nowhere is not there: name data.source, data.dir and data.train"),
-        ({"limit_train": 2}, "all 2 training questions are on zoo, which q asks"),
+        ({"select.limit_train": 2}, "all 2 training questions are on zoo, which q asks"),
         ({"stream_above": 1}, "has over data.stream_above=1"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(folder: Path, change: dict[str, object], words: str) -> None:
-    data = dataclasses.replace(data_of(folder), **change)  # type: ignore[arg-type]
+    data = changed(data_of(folder), change)
     with pytest.raises(InputError, match=words) as caught:
         choose_shots(data)(example(folder, "How many?"))  # type: ignore[misc]
     assert "\n" not in str(caught.value)

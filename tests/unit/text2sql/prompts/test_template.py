@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DataConfig, RetrievalConfig, TrainConfig, load_config
+from jaxrl_sql.config import ChatConfig, DataConfig, RetrievalConfig, TrainConfig, changed, load_config
 from jaxrl_sql.text2sql.prompts.prompts import Encoder, make_prompts
 from jaxrl_sql.text2sql.prompts.template import read_template, template_names
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -165,18 +165,18 @@ def test_a_file_of_one_s_own_takes_the_recipe_s_place(tmp_path: Path, examples: 
         "{% endblock %}\n{% block assistant %}<think>\n{% endblock %}",
         encoding="utf-8",
     )
-    data = DataConfig(prompt="chat", template=str(path), schema="names_only")
+    data = DataConfig(prompt="chat", chat=ChatConfig(template=str(path)), schema="names_only")
     style = RECIPES["sql_r1"].style_for(data)
     (prompt,) = make_prompts(examples[:1], style, Letters(), 1000).prompts
     assert prompt.text == "[system]Be brief.[user]dept\nemps\nWho? in SQLite[assistant]<think>"
     assert style.begun == "<think>"
     # The configuration's own words come before the template's, and an endpoint's answer is begun by nobody.
-    begun = RECIPES["sql_r1"].style_for(dataclasses.replace(data, assistant_prefill="So:"))
+    begun = RECIPES["sql_r1"].style_for(changed(data, {"chat.assistant_prefill": "So:"}))
     assert make_prompts(examples[:1], begun, Letters(), 1000).prompts[0].text.endswith("[assistant]So:")
     assert RECIPES["sql_r1"].endpoint_style(data).begun == ""
     with pytest.raises(InputError, match=r"has no \{\{ values \}\}"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, retrieval=RetrievalConfig(top_k=20)))
-    with pytest.raises(InputError, match=r"data\.template"):
+    with pytest.raises(InputError, match=r"data\.chat\.template"):
         RECIPES["sql_r1"].style_for(dataclasses.replace(data, prompt="tagged"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig
+from jaxrl_sql.config import DatabasesConfig, DataConfig, DialectsConfig, changed
 from jaxrl_sql.inference.training_set import streamed_questions, training_questions
 from jaxrl_sql.text2sql.benchmarks import lines, load_benchmark
 from jaxrl_sql.text2sql.prompts.prompts import compact_style, make_prompts
@@ -162,9 +162,9 @@ def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
     streamed = streamed_questions(data, databases)
     assert streamed is not None
     assert (len(streamed), streamed[3].uid, streamed[3].dialect) == (9, "synsql_3", "mysql")
-    for change in ({"stream_above": 9}, {"stream_above": 0}, {"limit_train": 8}):
-        assert streamed_questions(dataclasses.replace(data, **change), databases) is None
-    some = streamed_questions(dataclasses.replace(data, stream_above=3, limit_train=4), databases)
+    for change in ({"stream_above": 9}, {"stream_above": 0}, {"select.limit_train": 8}):
+        assert streamed_questions(changed(data, change), databases) is None
+    some = streamed_questions(changed(data, {"stream_above": 3, "select.limit_train": 4}), databases)
     assert some is not None
     assert [one.uid for one in some] == [f"synsql_{i}" for i in range(4)]
     assert some.identity != streamed.identity
@@ -173,8 +173,8 @@ def test_training_streams_what_is_more_than_its_bound(folder: Path) -> None:
     assert [one.uid for one in some] == [f"synsql_{i}" for i in (0, 2, 2, 3)]
     assert dict(some.skipped) == {"gold empty": 1}
     (folder / "ids").write_text("synsql_7\nsynsql_2\nsynsql_5\n")
-    kept = dataclasses.replace(data, include_ids=str(folder / "ids"))
+    kept = changed(data, {"select.include_ids": str(folder / "ids")})
     assert streamed_questions(kept, databases) is None
     assert [one.uid for one in training_questions(kept, databases).examples] == ["synsql_2", "synsql_5", "synsql_7"]
-    first = training_questions(dataclasses.replace(kept, limit_train=1), databases).examples
+    first = training_questions(changed(kept, {"select.limit_train": 1}), databases).examples
     assert [one.uid for one in first] == ["synsql_2"]

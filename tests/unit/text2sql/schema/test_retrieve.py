@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_sql.config import DataConfig, RetrievalConfig
+from jaxrl_sql.config import ChatConfig, DataConfig, RetrievalConfig
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES
@@ -258,7 +258,10 @@ def test_prompts_show_them_among_examples_or_before_the_question(tmp_path: Path)
     for matched in ("examples", "question"):
         for schema in ("recipe", "ddl"):
             data = DataConfig(
-                prompt="chat", template="generic", schema=schema, retrieval=RetrievalConfig(top_k=20, placement=matched)
+                prompt="chat",
+                chat=ChatConfig(template="generic"),
+                schema=schema,
+                retrieval=RetrievalConfig(top_k=20, placement=matched),
             )
             made = make_prompts(examples, RECIPES["arctic"].style_for(data), Characters(), 10_000).prompts
             off = RECIPES["arctic"].style_for(replace(data, retrieval=RetrievalConfig(top_k=0)))

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxrl_sql.config import DataConfig, ExecutorConfig
+from jaxrl_sql.config import ChatConfig, DataConfig, ExecutorConfig
 from jaxrl_sql.models import ModelConfig, init_params
 from jaxrl_sql.models.formats.hf import load_tokenizer
 from jaxrl_sql.rollout import Engine, EngineConfig, SamplingParams
@@ -260,7 +260,7 @@ def test_a_judge_may_be_asked_through_a_template(db: str) -> None:
 def test_a_judge_reads_the_date_of_the_candidates() -> None:
     tokenizer = load_tokenizer(Path(__file__).parents[4] / "configs/recipes_start")
     tokenizer.chat_template = "{{ strftime_now('%d %b') + messages[0].content }}"
-    data = DataConfig(prompt="chat", date="2024-02-09")
+    data = DataConfig(prompt="chat", chat=ChatConfig(date="2024-02-09"))
     assert judge_prompt("?", data, ControlTokens(tokenizer)).text == "09 Feb?"
 
 

@@ -135,7 +135,7 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
 
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
-            examples = [replace(one, uid=f"question {number + i}") for i, one in enumerate(questions)]
+            examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
             prompts = [make_prompt(one, client.style, client.engine.tokenizer, most) for one in examples]
             pairs = [(one, prompt) for one, prompt in zip(examples, prompts, strict=True) if prompt is not None]
             if len(pairs) < len(examples):
@@ -169,7 +169,7 @@ def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: Executor
             numbers = count()
 
             def ask(questions: Sequence[Example]) -> list[Reply]:
-                examples = [replace(one, uid=f"question {i}") for i, one in enumerate(questions)]
+                examples = [replace(question, uid=f"question {i}") for i, question in enumerate(questions)]
                 answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
                 if fault := next((one.fault for one in answered if one.fault), ""):
                     raise InputError(f"not answered: {fault}")

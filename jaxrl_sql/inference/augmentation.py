@@ -77,8 +77,8 @@ def augment(
         examples, reworded = reword(talk, executor, examples, cfg.reword)
         changes += reworded
         groups: dict[str, list[Example]] = {}
-        for one in examples:
-            groups.setdefault(one.db_id, []).append(one)
+        for example in examples:
+            groups.setdefault(example.db_id, []).append(example)
         donors = [Donor(db_id, group[0].db_path) for db_id, group in groups.items()]
         work = _Work(cfg, seed, executor, talk, donors)
         done = {record["id"]: record for record in journal.records if record.get("step") == "database"}
@@ -179,7 +179,7 @@ def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> Reco
         changes += _distracted(work, scratch, donor, examples, rng, left)
     copy_descriptions(Path(donor.path), target)
     scratch.replace(target)
-    return {"step": "database", "id": donor.db_id, "changes": [one.record() for one in changes], "left": left}
+    return {"step": "database", "id": donor.db_id, "changes": [change.record() for change in changes], "left": left}
 
 
 def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -188,7 +188,8 @@ def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[
     for start in range(0, len(sqls), _CHUNK):
         outcomes = execute_all(executor, [(str(path), sql) for sql in sqls[start : start + _CHUNK]])
         found += [
-            (one.status, one.columns, one.rows) if one.status == "ok" else (one.status, [], []) for one in outcomes
+            (outcome.status, outcome.columns, outcome.rows) if outcome.status == "ok" else (outcome.status, [], [])
+            for outcome in outcomes
         ]
     return found
 

@@ -106,8 +106,8 @@ def evaluate(
             answers = _answers(policy, cfg, settings, sets, executor, display)
             records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
-        for at, one in enumerate(sets):
-            files += write_predictions(out, executor, sets, one, records[at, 0])
+        for at, set_ in enumerate(sets):
+            files += write_predictions(out, executor, sets, set_, records[at, 0])
     made = [
         judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts)
         for at, one in enumerate(sets)
@@ -129,7 +129,7 @@ def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorC
     free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
     data, model = policy.data, policy.model
     settings = {
-        "sets": {one.name: set_digest(one.examples, one.sqls) for one in sets},
+        "sets": {set_.name: set_digest(set_.examples, set_.sqls) for set_ in sets},
         "rules": {one.name: one.rules for one in sets},
         "seed": policy.seed,
         "data.max_prompt_tokens": data.max_prompt_tokens,
@@ -144,7 +144,7 @@ def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorC
 
 def judge_settings(cfg: EvaluateSettings, sets: Sequence[Set]) -> Record:
     """Return what records are made with as well: each of several answers is judged by the benchmark's rule alone."""
-    return {"own": {one.name: one.own for one in sets}} if cfg.samples > 1 else {}
+    return {"own": {set_.name: set_.own for set_ in sets}} if cfg.samples > 1 else {}
 
 
 def gather(
@@ -164,7 +164,7 @@ def gather(
     judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     known = {(record["set"], record["run"], record["id"]): record for record in judged}
     parts = [*parts_of(cfg, sets)]
-    names = [one.name for one in sets]
+    names = [set_.name for set_ in sets]
     left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]
     if known:
         display.note(f"going on: {len(known)} answers are judged already")
@@ -220,15 +220,15 @@ def parts_of(cfg: EvaluateSettings, sets: Sequence[Set]) -> Iterator[Part]:
     A set's parts are of one size but for a question: a small one at the end would be compiled for by itself.
     """
     most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // cfg.samples))
-    for at, one in enumerate(sets):
-        count, size = -(-len(one.examples) // most), len(one.examples)
+    for at, set_ in enumerate(sets):
+        count, size = -(-len(set_.examples) // most), len(set_.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield Part(at, run, i, one.examples[size * i // count : size * (i + 1) // count])
+                yield Part(at, run, i, set_.examples[size * i // count : size * (i + 1) // count])
 
 
 def _so_far(sets: Sequence[Set], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
-    own, found = {one.name: one.own for one in sets}, dict[str, list[float]]()
+    own, found = {set_.name: set_.own for set_ in sets}, dict[str, list[float]]()
     for (name, _, _), record in known.items():
         found.setdefault(name, []).append(record["scores"].get(own[name], 0.0))
     return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in found.items()}
@@ -258,7 +258,7 @@ def _answers(
         return
     from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(policy, cfg, executor, {one.name: one.examples for one in sets}, display) as ask:
+    with model_answers(policy, cfg, executor, {set_.name: set_.examples for set_ in sets}, display) as ask:
         yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
 
 
@@ -267,7 +267,9 @@ def _make_folder(out: Path, predictions: Sequence[str]) -> None:
     others = [name for name in _OTHERS if (out / name).exists()]
     if others:
         raise InputError(f"--out {out} holds {others[0]}, so it is another command's folder: name one of its own")
-    if not (out / JOURNAL).exists() and any(out.resolve() == Path(one).resolve().parent for one in predictions):
+    if not (out / JOURNAL).exists() and any(
+        out.resolve() == Path(prediction).resolve().parent for prediction in predictions
+    ):
         raise InputError(f"--out {out} is where the predictions are, and they could be written over: name another")
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -303,7 +305,7 @@ def record_lines(sets: Sequence[Set], records: Mapping[tuple[int, int], list[Rec
 
 def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> None:
     """Write records and, last of all, the numbers."""
-    text = "".join(json.dumps(one, ensure_ascii=False, allow_nan=False) + "\n" for one in lines)
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"
     scratch.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")

@@ -76,7 +76,7 @@ def open_sets(
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
         sets.append(_set(cfg, name, benchmark, _predictions(cfg, at, memory), notes))
-    check_hide(hide, (example.db_path for one in sets for example in one.benchmark.examples))
+    check_hide(hide, (example.db_path for set_ in sets for example in set_.benchmark.examples))
     return sets
 
 
@@ -121,7 +121,7 @@ def _set(
         if not asked:
             raise InputError(f"{predictions.path}: none of the first {len(missing)} questions has a prediction")
     examples = asked
-    has_suite = any(one.suite for one in examples)
+    has_suite = any(example.suite for example in examples)
     if has_suite:  # a database without variants is its own suite
         examples = tuple(dataclasses.replace(one, suite=one.suite or (one.database,)) for one in examples)
     own = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
@@ -132,7 +132,7 @@ def _set(
 
 def chosen(examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes: list[str]) -> tuple[Example, ...]:
     """Return the questions that are asked: those with an answer, of a list of ids, the first ones, as it is wanted."""
-    found = [one for one in examples if one.answerable or not cfg.answerable_only]
+    found = [example for example in examples if example.answerable or not cfg.answerable_only]
     if cfg.include_ids:
         found = keep_only(found, cfg.include_ids)
     if not found:
@@ -145,4 +145,4 @@ def chosen(examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes:
 
 def all_ids(benchmark: Benchmark) -> list[str]:
     """Return the ids of all questions, in the order of the benchmark's file."""
-    return [*(benchmark.order or (one.uid for one in benchmark.examples))]
+    return [*(benchmark.order or (example.uid for example in benchmark.examples))]

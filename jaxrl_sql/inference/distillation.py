@@ -62,7 +62,7 @@ def distill(
     out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
     loaded = sqlite_questions(data, limits.databases)
-    check_hide(data.hide, (one.db_path for one in loaded.examples))
+    check_hide(data.hide, (example.db_path for example in loaded.examples))
     with (
         Journal(out / "answers.jsonl", trace_settings(recipe_name, data, limits, cfg)) as journal,
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,

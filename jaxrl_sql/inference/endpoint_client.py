@@ -100,7 +100,7 @@ class _Client:
         Raises JaxrlSqlError where the server did not answer some of them: they are asked when the command is repeated.
         """
         cfg = self.config
-        keys = {(one.uid, n): (name, run, one.uid, n) for one in examples for n in range(cfg.samples)}
+        keys = {(example.uid, n): (name, run, example.uid, n) for example in examples for n in range(cfg.samples)}
         asked = {one.uid: "".join(message_texts(one, self.style)) for one in examples}
         prompts = {uid: chat_messages(self.style.system, text) for uid, text in asked.items()}
         left = [
@@ -149,7 +149,7 @@ class _Client:
         if fault := next((one["fault"] for one in records if "fault" in one), ""):
             return Answered((), prompt=prompt, fault=fault)
         responses = tuple(tuple((role, text) for role, text in one["turns"]) for one in records)
-        sqls = tuple(self.recipe.reading(one, self.style).sql for one in responses)
+        sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
         tokens = sum(Spent.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
         return Answered(sqls, responses, prompt, tokens=tokens, finish_reasons=reasons)

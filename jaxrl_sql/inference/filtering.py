@@ -85,7 +85,7 @@ def filter_data(
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
     policy = dataclasses.replace(policy, data=data)
     loaded = training_questions(data, limits.databases)
-    check_hide(data.hide, (one.db_path for one in loaded.examples))
+    check_hide(data.hide, (example.db_path for example in loaded.examples))
     refuse_translated(loaded.examples, limits.sqlite_version)
     out.mkdir(parents=True, exist_ok=True)
     dropped = [

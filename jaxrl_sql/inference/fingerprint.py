@@ -89,29 +89,33 @@ def digests(examples: Iterable[Example]) -> dict[str, str]:
         return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
 
     found = {}
-    for one in examples:
-        asked = (one.uid, one.db_id, one.question, one.evidence, one.dialect, one.answerable)
-        judged = (str(one.golds), str(sorted(one.options.items())))
-        files = (one.db_path, *one.suite, *([url] if (url := one.engine_url.partition("duckdb:")[2]) else []))
-        found[one.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
+    for example in examples:
+        asked = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
+        judged = (str(example.golds), str(sorted(example.options.items())))
+        files = (
+            example.db_path,
+            *example.suite,
+            *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
+        )
+        found[example.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
     return found
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
     """Return a short word for all questions of a set as `digests` knows them, and for predictions of them."""
-    predicted = [(sqls or {}).get(one.uid) for one in examples]
+    predicted = [(sqls or {}).get(example.uid) for example in examples]
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
 def as_asked(records: Iterable[dict[str, Any]], asked: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of questions that are still what they were, by the digest `asked` in each."""
-    return [one for one in records if one["id"] in asked and one.get("asked") == asked[one["id"]]]
+    return [record for record in records if record["id"] in asked and record.get("asked") == asked[record["id"]]]
 
 
 def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -> str:
     """Return a line on the questions whose records `as_asked` leaves out; nothing where there are none."""
     known = {one["id"] for one in as_asked(records, asked)}
-    count = len({one["id"] for one in records if one["id"] in asked} - known)
+    count = len({record["id"] for record in records if record["id"] in asked} - known)
     return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
 
 

@@ -253,7 +253,7 @@ def model_answers(
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
             sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
-            asked = [(one, prompts[name][one.uid]) for one in examples if one.uid in prompts[name]]
+            asked = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
             made = answers(client, asked, sampling, number, cfg.sampling.turns, tick)
             _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
             answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}

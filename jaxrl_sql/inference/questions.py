@@ -61,7 +61,7 @@ def load_questions(
     names = data.evals if passed.evals is None else [*passed.evals]
     with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(data, engines, passed)
-    check_hide(data.hide, (one.db_path for found in loaded.values() for one in found.examples))
+    check_hide(data.hide, (example.db_path for found in loaded.values() for example in found.examples))
     for found in loaded.values():
         refuse_translated(found.examples, engines.sqlite_version)
     if streamed is None:
@@ -110,9 +110,9 @@ def _read_splits(
 
 def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -> None:
     counts = Counter(
-        f"{DIALECTS[one.dialect]}{'' if one.engine_url else ', translated'}"
-        for one in examples
-        if one.dialect != "sqlite"
+        f"{DIALECTS[example.dialect]}{'' if example.engine_url else ', translated'}"
+        for example in examples
+        if example.dialect != "sqlite"
     )
     if counts:
         asked = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))

@@ -67,7 +67,7 @@ def _copied(dialect: str, place: str) -> tuple[Example, ...]:
     if not (Path(place) / "questions.jsonl").is_file():
         raise InputError(f"{key}: no questions.jsonl there: name the --out of `jaxrl-sql data copy … --questions SET`")
     examples = load_folder(place).examples
-    if strange := next((one for one in examples if one.dialect != dialect or not one.engine_url), None):
+    if strange := next((example for example in examples if example.dialect != dialect or not example.engine_url), None):
         raise InputError(f"{key}: {strange.uid} asks for {strange.dialect}: name the copies that are on {dialect}")
     return examples
 

@@ -242,6 +242,7 @@ check-python: setup-dev
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_stubs.py
 	$(BIN)/python scripts/check_words.py
+	$(BIN)/python scripts/check_prose.py
 
 # Variables that maturin sets. With other values clippy would run pyo3's build script again, and the next build of the
 # executor would compile pyo3 and the binding again.

@@ -1,7 +1,7 @@
 """Build the documentation as a site: `make docs` writes build/docs/site, which opens from disk.
 
-`stage` lays out the pages: those of docs/, README's sections, the commands as their parsers tell them, the API by its
-docstrings, the notebook as it ran, pictures of that run, and llms.txt. Zensical then makes the site, with every
+`stage` lays out the pages: those of docs/, README's sections, the API by its docstrings, the notebook as it ran,
+pictures of that run, and llms.txt. Zensical then makes the site, with every
 warning an error. `--quick` neither runs the notebook nor takes pictures; `--serve` shows the site on loopback.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.server
-import os
 import re
 import shutil
 import subprocess
@@ -22,10 +21,8 @@ from importlib import import_module
 from pathlib import Path
 from posixpath import normpath, relpath
 from typing import Any
-from unittest import mock
 
 import jaxrl_sql
-from jaxrl_sql.__main__ import GROUPS, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "docs"
@@ -43,10 +40,6 @@ SECTIONS = {
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 STYLE = ".md-typeset img { border: 1px solid var(--md-default-fg-color--lightest); }\n"
-
-
-class AskedError(Exception):
-    """A command has made its parser, and was to read its words."""
 
 
 def main() -> int:
@@ -82,7 +75,6 @@ def stage(pages: Path) -> None:
         _write(pages / place, relinked(text, source, place, staged))
     for path in (*(ROOT / "docs").glob("*.png"), ROOT / "docs" / "iframe-worker.js"):
         shutil.copyfile(path, pages / path.name)
-    _write(pages / "commands.md", command_page())
     _write(pages / "api" / "jaxrl_sql.md", api_page())
     _write(pages / "api" / "sqlexec_rs.md", executor_page())
     _write(pages / "extra.css", STYLE)
@@ -140,41 +132,6 @@ def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> s
         out += [LINK.sub(link, text[end : block.start()]), block[0]]
         end = block.end()
     return "".join([*out, LINK.sub(link, text[end:])])
-
-
-def parser_of(name: str) -> argparse.ArgumentParser:
-    """Return the parser that a command reads its words with; the command goes no further."""
-    asked: list[argparse.ArgumentParser] = []
-
-    def stop(parser: argparse.ArgumentParser, *_: Any) -> None:
-        asked.append(parser)
-        raise AskedError
-
-    entry = commands()[name]
-    module = import_module(f"jaxrl_sql.commands.{entry.module}")
-    both = mock.patch.multiple(argparse.ArgumentParser, parse_args=stop, parse_intermixed_args=stop)
-    with both, contextlib.suppress(AskedError):
-        module.main([])
-    asked[0].prog = f"jaxrl-sql {name}"
-    return asked[0]
-
-
-def command_page() -> str:
-    """Return the page of the commands, each with its example and what its parser says of its words."""
-    page = ["# Commands", "`jaxrl-sql COMMAND`, by group. `jaxrl-sql COMMAND --help` says the same, and the settings."]
-    for title, group in GROUPS.items():
-        page.append(f"## {title}")
-        for name, entry in group.items():
-            parser = parser_of(name)
-            takes_settings = "settings, as key.sub=value" in (parser.epilog or "")
-            if takes_settings:
-                parser.epilog = None
-            with mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"}):
-                told = parser.format_help().strip()
-            settings = "\n\nIt also reads values as `key.sub=value`: [settings](settings.md)." if takes_settings else ""
-            example = f"jaxrl-sql {name} {entry.example}".strip()
-            page.append(f"### {name}\n\n{entry.does}: `{example}`\n\n```text\n{told}\n```{settings}")
-    return "\n\n".join(page) + "\n"
 
 
 def api_page() -> str:

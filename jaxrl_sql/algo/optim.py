@@ -1,6 +1,6 @@
 """The optimizers: AdamW or Adafactor, with a clipped global gradient norm, a schedule and decoupled weight decay.
 
-Moments may be kept in bfloat16, which halves what AdamW holds beside the weights (`rounding.py` says how).
+Moments may be kept in bfloat16, which halves what AdamW holds beside the weights (`models/ops/stochastic_rounding.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     lr: Annotated[float, Above(0), "peak learning rate", Synonyms(trl="learning_rate")] = 1e-6
 
-Validation, `--help` and docs/settings.md read them from here.
+Validation, `--help` and docs/reference/settings.md read them from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages of the site: each is in the navigation, and all sections of README and all commands are on one."""
+"""The pages of the site: each is in the navigation, and all sections of README is on one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from jaxrl_sql.__main__ import commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,16 +63,6 @@ def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
         "```\n[f](docs/reference/files.md)\n```\n"
     )
     assert "](docs/" not in (pages / "index.md").read_text(encoding="utf-8")
-
-
-def test_commands_are_told_as_their_parsers_tell_them(pages: Path) -> None:
-    page = (pages / "commands.md").read_text(encoding="utf-8")
-    parts = {part.partition("\n")[0]: part for part in page.split("\n### ")[1:]}
-    assert set(parts) == set(commands())
-    assert "--dry-run" in parts["train"]
-    assert "grpo.steps" not in parts["train"].partition("```text")[2], "settings have a page of their own"
-    assert "--topology" in parts["plan"]
-    assert all(parts[name].count("usage: jaxrl-sql " + name) == 1 for name in parts)
 
 
 def test_the_api_is_all_that_the_packages_give(build: ModuleType) -> None:

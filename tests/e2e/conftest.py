@@ -6,7 +6,7 @@ import fcntl
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ import pytest
 
 import jaxrl_sql as jx
 from jaxrl_sql.datagen.synth import SynthSpec, generate
+from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.metrics import MetricsWriter
+from jaxrl_sql.runtime.training_metrics import TRAINING
+from jaxrl_sql.types import Fields
 
 Start = Callable[..., list[str]]
 Stopped = Callable[[Path, Path, int], Path]
@@ -35,6 +39,20 @@ def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(folder)
             done.touch()
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _metrics_have_rows() -> Iterator[None]:
+    """Fail where a run writes a metric that the reference lacks."""
+    write = MetricsWriter.write
+
+    def checked(writer: MetricsWriter, step: int, values: Fields) -> None:
+        assert without_row(values, TRAINING) == [], "add a row to jaxrl_sql/runtime/training_metrics.py"
+        write(writer, step, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MetricsWriter, "write", checked)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from jaxrl_sql.config.load import SYSTEMS
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.inference.evaluation_config import EvaluationRequest, evaluation_layers
 from jaxrl_sql.models.formats.hf import load_tokenizer
+from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
+from jaxrl_sql.runtime.metric_row import without_row
 from jaxrl_sql.text2sql.benchmarks import load_split
 from jaxrl_sql.text2sql.prompts.prompts import make_prompts
 from jaxrl_sql.text2sql.recipes import RECIPES, find_recipe
@@ -55,6 +57,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def numbers(out: Path) -> dict[str, float]:
     found: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    assert without_row(found, EVALUATION) == [], "add a row to jaxrl_sql/runtime/evaluation_metrics.py"
     return found
 
 

@@ -126,6 +126,9 @@ def assert_two_stages(rows: list[dict[str, Any]]) -> None:
 def assert_dialogues(steps: list[dict[str, Any]]) -> None:
     assert all(1.0 <= row["length/turns"] <= 3.0 for row in steps)
     assert any(row["length/turns"] > 1.0 for row in steps)
+    assert all(
+        {"reward/queries", "reward/lookups", "reward/repeated", "reward/unprobed"} <= row.keys() for row in steps
+    )
 
 
 def check(variant: str, rows: list[dict[str, Any]]) -> None:
@@ -138,6 +141,7 @@ def check(variant: str, rows: list[dict[str, Any]]) -> None:
     elif variant == "two stages":
         assert_two_stages(rows)
         assert [row["step"] for row in rows if row["phase"] == "eval"] == [0, 1, 2, 3, 4]
+        assert all("reward/partial" in row for row in steps)
     elif variant == "several turns":
         assert_dialogues(steps)
     elif variant == "two stages of dialogues":

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxrl_sql.runtime.metric_row import without_row
+from jaxrl_sql.runtime.training_metrics import TRAINING
+
 pytestmark = pytest.mark.nightly
 
 # Gloo's own line, piece by piece: its threads write at once, so pieces of two lines come in any order.
@@ -73,6 +76,7 @@ def test_a_whole_run_in_two_processes_is_the_run_of_one(together: Any, tmp_path:
     for want, got in zip(lines(one / "metrics.jsonl"), lines(two / "metrics.jsonl"), strict=True):
         assert (got.keys(), got.pop("phase")) == (want.keys(), want.pop("phase"))
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+    assert without_row([name for line in lines(two / "metrics.jsonl") for name in line], TRAINING) == []
     assert lines(two / "samples.jsonl") == lines(one / "samples.jsonl")
     assert (two / "checkpoints" / "3").is_dir()
     config, want = load_checkpoint(one / "model")

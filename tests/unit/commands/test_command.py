@@ -113,12 +113,6 @@ def test_the_settings_page_lists_each_key_once() -> None:
     assert all(about(section) for section in all_sections())
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
-    command = [sys.executable, "scripts/write_settings.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.slow
 def test_the_doctor_says_what_does_not_work() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

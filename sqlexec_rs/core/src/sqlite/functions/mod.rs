@@ -1,6 +1,6 @@
 //! SQL functions that replace SQLite's own, because those work for long in one call and ask nobody, or read too far.
 //!
-//! Each gives exactly SQLite's results, NULLs, types, blobs and broken UTF-8 included (`tests/functions.rs` compares them on
+//! Each gives exactly SQLite's results, NULLs, types, blobs and broken UTF-8 included (`functions/tests.rs` compares them on
 //! random input), charges its work to the run's bounds, and fails as interrupted when one is met. Here is what speaks C;
 //! what they compute is in the safe modules beside. One differs: SQLite's `concat` and `concat_ws` copy as many bytes of a
 //! blob's text as the blob has, which in a database of UTF-16 may be more than the text has.

@@ -1,0 +1,51 @@
+"""The metrics that runs write have rows in the reference, and the other way round.
+
+`conftest.py` fails a run that writes a name without a row. Here the small run has each metric that its settings
+promise; the metrics of other settings are asserted by the tests of such runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxrl_sql.runtime.metric_row import row_of, rows_of
+from jaxrl_sql.runtime.metrics import MetricsWriter
+from jaxrl_sql.runtime.training_metrics import EVAL, EVERY, GRPO, ROLLOUT, SFT, STEPS, TRAINING
+
+TESTS = Path(__file__).parents[1]
+WHOLE = {EVERY, SFT, STEPS, GRPO, ROLLOUT, EVAL, "`grpo.kl.coef` above 0"}
+ELSEWHERE = {
+    "recipes with partial credit": "e2e/test_stages.py",
+    "`recipe=skyrl_sql`": "e2e/test_stages.py",
+    "`grpo.algorithm=ppo`": "unit/algo/test_updates.py",
+    "`grpo.demonstrations=true`": "e2e/test_stages.py",
+    "`rollout.ahead=1`": "e2e/test_stages.py",
+    "`sft.held_out` above 0": "e2e/test_sft.py",
+    "answers of more than 256 tokens": "unit/algo/test_loss.py",
+    "evaluations whose database fails": "unit/text2sql/rewards/test_verdicts.py",
+    "`recipe=sql_r1`": "unit/runtime/test_metric_rows.py",
+    "a reward function of the Python API": "unit/runtime/test_metric_rows.py",
+    "an own recipe or reward function": "unit/runtime/test_metric_rows.py",
+}
+
+
+def test_a_run_writes_the_metrics_of_its_settings(whole: Path) -> None:
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    written = {row_of(name, TRAINING) for line in rows for name in line}
+    assert written == {row for row in rows_of(TRAINING) if row.when in WHOLE}
+
+
+def test_a_metric_of_other_settings_is_asserted_in_their_test() -> None:
+    assert {row.when for row in rows_of(TRAINING)} == WHOLE | ELSEWHERE.keys()
+    for when, file in ELSEWHERE.items():
+        text = (TESTS / file).read_text(encoding="utf-8")
+        names = [row.name.partition("<")[0].removeprefix("eval/") for row in rows_of(TRAINING) if row.when == when]
+        assert [name for name in names if name.lstrip("/") not in text] == [], file
+
+
+def test_a_metric_without_a_row_fails_the_run(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path) as metrics, pytest.raises(AssertionError, match="policy/undescribed"):
+        metrics.write(1, {"policy/loss": 0.0, "policy/undescribed": 0.0})

@@ -1,0 +1,66 @@
+"""The rows of the metrics: which written name belongs to which, and that shipped recipes' parts have one."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
+from jaxrl_sql.runtime.metric_row import RULES, row_of, rows_of, without_row
+from jaxrl_sql.runtime.speed import Speed
+from jaxrl_sql.runtime.training_metrics import TRAINING
+from jaxrl_sql.text2sql.env.ports import ScoreRow
+from jaxrl_sql.text2sql.evals import score_predictions
+from jaxrl_sql.text2sql.recipes import RECIPES
+from jaxrl_sql.text2sql.rewards.extract import ParsedResponse
+from jaxrl_sql.text2sql.rewards.score import Answer, paid_by
+from jaxrl_sql.types import Example
+
+MATCH = ScoreRow("ok", "ok", dict.fromkeys(RULES, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("reward/mean", "reward/mean"),
+        ("reward/letters", "reward/<part>"),
+        ("eval/dev/status/ok", "eval/<set>/status/<status>"),
+        ("eval/dev/accuracy/hard", "eval/<set>/accuracy/<difficulty>"),
+        ("policy/sampler_delta_mean/from_256", "policy/sampler_delta_mean/from_<position>"),
+        ("policy/sampler_kl/from_256", None),
+        ("policy/reward", None),
+    ],
+)
+def test_the_row_of_a_training_metric(name: str, row: str | None) -> None:
+    found = row_of(name, TRAINING)
+    assert (found.name if found else None) == row
+
+
+def test_names_of_an_evaluation_without_a_row() -> None:
+    names = ["bird/low", "birds/low", "dev/bird/low", "dev/count", "count", "counts", "gain/ex_b/high"]
+    assert without_row(names, EVALUATION) == ["birds/low", "counts"]
+    assert without_row(Speed().metrics(), EVALUATION) == []
+
+
+@pytest.mark.parametrize("parts", [TRAINING, EVALUATION], ids=["training", "evaluation"])
+def test_a_name_has_one_row(parts: tuple) -> None:  # type: ignore[type-arg]
+    names = [row.name for row in rows_of(parts)]
+    assert len(set(names)) == len(names)
+
+
+def test_the_rules_are_those_of_evaluation() -> None:
+    assert RULES == score_predictions.RULES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_part_of_a_shipped_reward_has_a_row(name: str) -> None:
+    reward = RECIPES[name].reward(ParsedResponse("SELECT 1", True, "thought", "SELECT 1"), MATCH)
+    rows = [row_of(f"reward/{part}", TRAINING) for part in reward.parts]
+    assert [row.name for row in rows if row is not None] == [f"reward/{part}" for part in reward.parts]
+    assert ("reward/length" in [f"reward/{part}" for part in reward.parts]) == (name == "sql_r1")
+
+
+def test_the_part_of_a_reward_function_has_a_row() -> None:
+    example = Example("a", "one?", "a", "a.sqlite", "SELECT 1")
+    paid = RECIPES["arctic"].reward(ParsedResponse("SELECT 1", True), MATCH)
+    parts = paid_by(lambda _: 1.0, Answer("SELECT 1", "SELECT 1", example, "ok", paid)).parts
+    assert "reward/recipe" in {f"reward/{part}" for part in parts} <= {row.name for row in rows_of(TRAINING)}

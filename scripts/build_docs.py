@@ -1,6 +1,6 @@
 """Build the documentation as a site: `make docs` writes build/docs/site, which opens from disk.
 
-`stage` lays out the pages: those of docs/, README's sections, the API by its docstrings, the notebook as it ran,
+`stage` lays out the pages: those of docs/, README, the API by its docstrings, the notebook as it ran,
 pictures of that run, and llms.txt. Zensical then makes the site, with every
 warning an error. `--quick` neither runs the notebook nor takes pictures; `--serve` shows the site on loopback.
 """
@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -27,16 +27,6 @@ import jaxrl_sql
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "docs"
 NOTEBOOK = "docs/notebooks/quickstart.ipynb"
-SECTIONS = {
-    "index.md": (
-        "", "Two commands", "A real model on a real benchmark", "Training on your own", "Evaluating, and asking",
-        "Fitting larger models", "What it does not cover yet",
-    ),
-    "install.md": ("Installing, and one command",),
-    "project.md": ("What is in the tree", "Figures, and the commands that print them"),
-}  # fmt: skip
-"""The sections of README by the page that they are on; what stands before the first has no name."""
-
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 STYLE = ".md-typeset img { border: 1px solid var(--md-default-fg-color--lightest); }\n"
@@ -70,9 +60,10 @@ def main() -> int:
 def stage(pages: Path) -> None:
     """Write the pages that need no run to a folder, and llms.txt beside them."""
     staged = places()
-    for place, text in (*texts(), *readme_pages()):
-        source = "README.md" if place in SECTIONS else next(name for name, to in staged.items() if to == place)
-        _write(pages / place, relinked(text, source, place, staged))
+    for name, place in staged.items():
+        if name.endswith(".md") and not place.startswith("api/"):
+            text = (ROOT / name).read_text(encoding="utf-8")
+            _write(pages / place, relinked(text, name, place, staged))
     for path in (*(ROOT / "docs").glob("*.png"), ROOT / "docs" / "iframe-worker.js"):
         shutil.copyfile(path, pages / path.name)
     _write(pages / "api" / "jaxrl_sql.md", api_page())
@@ -85,28 +76,8 @@ def places() -> dict[str, str]:
     docs = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".png")]
     found = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in docs}
     found |= {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG")}
-    return found | {"sqlexec_rs/README.md": "api/sqlexec_rs.md", NOTEBOOK: "notebooks/quickstart.md"}
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield the pages that are files of the repository, each with where it goes."""
-    for name, place in places().items():
-        if name.endswith(".md") and not place.startswith("api/"):
-            yield place, (ROOT / name).read_text(encoding="utf-8")
-
-
-def readme_pages() -> Iterator[tuple[str, str]]:
-    """Yield the pages that README's sections make; one that begins with a section has its heading as title."""
-    parts = readme_sections()
-    for place, names in SECTIONS.items():
-        text = "".join(parts[name] for name in names)
-        yield place, text if text.startswith("# ") else text.removeprefix("#")
-
-
-def readme_sections() -> dict[str, str]:
-    """Return README's sections, each with its heading, by the heading's words."""
-    parts = re.split(r"^(?=## )", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {part.splitlines()[0].removeprefix("## ") if number else "": part for number, part in enumerate(parts)}
+    found |= {"README.md": "index.md", "sqlexec_rs/README.md": "api/sqlexec_rs.md"}
+    return found | {NOTEBOOK: "notebooks/quickstart.md"}
 
 
 def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> str:
@@ -118,11 +89,7 @@ def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> s
         path, _, anchor = target.partition("#")
         if "://" in path or not path:
             return found[0]
-        name = normpath(f"{source.rpartition('/')[0] or '.'}/{path}")
-        if name == "README.md":
-            name, to = "", "index.md"
-        else:
-            to = staged.get(name, "")
+        to = staged.get(normpath(f"{source.rpartition('/')[0] or '.'}/{path}"), "")
         if not to:
             return words
         return f"{image}[{words}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
@@ -150,7 +117,7 @@ def executor_page() -> str:
     names = import_module("sqlexec_rs").__all__
     home = {"as_completed": "waiting"}
     items = "\n\n".join(f"::: sqlexec_rs.{home.get(name, '_native')}.{name}" for name in names)
-    return f"# Python: sqlexec_rs\n\n[The executor](../executor.md) tells what it does.\n\n{items}\n"
+    return f"# Python: sqlexec_rs\n\n[Reference](../reference/executor.md): examples, limits, statuses.\n\n{items}\n"
 
 
 def run_notebook(pages: Path, *, is_run: bool) -> None:

@@ -35,13 +35,13 @@ HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adap
 # Of each page its examples in order, and the test that runs each.
 RUN = {
     "README.md": ["tests/e2e/test_api.py"],
-    "docs/evaluation.md": [HERE],
-    "docs/executor.md": [HERE, HERE],
+    "docs/explanation/recipes.md": [HERE],
     "docs/howto/other_trainers.md": [ADAPTERS, ADAPTERS, ADAPTERS, ADAPTERS],
     "docs/howto/reward.md": [HERE],
     "docs/howto/trl_environment.md": [HERE, HERE],
     "docs/howto/weights.md": [HERE],
-    "docs/recipes.md": [HERE],
+    "docs/reference/executor_servers.md": [HERE, HERE],
+    "docs/reference/rules.md": [HERE],
     "skills/read-a-run/SKILL.md": [HERE],
     "sqlexec_rs/README.md": [HERE],
 }
@@ -102,10 +102,10 @@ def test_predictions_are_scored(folder: Path, data: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "spider_dev").symlink_to(data / "dev")
     sqls = [example.gold_sql for example in load_folder(data / "dev").examples]
-    numbers = run("docs/evaluation.md", 0, {"sqls": [*sqls[1:], None]})["numbers"]
+    numbers = run("docs/reference/rules.md", 0, {"sqls": [*sqls[1:], None]})["numbers"]
     assert numbers["count"] == len(sqls)
     assert numbers["accuracy"] < 1
-    assert run("docs/evaluation.md", 0, {"sqls": sqls})["numbers"]["accuracy"] == 1.0
+    assert run("docs/reference/rules.md", 0, {"sqls": sqls})["numbers"]["accuracy"] == 1.0
 
 
 def test_a_model_is_loaded_and_saved(folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_recipe_scores_responses(data: Path) -> None:
     responses = [f"<think>so</think>\n<answer>\n```sql\n{examples[0].gold_sql}\n```\n</answer>", "no query"]
     with make_executor(ExecutorConfig()) as executor:
         names = {"executor": executor, "examples": examples, "responses": responses}
-        right, wrong = run("docs/recipes.md", 0, names)["rewards"]
+        right, wrong = run("docs/explanation/recipes.md", 0, names)["rewards"]
     assert right.total > wrong.total
 
 
@@ -157,7 +157,7 @@ def test_a_file_of_duckdb_is_queried(folder: Path) -> None:
         connection.execute(TABLE)
     seen: list[Any] = []
     with Executor(threads=1) as executor:
-        run("docs/executor.md", 0, {"ex": Recorded(executor, seen), "Limits": Limits})
+        run("docs/reference/executor_servers.md", 0, {"ex": Recorded(executor, seen), "Limits": Limits})
     assert [(out.status, out.rows) for out in seen] == [("ok", [("nail",), ("saw",)])]
 
 
@@ -177,7 +177,7 @@ def test_servers_are_queried(server_database: Callable[[str, str], Server]) -> N
     seen: list[Any] = []
     with Executor(threads=1) as executor:
         places = dict(zip(("postgresql:", "mysql:"), urls, strict=True))
-        run("docs/executor.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
+        run("docs/reference/executor_servers.md", 1, {"ex": Recorded(executor, seen, places), "Limits": Limits})
     assert [(out.status, sorted(out.rows)) for out in seen] == [("ok", [("nail",), ("saw",)])] * 2
 
 

@@ -1,4 +1,4 @@
-"""The examples of docs/executor.md do what the page says."""
+"""The examples of the executor's pages (executor.md, executor_servers.md) do what the pages say."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "executor.md"
+DOCS = Path(__file__).parents[2] / "docs"
+# In this order, with the names and files of the pages before.
+PAGES = ("reference/executor.md", "reference/executor_servers.md", "explanation/executor.md")
 FLAGS = doctest.ELLIPSIS
 
 
-def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = PAGE.read_text(encoding="utf-8")
+def test_the_examples_of_the_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
     monkeypatch.chdir(tmp_path)
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks(text, "pycon")), {}, PAGE.name, str(PAGE), 0)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks(text, "pycon")), {}, "pages", str(DOCS), 0)
     printed: list[str] = []
     outcome = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=printed.append, clear_globs=False)
     test.globs["ex"].close()
-    assert outcome.attempted > 20
+    assert outcome.attempted > 60
     assert outcome.failed == 0, "".join(printed)
     python = tmp_path / "python"
     python.symlink_to(sys.executable)

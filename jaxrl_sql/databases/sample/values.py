@@ -1,9 +1,9 @@
 """The SQLite values of a server's values: one table of kinds for all servers.
 
 A value arrives as the text that the server writes for it, and becomes the value that the executor returns for it
-(docs/executor.md). A query therefore has the same result on the sample. SQLite requires three exceptions. A numeric
-with decimals is a real even for whole values, so that 3.00 / 2 is not a division of integers. A time with a zone is in
-UTC without the zone, because SQLite's date functions do not read it. NaN is NULL.
+(docs/reference/executor_servers.md). A query therefore has the same result on the sample. SQLite requires three
+exceptions. A numeric with decimals is a real even for whole values, so that 3.00 / 2 is not a division of integers. A
+time with a zone is in UTC without the zone, because SQLite's date functions do not read it. NaN is NULL.
 """
 
 from __future__ import annotations

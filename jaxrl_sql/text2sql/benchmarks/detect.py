@@ -119,5 +119,5 @@ def _told(folder: Path, split: str, sets: list[str]) -> str:
     return (
         f"{where}: no questions in a format that is known: {holds}. Looked for {PLAIN.expects}; for a file of one's "
         f"own, {OWN.expects}; and for the files of {', '.join(form for form in FORMATS if form not in _GENERAL)}, "
-        "which docs/data.md names"
+        "which docs/reference/datasets.md names"
     )

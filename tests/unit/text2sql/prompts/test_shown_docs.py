@@ -1,4 +1,4 @@
-"""The examples of docs/data.md, part "How a database is shown", are what is shown."""
+"""The examples of docs/explanation/prompts_and_schema.md are equal to the rendered schemas and prompts."""
 
 import importlib.util
 import re
@@ -12,14 +12,13 @@ from jaxrl_sql.text2sql.prompts.prompts import PromptStyle, Pruning, compact_sty
 from jaxrl_sql.text2sql.schema import RENDERERS, read_schema
 from jaxrl_sql.types import Example
 
-PAGE = (Path(__file__).parents[4] / "docs" / "data.md").read_text(encoding="utf-8")
-PART = PAGE[PAGE.index("## How a database is shown") :].split("\n## ")[0]
+PAGE = (Path(__file__).parents[4] / "docs" / "explanation" / "prompts_and_schema.md").read_text(encoding="utf-8")
 QUESTION = "What did groups pay on average at the Plaza Museum?"
 GOLD = "SELECT avg(price) FROM visit JOIN museum ON id = museum_id WHERE name = 'Plaza Museum' AND \"group\" = 'yes'"
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)\n```", PART, re.DOTALL)
+    return re.findall(rf"```{kind}\n(.*?)\n```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def example(tmp_path: Path) -> Example:
 @pytest.mark.parametrize("name", sorted(RENDERERS))
 def test_each_way_has_an_example(example: Example, name: str) -> None:
     shown = RENDERERS[name](example, read_schema(example.db_path))
-    found = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PART, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^`{name}`.*?\n\n```\w*\n(.*?)\n```", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None
     assert shown == found[1]
 
@@ -51,7 +50,7 @@ def prompt(example: Example, style: PromptStyle, pruning: Pruning | None = None)
 
 
 def test_a_pruned_prompt(example: Example) -> None:
-    assert f"```\n{prompt(example, compact_style(), Pruning(140, 0))}\n```" in PART
+    assert f"```\n{prompt(example, compact_style(), Pruning(140, 0))}\n```" in PAGE
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bm25s") is None, reason="the package bm25s is not installed")
@@ -59,7 +58,7 @@ def test_values_that_a_question_names(example: Example) -> None:
     style = compact_style(RENDERERS["omnisql"])._replace(retrieve=20)
     line = "    name TEXT, -- example: ['Plaza Museum', 'Glass House'],"
     assert line[:-1] in prompt(example, style)
-    assert line[4:-1] in PART
+    assert line[4:-1] in PAGE
     line = "Values in the database: museum.name = 'Plaza Museum'"
     assert f"\n\n{line}\nQ: " in prompt(example, style._replace(in_question=True))
-    assert line in PART
+    assert line in PAGE

@@ -277,6 +277,10 @@ wheels: $(STAMPS)/release ## wheels and source distributions of both packages, b
 seeds: setup ## the quickstart with three seeds: accuracy before and after GRPO
 	$(TRAIN) scripts/quickstart_seeds.py $(ARGS)
 
+.PHONY: results
+results: setup ## the pages of docs/results from the stored results (a benchmark stores one with --json)
+	$(BIN)/python scripts/write_results.py $(ARGS)
+
 .PHONY: bench-step
 bench-step: setup ## time of a step and of its update with grouped against repeated prompts; ARGS=--quick for a smoke run
 	$(BIN)/python scripts/bench_step.py $(ARGS)

@@ -223,15 +223,16 @@ def bench(report: Report, load: Load, options: argparse.Namespace, workload: Pat
     for (way, threads), values in rates.items():
         if way in NAMES and threads == options.threads:
             ran, failed, late = counts[way, threads]
-            name = f"{load.name}, {NAMES[way]} ({ran:,} ran, {failed:,} failed, {late:,} late)"
-            report.add(name, values, "queries/s")
+            note = f"{ran:,} ran, {failed:,} failed, {late:,} late"
+            report.add(NAMES[way], values, "queries/s", column=load.name, note=note)
     turns: list[Rates] = [dict(zip(rates, values, strict=True)) for values in zip(*rates.values(), strict=True)]
     for check in make_checks(load, options.threads):
         goal = None if check.goal is None else Goal(statistics.median(check.goal(turn) for turn in turns))
-        report.add(f"{load.name}, {check.label}", [check.ratio(turn) for turn in turns], "x", goal)
+        report.add(check.label, [check.ratio(turn) for turn in turns], "x", goal, column=load.name)
     ours, bare = counts[load.ours, options.threads], counts["bare", options.threads]
     differences = sum(abs(a - b) for a, b in zip(ours, bare, strict=True))
-    report.add(f"{load.name}, verdicts that differ from the bare loop's", differences, "", Goal(0, at_most=True))
+    name = "verdicts that differ from the bare loop's"
+    report.add(name, differences, "", Goal(0, at_most=True), column=load.name)
 
 
 def main() -> int:

@@ -159,8 +159,8 @@ def compare(report: Report, engine: Engine, name: str, load: Load, goal: Goal | 
     taken = run_turns(variants, report.turns)
     total = int(load.lengths.sum())
     for variant, values in taken.items():
-        report.add(f"{name}, {variant}", [total / value for value in values], "tokens/s")
-    report.add(f"{name}, engine / fixed batch", ratios(taken["fixed batch"], taken["engine"]), "x", goal)
+        report.add(name, [total / value for value in values], "tokens/s", column=variant)
+    report.add(name, ratios(taken["fixed batch"], taken["engine"]), "x", goal, column="engine / fixed batch")
     return engine.stats
 
 

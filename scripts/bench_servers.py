@@ -206,12 +206,12 @@ def bench(report: Report, engine: str, load: str, ways: dict[str, Callable[[list
 
     rates = run_turns({way: partial(run, way) for way in ways}, report.turns, warm_up=0, rotate=True)
     for way, values in rates.items():
-        report.add(f"{engine}, {load}, {way}", values, "queries/s")
+        report.add(f"{engine}, {way}", values, "queries/s", column=load)
     for way in list(rates)[1:]:
         goal = GOAL if way == BARE else None
-        report.add(f"{engine}, {load}, {EXECUTED} / {way}", ratios(rates[EXECUTED], rates[way]), "x", goal)
+        report.add(f"{engine}, {EXECUTED} / {way}", ratios(rates[EXECUTED], rates[way]), "x", goal, column=load)
     if BARE in rates:
-        report.add(f"{engine}, {load}, {SCORED} / {BARE}", ratios(rates[SCORED], rates[BARE]), "x", GOAL)
+        report.add(f"{engine}, {SCORED} / {BARE}", ratios(rates[SCORED], rates[BARE]), "x", GOAL, column=load)
 
 
 @contextmanager

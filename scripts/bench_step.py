@@ -183,10 +183,11 @@ def time_updates(report: Report, shape: Shape, params: Any, optimizer: Any) -> N
     taken = run_turns({name: partial(update, name) for name in steps}, report.turns)
     np.testing.assert_allclose(list(losses.values()), losses["grouped"], rtol=1e-4)
     for name, values in taken.items():
-        report.add(f"{shape}, update, {name}", values, "s")
+        report.add(f"update, {name}", values, "s", column=str(shape))
     goals = {"repeated": shape.update_goal, "alone": None}
     for name, goal in goals.items():
-        report.add(f"{shape}, update, {name} / grouped", ratios(taken[name], taken["grouped"]), "x", goal)
+        over = ratios(taken[name], taken["grouped"])
+        report.add(f"update, {name} / grouped", over, "x", goal, column=str(shape))
 
 
 def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> None:
@@ -204,9 +205,10 @@ def time_steps(report: Report, shape: Shape, params: Any, optimizer: Any) -> Non
     taken = run_turns({name: partial(step, name) for name in steps}, report.turns)
     for name, values in taken.items():
         for part in values[0]:
-            report.add(f"{shape}, whole step, {name}: {part}", [parts[part] for parts in values], "s")
+            report.add(f"whole step, {name}: {part}", [parts[part] for parts in values], "s", column=str(shape))
     repeated, grouped = ([parts["step"] for parts in taken[name]] for name in ("repeated", "grouped"))
-    report.add(f"{shape}, whole step, repeated / grouped", ratios(repeated, grouped), "x", shape.step_goal)
+    over = ratios(repeated, grouped)
+    report.add("whole step, repeated / grouped", over, "x", shape.step_goal, column=str(shape))
 
 
 def fresh(params: Any, optimizer: Any) -> TrainState:

@@ -16,11 +16,12 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import apsw
+from harness import machine_facts, write_result
 
 from jaxrl_sql.text2sql.schema.sqlite_file import open_read_only
 from sqlexec_rs import Executor, Limits, Outcome, sqlite_version
@@ -196,6 +197,16 @@ def show(tally: Tally) -> None:
         print(f"  - {line}")
 
 
+def rows_of(tally: Tally) -> Iterator[dict[str, object]]:
+    """Yield the counts of one data set as rows of a JSON result."""
+    counts = {"golds": tally.statuses.total(), "run": tally.statuses["ok"]}
+    for name, verdicts in tally.differing.items():
+        counts[f"rows equal to {name}"] = verdicts["identical"]
+        counts[f"differ from {name}"] = sum(verdicts[each] for each in VERDICTS[1:4])
+    for column, count in counts.items():
+        yield {"name": tally.name, "column": column, "median": count}
+
+
 def is_as_expected(tally: Tally) -> bool:
     """Tell whether every gold ran that can, and apsw agrees on every row."""
     expected = EXPECTED.get(tally.name)
@@ -211,6 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("JAXRL_SQL_DATA"), help="default: $JAXRL_SQL_DATA")
     parser.add_argument("--sets", nargs="+", default=list(EXPECTED))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts and facts of the machine")
     parser.add_argument("--limit", type=int, help="golds of each set; default all (the expected counts are of all)")
     args = parser.parse_args()
     if args.data is None or not Path(args.data).is_dir():
@@ -224,6 +236,8 @@ def main() -> int:
         tallies = [check(Path(args.data) / name, executor, args.limit) for name in args.sets]
     for tally in tallies:
         show(tally)
+    if args.json is not None:
+        write_result(args.json, [row for tally in tallies for row in rows_of(tally)], machine_facts())
     is_good = all(is_as_expected(tally) for tally in tallies)
     print("\ncheck_golds: as expected" if is_good else "\ncheck_golds: NOT as expected")
     return 0 if is_good else 1

@@ -16,7 +16,8 @@ whose spelling changes what it returns is taught as it is. A word before DATA sa
 `aliases` (as they are), `tables` (tables' names in place of aliases), `columns` (alone where only one of the query's
 tables has them, since a small model puts columns under the wrong one of the tables that it joins; a join's condition
 has tables' names, the joined one's last) or `full` (all of them under their tables' names, also where there is one
-table, so that a column says what to read); `columns` where there is none. docs/gemma_spider.md says what came of them.
+table, so that a column says what to read); `columns` where there is none. docs/tutorials/gemma_spider.md has the
+results.
 """
 
 from __future__ import annotations

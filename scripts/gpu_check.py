@@ -13,7 +13,6 @@ CPU gets by itself) runs small shapes to the end in a minute. `scripts/gpu_check
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness import machine_facts, write_result
 
 from jaxrl_sql.algo.loss import grpo_loss
 from jaxrl_sql.algo.optim import make_optimizer
@@ -314,6 +314,25 @@ def line(row: Row) -> str:
     return "| " + " | ".join([row["what"], row["model"], row["attention"], *cells]) + " |"
 
 
+def figures_of(row: Row) -> Iterator[Row]:
+    """Yield the figures of a row in the form of a stored result; a failed row has its reason."""
+    name = f"{row['what']}, {row['model']}, {row['attention']}"
+    if "error" in row or "reason" in row:
+        yield {"name": name, "column": "time", "text": row.get("error") or row["reason"]}
+        return
+    if row["what"] == "decode":
+        time_of = f"{row['ms_per_step']:.2f} ms per step, prefill {1e3 * row['prefill_s']:.1f} ms"
+        share = f"{row['of_bandwidth']:.0%} for {row['gb_per_step']:.2f} GB per step"
+        yield {"name": name, "column": "time", "text": time_of}
+    else:
+        share = f"{row['mfu']:.1%}"
+        yield {"name": name, "column": "time", "median": round(row["seconds"], 3), "unit": "s"}
+    yield {"name": name, "column": "tokens/s", "median": round(row["tokens_per_s"])}
+    yield {"name": name, "column": "MFU, or share of bandwidth", "text": share}
+    if row.get("temp_gib") is not None:
+        yield {"name": name, "column": "temporaries", "median": round(row["temp_gib"], 1), "unit": "GiB"}
+
+
 def table_head(result: dict[str, Any], plan: Plan) -> str:
     """Write what stands above the rows: the device, its rates, shapes, and the columns' names."""
     shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
@@ -333,7 +352,9 @@ def table_head(result: dict[str, Any], plan: Plan) -> str:
 
 def write(folder: Path, result: dict[str, Any], plan: Plan) -> None:
     """Write what was measured so far, as numbers and as a page."""
-    (folder / "gpu_check.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    figures = [figure for row in result["rows"] for figure in figures_of(row)]
+    fields = {name: value for name, value in result.items() if name != "rows"}
+    write_result(folder / "gpu_check.json", figures, machine_facts(), measured=result["rows"], **fields)
     below = [*map(line, result["rows"]), "", *result["disagreements"]]
     page = table_head(result, plan) + "\n".join(below).rstrip() + "\n"
     (folder / "gpu_check.md").write_text(page, encoding="utf-8")

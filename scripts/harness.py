@@ -4,15 +4,21 @@ A script parses its arguments with `make_parser`, measures its variants with `ru
 `Report`. The report prints one row per figure: the median, the smallest and largest value, and the goal. `finish`
 writes the JSON result and returns the exit code, which is 1 if a goal was missed. Compare figures of one run only:
 variants take turns within it, and ratios are taken within a turn.
+
+`--json docs/results/data/NAME.json` replaces a stored result; `scripts/write_results.py` then writes the pages anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import os
 import platform
+import shlex
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +46,16 @@ class Goal:
 
 
 class Figure(NamedTuple):
-    """A measured quantity: one value per turn, its unit and its goal."""
+    """A measured quantity: one value per turn, its unit and its goal.
+
+    On the page of results, figures with the same name share a row when each names a column.
+    """
 
     name: str
     values: tuple[float, ...]
     unit: str
     goal: Goal | None
+    column: str = ""
 
     @property
     def median(self) -> float:
@@ -56,6 +66,24 @@ class Figure(NamedTuple):
     def is_met(self) -> bool | None:
         """Return whether the median meets the goal, or None without a goal."""
         return None if self.goal is None else self.goal.is_met(self.median)
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Return the smallest and largest value, or None for a single value."""
+        return (min(self.values), max(self.values)) if len(self.values) > 1 else None
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the row of the JSON result, without absent fields."""
+        row = {
+            "name": self.name,
+            "column": self.column or None,
+            "median": rounded(self.median),
+            "spread": self.spread and [rounded(value) for value in self.spread],
+            "unit": self.unit or None,
+            "goal": self.goal and str(self.goal),
+            "is_met": self.is_met,
+        }
+        return {key: value for key, value in row.items() if value is not None}
 
 
 def make_parser(description: str | None, turns: int = 5) -> argparse.ArgumentParser:
@@ -103,9 +131,42 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
+def without_json(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without `--json FILE`, which changes no figure."""
+    rest = [text for text in arguments if not text.startswith("--json=")]
+    if "--json" in rest:
+        place = rest.index("--json")
+        del rest[place : place + 2]
+    return rest
+
+
 def number(value: float) -> str:
     """Return a number with three or more digits."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+def rounded(value: float) -> float:
+    """Return a value with four significant digits, or as an integer from 1,000; integers are unchanged."""
+    return round(value) if isinstance(value, int) or abs(value) >= 1_000 else float(f"{value:.4g}")
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """Return the JSON text of a result, with one line per field and per row."""
+    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
+    fields = [
+        f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in result.items() if key != "rows"
+    ]
+    return "{\n" + ",\n".join([*fields, f' "rows": [\n  {rows}\n ]']) + "\n}\n"
+
+
+def current_commit() -> str:
+    """Return the short name of the checkout's commit with a plus sign if files differ, or an empty string."""
+    if (program := shutil.which("git")) is None:
+        return ""
+    git = [program, "-C", str(Path(__file__).parent)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+    return commit.stdout.strip() + ("+" if status.stdout else "")
 
 
 def machine_facts() -> dict[str, Any]:
@@ -124,6 +185,21 @@ def machine_facts() -> dict[str, Any]:
     return facts
 
 
+def write_result(path: Path, rows: Sequence[Mapping[str, Any]], machine: Mapping[str, Any], **fields: Any) -> None:
+    """Write the JSON result of the script that runs: its command, date, machine and commit, further fields, rows."""
+    script = Path(sys.argv[0]).name
+    result = {
+        "benchmark": script.removeprefix("bench_").removesuffix(".py"),
+        "command": shlex.join(["python", f"scripts/{script}", *without_json(sys.argv[1:])]),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
+        "machine": machine,
+        "commit": current_commit(),
+        **fields,
+        "rows": rows,
+    }
+    path.write_text(as_json(result), encoding="utf-8")
+
+
 class Report:
     """Prints a benchmark's figures as a table and keeps them for the JSON result."""
 
@@ -138,15 +214,24 @@ class Report:
         print(f"{shown}\nload {self._load:.1f} at the start, turns {self.turns}", flush=True)
         print("\n| figure | median | smallest to largest | goal | |\n|---|---|---|---|---|", flush=True)
 
-    def add(self, name: str, values: float | Sequence[float], unit: str = "", goal: Goal | None = None) -> Figure:
-        """Add a figure and print its row; one value, or one per turn."""
-        figure = Figure(name, tuple(values) if isinstance(values, Sequence) else (values,), unit, goal)
+    def add(
+        self,
+        name: str,
+        values: float | Sequence[float],
+        unit: str = "",
+        goal: Goal | None = None,
+        *,
+        column: str = "",
+        note: str = "",
+    ) -> Figure:
+        """Add a figure and print its row; one value, or one per turn. The note is printed only."""
+        figure = Figure(name, tuple(values) if isinstance(values, Sequence) else (values,), unit, goal, column)
         self.figures.append(figure)
-        low, high = (number(bound(figure.values)) for bound in (min, max))
-        spread = f"{low} to {high}" if len(figure.values) > 1 else ""
+        spread = " to ".join(map(number, figure.spread or ()))
         verdict = {None: "", True: "met", False: "missed"}[None if self.is_quick else figure.is_met]
         median = f"{number(figure.median)} {unit}".rstrip()
-        print(f"| {name} | {median} | {spread} | {goal or ''} | {verdict} |", flush=True)
+        label = ", ".join(filter(None, [column, name])) + (f" ({note})" if note else "")
+        print(f"| {label} | {median} | {spread} | {goal or ''} | {verdict} |", flush=True)
         return figure
 
     def finish(self) -> int:
@@ -154,20 +239,8 @@ class Report:
         load = os.getloadavg()[0]
         print(f"\nload {load:.1f} at the end")
         if self._json is not None:
-            result = {
-                "script": Path(sys.argv[0]).name,
-                "arguments": sys.argv[1:],
-                "is_quick": self.is_quick,
-                "machine": self._machine,
-                "load": {"start": self._load, "end": load},
-                "figures": [
-                    {
-                        "name": figure.name, "unit": figure.unit, "median": figure.median, "values": figure.values,
-                        "goal": None if figure.goal is None else str(figure.goal), "is_met": figure.is_met,
-                    }
-                    for figure in self.figures
-                ],
-            }  # fmt: skip
-            self._json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            loads = {"start": round(self._load, 1), "end": round(load, 1)}
+            rows = [figure.as_row() for figure in self.figures]
+            write_result(self._json, rows, self._machine, is_quick=self.is_quick, turns=self.turns, load=loads)
         missed = [figure.name for figure in self.figures if figure.is_met is False]
         return int(bool(missed) and not self.is_quick)

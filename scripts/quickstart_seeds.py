@@ -15,6 +15,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from harness import machine_facts, write_result
 
 from jaxrl_sql.report.load import load_run, series
 
@@ -38,9 +41,11 @@ def main() -> int:
     parser.add_argument("--config", default="configs/quickstart.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart_seeds"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the accuracies and facts of the machine")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
     given = parser.parse_args()
     lines, gains = ["seed  set           before   after    gain   SQL wait   minutes"], {name: [] for name in SETS}
+    rows: list[dict[str, Any]] = []
     for seed in given.seeds:
         folder = given.out / f"seed{seed}"
         minutes = run_once(given.config, folder, seed, given.overrides)
@@ -50,6 +55,9 @@ def main() -> int:
             accuracy = [100 * value for _, value in series(run, f"eval/{name}/accuracy")]
             before, after = accuracy[0], accuracy[-1]
             gains[name].append(after - before)
+            for time_of, value in (("before", before), ("after", after)):
+                column = f"{name}, {time_of}"
+                rows.append({"name": f"seed {seed}", "column": column, "median": round(value, 1), "unit": "%"})
             lines.append(
                 f"{seed:4d}  {name:12}  {before:5.1f} %  {after:5.1f} %  {after - before:+5.1f}"
                 f"  {100 * waits / steps:6.2f} %  {minutes:8.1f}"
@@ -60,6 +68,8 @@ def main() -> int:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     lines.append(f"largest process {peak:.1f} GiB")
     sys.stdout.write("\n".join(lines) + "\n")
+    if given.json is not None:
+        write_result(given.json, rows, machine_facts())
     return 0 if all(statistics.mean(found) >= GOAL for found in gains.values()) else 1
 
 

@@ -1,7 +1,8 @@
 """Estimate the bytes on the fullest device by formula, without compilation and without devices.
 
 Weights, optimizer, reference and caches are exact: they follow from the table of weights, its shardings and the
-engine's block sizes. The temporaries of a program are an estimate; docs/scaling.md compares it with the compiler's.
+engine's block sizes. The temporaries of a program are an estimate; docs/explanation/scaling.md compares it with the
+compiler's.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.text2sql.schema.retrieve import ENDINGS, STOP, Match, find_values, fold, open_index
 from jaxrl_sql.types import Example, InputError
 
-# The least cosine of words and a value; what it finds and shows is in docs/benchmarks.md.
+# The least cosine of words and a value; what it finds and shows is in docs/results/evaluation.md.
 _NEAR = 0.8
 # Words of fewer letters are codes.
 _LETTERS = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -91,19 +92,38 @@ def test_rows_hold_median_spread_goal_and_verdict(harness: ModuleType, capsys: p
     ]
 
 
-def test_json_result_holds_figures_machine_and_load(harness: ModuleType, tmp_path: Path) -> None:
+def test_json_result_holds_rows_command_date_machine_and_load(
+    harness: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "result.json"
-    report = harness.Report(options_of(harness, "--json", str(path)))
+    monkeypatch.setattr(sys, "argv", ["scripts/bench_x.py", "--turns", "3", "--json", str(path)])
+    report = harness.Report(options_of(harness, *sys.argv[1:]))
     report.add("seconds", [3.0, 1.0, 2.0], "s", harness.Goal(2.5, at_most=True))
+    report.add("tokens", 4096.4, column="second shape")
+    report.add("files", 542)
     assert report.finish() == 0
     result = json.loads(path.read_text(encoding="utf-8"))
-    assert result["figures"] == [
-        {
-            "name": "seconds", "unit": "s", "median": 2.0, "values": [3.0, 1.0, 2.0],
-            "goal": "at most 2.5", "is_met": True,
-        }
-    ]  # fmt: skip
+    assert '"median": 542}' in path.read_text(encoding="utf-8")
+    assert result["rows"] == [
+        {"name": "seconds", "median": 2.0, "spread": [1.0, 3.0], "unit": "s", "goal": "at most 2.5", "is_met": True},
+        {"name": "tokens", "column": "second shape", "median": 4096},
+        {"name": "files", "median": 542},
+    ]
+    assert result["benchmark"] == "x"
+    assert result["command"] == "python scripts/bench_x.py --turns 3"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", result["date"])
     assert result["machine"]["cores"] >= 1
     assert {"processor", "system", "python"} <= set(result["machine"])
     assert set(result["load"]) == {"start", "end"}
+    assert result["turns"] == 3
     assert result["is_quick"] is False
+
+
+@pytest.mark.parametrize("option", [["--json", "a.json"], ["--json=a.json"]])
+def test_command_of_a_result_omits_the_json_file(harness: ModuleType, option: list[str]) -> None:
+    assert harness.without_json(["--quick", *option, "--turns", "2"]) == ["--quick", "--turns", "2"]
+
+
+def test_printed_row_names_column_and_note(harness: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    harness.Report(options_of(harness)).add("ours", 2.0, "s", column="mix", note="3 ran")
+    assert capsys.readouterr().out.splitlines()[-1] == "| mix, ours (3 ran) | 2 s |  |  |  |"

@@ -127,6 +127,6 @@ def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
 def test_bfloat16_is_multiplied_where_that_is_faster(
     flags: str, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Intel's AVX512_BF16 without AMX has two thirds of float32's rate (docs/benchmarks.md)."""
+    """Intel's AVX512_BF16 without AMX has two thirds of float32's rate (docs/results/training.md)."""
     monkeypatch.setattr(cpu, "cpu_flags", lambda: frozenset(flags.split()))
     assert cpu.has_bfloat16_products() == is_fast

@@ -62,7 +62,7 @@ def identifiers() -> frozenset[str]:
 
 @functools.cache
 def settings() -> frozenset[str]:
-    """Return the keys of all commands, ends of them, those of `data prepare`, and other libraries' that we translate."""
+    """Return the keys of all commands with their ends, those of `data prepare`, and those of other libraries."""
     sections = list(all_sections())
     keys = {section.name for section in sections} | {field.key for section in sections for field in section.fields}
     other = [field.synonyms for section in sections for field in section.fields if field.synonyms is not None]

@@ -62,13 +62,14 @@ def identifiers() -> frozenset[str]:
 
 @functools.cache
 def settings() -> frozenset[str]:
-    """Return the keys of all commands, those of `data prepare`, and the keys of other libraries that we translate."""
+    """Return the keys of all commands with their ends, those of `data prepare`, and those of other libraries."""
     sections = list(all_sections())
     keys = {section.name for section in sections} | {field.key for section in sections for field in section.fields}
     other = [field.synonyms for section in sections for field in section.fields if field.synonyms is not None]
     theirs = {key for names in other for key in f"{names.trl}, {names.verl}".split(", ")}
     parts = {key.split(".", number)[-1] for key in theirs for number in range(key.count(".") + 1)}
-    return frozenset(keys | parts | _prepare_keys())
+    ends = {key.split(".", number)[-1] for key in keys for number in range(key.count("."))}
+    return frozenset(keys | ends | parts | _prepare_keys())
 
 
 def _prepare_keys() -> set[str]:

@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--evidence", default="", metavar="TEXT", help="background knowledge for the question")
     parser.add_argument("--recipe", help="whose form and prompt it is asked in (default: as it was trained)")
     parser.add_argument("words", nargs="*", metavar="QUESTION", help="the question; values may be set by key.sub=value")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     prepare_process()
-    return report_errors(lambda: _ask(given))
+    return report_errors(lambda: _ask(args))
 
 
 def _ask(given: argparse.Namespace) -> int:
@@ -107,8 +107,14 @@ def show(reply: Reply, explain: bool, stream: TextIO) -> int:
     if explain:
         print_text(f"{whole_text(reply.response).strip()}\n", stream)
         rows = [
-            (f"{one.votes:g}", str(one.answers), one.outcome.status, str(one.outcome.row_count), one.sql)
-            for one in reply.candidates
+            (
+                f"{candidate.votes:g}",
+                str(candidate.answers),
+                candidate.outcome.status,
+                str(candidate.outcome.row_count),
+                candidate.sql,
+            )
+            for candidate in reply.candidates
         ]
         if rows:
             show_table(stream, "candidates", ("votes", "answers", "status", "rows", "SQL"), rows, (2, 4))
@@ -128,7 +134,7 @@ def _vote_words(reply: Reply) -> str:
     """Return one line on how the vote went."""
     if not reply.votes:
         return f"vote: of {reply.answers} answers none ran"
-    first, *others = (f"{one:.3g}" for one in reply.votes)
+    first, *others = (f"{vote:.3g}" for vote in reply.votes)
     other = f"{others[0]} for the next, a margin of {reply.margin:.3g}" if others else "none for another"
     return f"vote: {first} of {reply.answers} answers for this result, {other}"
 

@@ -39,10 +39,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line, look, and return the exit code: findings are no fault."""
-    given = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
 
     def look() -> None:
-        config = AuditConfig(**vars(given))
+        config = AuditConfig(**vars(args))
         from jaxrl_sql.datagen.audit.report import audit, table
 
         result = audit(config, lambda line: print_text(line, sys.stderr))

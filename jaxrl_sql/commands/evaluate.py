@@ -59,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--allow-extra", action="store_true", help="leave predictions for no question out")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two folders that this command wrote")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     prepare_process()
-    if given.compare:
-        first, second = given.compare
-        return report_errors(lambda: _compared(first, second, given))
-    return report_errors(lambda: _evaluate(given))
+    if args.compare:
+        first, second = args.compare
+        return report_errors(lambda: _compared(first, second, args))
+    return report_errors(lambda: _evaluate(args))
 
 
 def _evaluate(given: argparse.Namespace) -> int:

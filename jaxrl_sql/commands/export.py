@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gguf", choices=GGUF_KINDS, default="", help="write a GGUF file beside them")
     parser.add_argument("--hub", metavar="REPO", default="", help="upload the folder to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="a repository that is new is private")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     prepare_process()
 
     def export() -> None:
@@ -40,16 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from jaxrl_sql.training.exporting import export_folder
 
         written = export_folder(
-            given.model,
-            given.out,
-            given.dtype,
-            step=given.step,
-            average=given.average,
-            gguf=given.gguf,
+            args.model,
+            args.out,
+            args.dtype,
+            step=args.step,
+            average=args.average,
+            gguf=args.gguf,
             warn=lambda line: print_text(line, sys.stderr),
         )
         print_text("\n".join(map(str, written)))
-        if given.hub:
-            print_text(upload(written[0], given.hub, given.private))
+        if args.hub:
+            print_text(upload(written[0], args.hub, args.private))
 
     return report_errors(export)

@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", default=str(Path.cwd()), metavar="DIR", help=folder)
     parser.add_argument("--program", default="jaxrl-sql", metavar="WORDS", help="how hosts call it (jaxrl-sql)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
 
     def show() -> None:
-        sys.stdout.write(launch_file(LaunchOptions(**vars(given))))
+        sys.stdout.write(launch_file(LaunchOptions(**vars(args))))
 
     return report_errors(show)

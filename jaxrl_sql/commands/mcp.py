@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--max-rows", type=int, default=MAX_ROWS, help="rows of a result that are returned (default: %(default)s)"
     )
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
-    given = parser.parse_intermixed_args(arguments)
-    if given.max_rows < 1:
-        parser.error(f"--max-rows must be at least 1, not {given.max_rows}")
-    if given.stand_in and not is_served(given.db):
-        parser.error(f"--stand-in {given.stand_in} is for a --db of another engine; {given.db} shows itself")
+    args = parser.parse_intermixed_args(arguments)
+    if args.max_rows < 1:
+        parser.error(f"--max-rows must be at least 1, not {args.max_rows}")
+    if args.stand_in and not is_served(args.db):
+        parser.error(f"--stand-in {args.stand_in} is for a --db of another engine; {args.db} shows itself")
     prepare_process()
-    return report_errors(lambda: serve(given))
+    return report_errors(lambda: serve(args))
 
 
 def serve(given: argparse.Namespace) -> int:

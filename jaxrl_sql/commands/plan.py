@@ -44,18 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     # Overrides that follow `--mesh` are read as meshes.
-    overrides = [*given.overrides, *(word for word in given.mesh or () if "=" in word)]
+    overrides = [*args.overrides, *(word for word in args.mesh or () if "=" in word)]
 
     def work() -> int:
-        config, programs = load_config(PlanConfig, given.config, overrides), _wanted(given.compile)
-        if programs and is_elsewhere(given.topology):
+        config, programs = load_config(PlanConfig, args.config, overrides), _wanted(args.compile)
+        if programs and is_elsewhere(args.topology):
             code = run_again(["plan", *(sys.argv[2:] if arguments is None else arguments)])
             if code is not None:
                 return code
         prepare_process()
-        return run_or_print(lambda fetched: _plan(fetched, given, programs), config, given, with_weights=False)
+        return run_or_print(lambda fetched: _plan(fetched, args, programs), config, args, with_weights=False)
 
     return report_errors(work)
 

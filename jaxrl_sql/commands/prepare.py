@@ -26,11 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="YAML file; see configs/data/")
     parser.add_argument("--out", help="folder to write (default: the file's)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
-    more = [f"out={given.out}"] if given.out else []
+    args = parser.parse_intermixed_args(arguments)
+    more = [f"out={args.out}"] if args.out else []
 
     def work() -> None:
-        config = load_prepare(given.config, [*given.overrides, *more])
+        config = load_prepare(args.config, [*args.overrides, *more])
         from jaxrl_sql.datagen.prepare.preparing import prepare
 
         print_text("\n".join(prepare(config)))

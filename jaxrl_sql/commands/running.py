@@ -49,17 +49,23 @@ def run_command(
     if asks:
         add_endpoint(parser, asks)
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the file's")
-    given = parser.parse_intermixed_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     if asks:
-        given.overrides = [*endpoint_values(asks, given.endpoint), *given.overrides]
-    if not (given.config or given.resume is not None or given.overrides):
+        args.overrides = [*endpoint_values(asks, args.endpoint), *args.overrides]
+    if not (args.config or args.resume is not None or args.overrides):
         begin = "begin with --config FILE, such as configs/quickstart.yaml, or key.sub=value"
         begin += ", or go on with --resume FOLDER" if rehearse is not None else ""
         asked = f"nothing is asked for: {begin} ({parser.prog} --help)"
         return _tell(InputError(asked), 2)
     prepare_process()
-    work = rehearse if rehearse is not None and given.dry_run else command
-    return report_errors(lambda: run_or_print(work, _config(root, given.config, given.resume, given.overrides), given))
+    work = rehearse if rehearse is not None and args.dry_run else command
+    return report_errors(
+        lambda: run_or_print(
+            work,
+            _config(root, args.config, args.resume, args.overrides),
+            args,
+        )
+    )
 
 
 def run_or_print(

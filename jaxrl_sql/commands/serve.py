@@ -61,18 +61,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=8000, help="its port; 0 takes a free one (default: %(default)s)")
     parser.add_argument("--queue", type=int, default=256, help="how many requests may wait (default: %(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value", help="values that replace the defaults")
-    given = parser.parse_intermixed_args(arguments)
-    if given.queue < 1:
-        parser.error(f"--queue must be at least 1, not {given.queue}")
+    args = parser.parse_intermixed_args(arguments)
+    if args.queue < 1:
+        parser.error(f"--queue must be at least 1, not {args.queue}")
     prepare_process()
 
     def work() -> int:
-        check_keys(EvaluateConfig, given.config, given.overrides)  # before the model is looked for on the hub
-        beneath = defaults_for(given.model)
+        check_keys(EvaluateConfig, args.config, args.overrides)  # before the model is looked for on the hub
+        beneath = defaults_for(args.model)
         above = {"model": {"checkpoint": beneath["model"]["checkpoint"]}, "rollout": {"mesh": "training"}}
-        config = load_config(EvaluateConfig, given.config, given.overrides, beneath, above)
+        config = load_config(EvaluateConfig, args.config, args.overrides, beneath, above)
         return run_or_print(
-            lambda fetched: _serve(policy_spec(fetched), fetched.evaluate, fetched.executor, given), config, given
+            lambda fetched: _serve(policy_spec(fetched), fetched.evaluate, fetched.executor, args),
+            config,
+            args,
         )
 
     return report_errors(work)

@@ -69,14 +69,14 @@ def _print(out: Path, report: SynthReport) -> None:
 
 def _print_files(out: Path, files: Sequence[FileQuestions], wanted: int) -> None:
     lines = [f"{out}: written"]
-    for one in files:
-        counts = Counter(question.grade for question in one.questions)
+    for file in files:
+        counts = Counter(question.grade for question in file.questions)
         grades = ", ".join(f"{grade} {counts[grade]}" for grade in GRADES if counts[grade])
-        short = "" if len(one.questions) >= wanted else f" of {wanted} that were wanted"
-        lines.append(f"{one.db_id}: {len(one.questions)} questions{short}; {grades}")
-        lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in one.rejected.most_common()]
+        short = "" if len(file.questions) >= wanted else f" of {wanted} that were wanted"
+        lines.append(f"{file.db_id}: {len(file.questions)} questions{short}; {grades}")
+        lines += [f"  candidates left out: {count:>6}  {reason}" for reason, count in file.rejected.most_common()]
         reasons: dict[str, list[str]] = {}
-        for name, reason in one.left_out:
+        for name, reason in file.left_out:
             reasons.setdefault(reason, []).append(name)
         lines += [
             f"  not asked about: {len(names):>6}  {reason}, such as {names[0]}" for reason, names in reasons.items()

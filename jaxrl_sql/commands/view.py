@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--judge", type=int, default=MOST_JUDGED, metavar="N", help=judge)
     seconds = f"begin to judge no more after S seconds (default {SECONDS:g})"
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=seconds)
-    given = parser.parse_args(arguments)
-    return report_errors(lambda: _view(given))
+    args = parser.parse_args(arguments)
+    return report_errors(lambda: _view(args))
 
 
 def _view(given: argparse.Namespace) -> None:

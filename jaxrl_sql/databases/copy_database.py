@@ -19,7 +19,7 @@ from jaxrl_sql.types import Example, InputError
 def refuse_namesakes(where: str, examples: Iterable[Example]) -> None:
     """Raise InputError where two databases of other content have one name: a plain folder holds one of each."""
     first: dict[str, str] = {}
-    for db_id, path in dict.fromkeys((one.db_id, one.db_path) for one in examples):
+    for db_id, path in dict.fromkeys((example.db_id, example.db_path) for example in examples):
         other = first.setdefault(db_id, path)
         if other != path and content_of(other) != content_of(path):
             raise InputError(

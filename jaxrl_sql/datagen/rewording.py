@@ -77,9 +77,9 @@ def reword(talk: Correspondence | None, executor: Executor, examples: Sequence[E
                 new[one.uid] = one
                 del left[one.uid]
     changes = [
-        Change("reword", one.uid, {"was": one.question, "question": new[one.uid].question})
-        for one in examples
-        if one.uid in new
+        Change("reword", example.uid, {"was": example.question, "question": new[example.uid].question})
+        for example in examples
+        if example.uid in new
     ]
     return Reworded([new.get(one.uid, one) for one in examples], changes)
 

@@ -100,13 +100,13 @@ def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
 
 def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
     """Return the share of golds that are kept, and how many are left out by status."""
-    kept = [gold for gold in golds if gold.status == "ok"]
-    near = sum(gold.is_near for gold in kept)
-    share = 100 * len(kept) / len(golds) if golds else 0.0
-    lines = [f"{len(kept)} of {len(golds)} golds ({share:.1f} %) give on {version} what they give on SQLite"]
+    kept_golds = [gold for gold in golds if gold.status == "ok"]
+    near = sum(gold.is_near for gold in kept_golds)
+    share = 100 * len(kept_golds) / len(golds) if golds else 0.0
+    lines = [f"{len(kept_golds)} of {len(golds)} golds ({share:.1f} %) give on {version} what they give on SQLite"]
     if near:
         lines.append(f"  kept:     {near:>5}  but for the last digits of reals")
-    if tied := sum(gold.is_tied for gold in kept):
+    if tied := sum(gold.is_tied for gold in kept_golds):
         lines.append(f"  kept:     {tied:>5}  where a LIMIT cuts through ties, and both choose the same rows")
     statuses = Counter(gold.status for gold in golds if gold.status != "ok")
     return lines + [f"  left out: {count:>5}  {status}" for status, count in statuses.most_common()]

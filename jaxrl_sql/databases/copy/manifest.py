@@ -78,11 +78,11 @@ def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
     path = folder / FILE
     if not path.exists():
         return Manifest(path, address.shown, version)
-    found = load_manifest(folder)
-    if found.target != address.shown:
-        raise InputError(f"{path}: is of copies to {found.target}, not to {address.shown}: name another --out")
-    found.version = version
-    return found
+    manifest = load_manifest(folder)
+    if manifest.target != address.shown:
+        raise InputError(f"{path}: is of copies to {manifest.target}, not to {address.shown}: name another --out")
+    manifest.version = version
+    return manifest
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -115,15 +115,19 @@ class _Planner:
             self.told.append(f"{table.name}: {table.odd_indexes} indexes of expressions or of some rows are left out")
         if primary and not self._holds_key(table, "primary key", primary, columns):
             primary = ()
-        kept = [one for one in uniques if one != primary and self._holds_key(table, "unique constraint", one, columns)]
+        kept_uniques = [
+            unique
+            for unique in uniques
+            if unique != primary and self._holds_key(table, "unique constraint", unique, columns)
+        ]
         fits = [one for one in indexes if self._fits(table, "index", one, columns)]
         return PlannedTable(
             table,
             name,
             tuple(columns.values()),
             _renamed(primary, columns),
-            tuple(dict.fromkeys(_renamed(one, columns) for one in kept)),
-            tuple(dict.fromkeys(_renamed(one, columns) for one in fits)),
+            tuple(dict.fromkeys(_renamed(kept_unique, columns) for kept_unique in kept_uniques)),
+            tuple(dict.fromkeys(_renamed(fit, columns) for fit in fits)),
         )
 
     def _holds_key(

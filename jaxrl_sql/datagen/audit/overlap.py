@@ -34,7 +34,7 @@ Place = tuple[str, Example]
 def shared_questions(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
     """Find questions asked in training too: the same words, or a share of at least `near` of them in common."""
     same, findings = _same("question: same", trains, target, lambda example: plain_words(example.question))
-    places = [(one.name, example) for one in trains for example in one.examples]
+    places = [(train.name, example) for train in trains for example in train.examples]
     words = [frozenset(plain_words(example.question).split()) for _, example in places]
     index = _Prefixes(words, near)
     for example in target.examples:
@@ -81,7 +81,7 @@ def _masked(tree: exp.Expression) -> exp.Expression:
     for literal in list(tree.find_all(exp.Literal)):
         literal.replace(exp.Placeholder())
     for among in tree.find_all(exp.In):
-        if among.expressions and all(isinstance(one, exp.Placeholder) for one in among.expressions):
+        if among.expressions and all(isinstance(expression, exp.Placeholder) for expression in among.expressions):
             among.set("expressions", among.expressions[:1])
     return tree
 
@@ -148,10 +148,10 @@ def _number_tables(tree: exp.Expression) -> None:
 def _number_results(select: exp.Select) -> None:
     """Name the columns of what is returned by their places, also where they are sorted or grouped by."""
     names = {}
-    for place, one in enumerate(select.expressions, 1):
-        if isinstance(one, exp.Alias):
-            names[one.alias] = exp.to_identifier(f"c{place}")
-            one.set("alias", names[one.alias])
+    for place, expression in enumerate(select.expressions, 1):
+        if isinstance(expression, exp.Alias):
+            names[expression.alias] = exp.to_identifier(f"c{place}")
+            expression.set("alias", names[expression.alias])
     for column in list(select.find_all(exp.Column)):
         if not column.table and column.name in names and column.parent_select is select:
             column.set("this", names[column.name].copy())
@@ -187,16 +187,16 @@ def _same(
 ) -> tuple[set[str], list[Finding]]:
     """Find the examples whose key an example of training has; return their ids and the findings."""
     places: dict[str, list[Place]] = defaultdict(list)
-    for one in trains:
-        for example in one.examples:
+    for train in trains:
+        for example in train.examples:
             if text := key(example):
-                places[text].append((one.name, example))
+                places[text].append((train.name, example))
     findings = [
         Finding(kind, target.name, example.uid, _with(found, example))
         for example in target.examples
         if (found := places.get(key(example)))
     ]
-    return {found.id for found in findings}, findings
+    return {finding.id for finding in findings}, findings
 
 
 def _with(places: Sequence[Place], example: Example) -> Record:
@@ -212,8 +212,8 @@ class _Prefixes:
         self.sets, self.near_by = sets, near
         self.times = Counter(part for one in sets for part in one)
         self.index: dict[str, list[int]] = defaultdict(list)
-        for number, one in enumerate(sets):
-            for part in self._rarest(one):
+        for number, set_ in enumerate(sets):
+            for part in self._rarest(set_):
                 self.index[part].append(number)
 
     def near(self, one: frozenset[str]) -> Iterator[tuple[int, float]]:
@@ -231,7 +231,7 @@ class _Prefixes:
 
 def shared_databases(trains: Sequence[Set], target: Set, near: float = 0.8) -> list[Finding]:
     """Find databases of the target that training has too: the same file, the same schema, or `near` of its columns."""
-    theirs = [(one.name, db_id, path) for one in trains for db_id, path in one.databases]
+    theirs = [(train.name, db_id, path) for train in trains for db_id, path in train.databases]
     sizes: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
     for place in theirs:
         sizes[Path(place[2]).stat().st_size].append(place)

@@ -59,8 +59,8 @@ def audit(config: AuditConfig, report: Note) -> AuditResult:
     if not config.no_golds:
         limits = ExecutorConfig(threads=config.threads, timeout_ms=config.timeout_ms, vm_steps=0)
         with make_executor(limits) as executor:
-            for one in sets:
-                findings += audit_golds(executor, one, config.slow_ms, config.suite, report)
+            for set_ in sets:
+                findings += audit_golds(executor, set_, config.slow_ms, config.suite, report)
     findings += [Finding("cannot be read", one.name, uid, {"reason": why}) for one in sets for uid, why in one.skipped]
     counts = write(config, trains, evals, findings)
     return AuditResult(sets, findings, counts, config.out / "findings.jsonl")
@@ -70,7 +70,9 @@ def write(
     config: AuditConfig, trains: Sequence[Set], evals: Sequence[Set], findings: Sequence[Finding]
 ) -> dict[str, Counter[str]]:
     """Write the two files and return how often each kind was found, by set."""
-    counts = {one.name: Counter(found.kind for found in findings if found.set == one.name) for one in (*trains, *evals)}
+    counts = {
+        train.name: Counter(found.kind for found in findings if found.set == train.name) for train in (*trains, *evals)
+    }
     summary = {
         "train": [one.name for one in trains],
         "eval": [one.name for one in evals],
@@ -91,7 +93,7 @@ def write(
     }
     config.out.mkdir(parents=True, exist_ok=True)
     (config.out / "audit.json").write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    lines = "".join(json.dumps(found.record(), ensure_ascii=False) + "\n" for found in findings)
+    lines = "".join(json.dumps(finding.record(), ensure_ascii=False) + "\n" for finding in findings)
     (config.out / "findings.jsonl").write_text(lines, encoding="utf-8", errors="backslashreplace")
     return counts
 
@@ -99,8 +101,8 @@ def write(
 def _by_rule(findings: Sequence[Finding]) -> dict[str, dict[str, int]]:
     """Count the golds that each constant answer matches by each rule."""
     counts: dict[str, Counter[str]] = {}
-    for found in findings:
-        for answer, rules in found.details.get("answers", {}).items():
+    for finding in findings:
+        for answer, rules in finding.details.get("answers", {}).items():
             counts.setdefault(answer, Counter()).update(rules)
     return {answer: dict(rules) for answer, rules in counts.items()}
 
@@ -113,7 +115,7 @@ def table(result: AuditResult) -> Table:
     rows = [("questions", *(f"{len(one.examples):,}" for one in sets))]
     rows.append(("databases", *(f"{len(one.databases):,}" for one in sets)))
     for kind in kinds:
-        whole = [len(one.databases) if kind.startswith("database:") else len(one.examples) for one in sets]
+        whole = [len(set_.databases) if kind.startswith("database:") else len(set_.examples) for set_ in sets]
         found = [counts[one.name][kind] for one in sets]
         shares = [f"{100 * n / max(total, 1):5.1f} %" if n else " " * 7 for n, total in zip(found, whole, strict=True)]
         rows.append((kind, *(f"{n:,} {share}" for n, share in zip(found, shares, strict=True))))

@@ -118,7 +118,7 @@ def _drop_lost(connection: sqlite3.Connection, table: Table, beside: set[str]) -
         if key.table in beside and key.table != table.name:
             pairs = zip(key.columns, key.targets, strict=True)
             equal = " AND ".join(f"p.{quote_name(to)} = c.{quote_name(own)}" for own, to in pairs)
-            known = " AND ".join(f"c.{quote_name(own)} IS NOT NULL" for own in key.columns)
+            known = " AND ".join(f"c.{quote_name(column)} IS NOT NULL" for column in key.columns)
             child, parent = quote_name(table.name), quote_name(key.table)
             connection.execute(
                 f"DELETE FROM main.{child} AS c WHERE {known} AND NOT EXISTS "

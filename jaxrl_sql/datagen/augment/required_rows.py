@@ -202,8 +202,8 @@ class _Reader:
         elif isinstance(node, exp.In):
             if node.args.get("query") is not None:
                 self._bound(self._slot(node.this, scopes), "new", True)
-            for one in node.expressions:
-                self._bound(self._slot(node.this, scopes), "!=", _literal(one))
+            for expression in node.expressions:
+                self._bound(self._slot(node.this, scopes), "!=", _literal(expression))
 
     def _compared(self, node: exp.Expression, sign: str, scopes: list[_Scope]) -> None:
         left, right = node.this, node.expression

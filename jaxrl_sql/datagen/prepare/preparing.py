@@ -52,7 +52,7 @@ def prepare(cfg: PrepareConfig) -> list[str]:
         train = [one for one in train if one.uid in ids]
     splits = {"train": train, **({"validation": held} if held else {})}
     splits |= {name: [*found.examples] for name, found in judged.items()}
-    paths = {one.db_path: None for found in judged.values() for one in found.examples}
+    paths = {example.db_path: None for found in judged.values() for example in found.examples}
     digests |= {path: _digest(Path(path)) for path in paths}
     for name, examples in splits.items():
         write_split(out / name, examples, cfg.link)
@@ -91,11 +91,11 @@ def evaluated(name: str, cfg: EvalSet) -> Benchmark:
 
     That is golds that are no SQL, and two databases of one name.
     """
-    found = load_split(cfg.dir, cfg.split)
-    if tables := sum(bool(one.gold_tables) for one in found.examples):
+    split = load_split(cfg.dir, cfg.split)
+    if tables := sum(bool(example.gold_tables) for example in split.examples):
         raise InputError(f"evals.{name}: {tables} golds are tables, not SQL: name the set itself in data.evals")
-    refuse_namesakes(f"evals.{name}", found.examples)
-    return found
+    refuse_namesakes(f"evals.{name}", split.examples)
+    return split
 
 
 def merge(cfg: PrepareConfig, sources: Mapping[str, Sequence[Example]], digests: Mapping[str, str]) -> list[Example]:
@@ -200,5 +200,7 @@ def summary_lines(
     for name, found in judged.items():
         lines += [f"{name}: {line}" for line in (*found.notes, *skipped_lines(found.skipped))]
     for name, examples in splits.items():
-        lines.append(f"{out / name}: {len(examples)} questions on {len({one.db_id for one in examples})} databases")
+        lines.append(
+            f"{out / name}: {len(examples)} questions on {len({example.db_id for example in examples})} databases"
+        )
     return [*lines, str(out / MANIFEST)]

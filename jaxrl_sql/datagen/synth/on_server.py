@@ -49,8 +49,8 @@ def _schema(database: ServedDatabase) -> EngineSchema:
     tables = {}
     for table in read_schema(database.shown_by).tables:
         columns = {
-            one.name.lower(): EngineColumn(one.name, _KINDS.get(one.type, ""), affinity_of(one.type))
-            for one in table.columns
+            column.name.lower(): EngineColumn(column.name, _KINDS.get(column.type, ""), affinity_of(column.type))
+            for column in table.columns
         }
         key = tuple(name.lower() for name in table.primary_key)
         tables[table.name.lower()] = EngineTable(table.name, columns, key)

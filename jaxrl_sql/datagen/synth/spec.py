@@ -213,7 +213,10 @@ class Database:
                 Table(
                     table.name,
                     tuple(Column(column.name, "") for column in table.stored),
-                    tuple(ForeignKey((one.column.name,), one.table, (one.target,)) for one in table.references),
+                    tuple(
+                        ForeignKey((reference.column.name,), reference.table, (reference.target,))
+                        for reference in table.references
+                    ),
                 )
                 for table in self.tables
             )

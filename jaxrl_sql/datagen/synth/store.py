@@ -16,7 +16,10 @@ def create_table(table: AnnotatedTable) -> str:
         f"  {column.name} {SQL_TYPES.get(column.kind, 'TEXT')}{' PRIMARY KEY' if column is table.key else ''}"
         for column in table.stored
     ]
-    lines += [f"  FOREIGN KEY ({one.column.name}) REFERENCES {one.table}({one.target})" for one in table.references]
+    lines += [
+        f"  FOREIGN KEY ({reference.column.name}) REFERENCES {reference.table}({reference.target})"
+        for reference in table.references
+    ]
     return f"CREATE TABLE {table.name} (\n" + ",\n".join(lines) + "\n)"
 
 

@@ -49,10 +49,10 @@ def load_split(root: str | Path, split: str, limit: int = 0) -> Benchmark:
     folder = Path(root) / split
     if (folder / "questions.jsonl").is_file() or not Path(root).exists():
         return load_folder(folder, limit)
-    found = load_benchmark(root, split, limit)
-    mute = tuple((one.uid, "has no answer") for one in found.examples if not one.answerable)
-    usable = tuple(one for one in found.examples if one.answerable)
-    return found._replace(examples=usable, skipped=found.skipped + mute)
+    benchmark = load_benchmark(root, split, limit)
+    mute = tuple((example.uid, "has no answer") for example in benchmark.examples if not example.answerable)
+    usable = tuple(one for one in benchmark.examples if one.answerable)
+    return benchmark._replace(examples=usable, skipped=benchmark.skipped + mute)
 
 
 def unused_name(name: str, taken: Container[str]) -> str:
@@ -67,5 +67,5 @@ def _load(form: Format, folder: Path, split: str, limit: int) -> Benchmark:
         found = found._replace(items=with_ids(found.items))
     order = () if found.is_huge else tuple(str(item.uid) for item in found.items)
     examples, skipped = gather(found, notes, limit)
-    rule = found.rule or ("test_suite" if form is PLAIN and any(one.suite for one in examples) else form.rule)
+    rule = found.rule or ("test_suite" if form is PLAIN and any(example.suite for example in examples) else form.rule)
     return Benchmark(form.name, rule, examples, skipped, tuple(notes), form.submission, found.prepare, order)

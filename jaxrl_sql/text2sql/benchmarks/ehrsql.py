@@ -153,8 +153,8 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
 def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     """Join questions and labels by id."""
     path, labels = part / split / "data.json", part / split / "label.json"
-    found = read_json(path, notes)
-    questions: Json = found.get("data") if isinstance(found, dict) else found
+    json = read_json(path, notes)
+    questions: Json = json.get("data") if isinstance(json, dict) else json
     if not isinstance(questions, list):
         raise InputError(f"{path}: expected a list of questions under `data`")
     if not labels.is_file():
@@ -170,7 +170,7 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
         raise InputError(f"{labels}: expected an object of SQL by id")
     # A label that is null says that there is no SQL; one that is missing says nothing.
     golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
-    questions = [one for one in questions if isinstance(one, dict)]
+    questions = [question for question in questions if isinstance(question, dict)]
     uids = [id_of(one, f"{path}: question {number}", "id") for number, one in enumerate(questions)]
     return [{**one, "query": said(golds, uid) if uid else ""} for one, uid in zip(questions, uids, strict=True)]
 

@@ -148,13 +148,13 @@ def own_files(folder: Path, split: str = "") -> list[Path]:
                 return parts
     if split:
         return []
-    with_questions = [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS and _has_questions(one)]
+    with_questions = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS and _has_questions(file)]
     return with_questions if len(with_questions) == 1 else []
 
 
 def called_as(folder: Path, split: str) -> list[Path]:
     """Return the files of a folder that are called as a split, with a hub's only shard and a split's parts."""
-    return [one for one in _files(folder) if one.stem in (split, split + _SHARD) or _is_part(one, split)]
+    return [file for file in _files(folder) if file.stem in (split, split + _SHARD) or _is_part(file, split)]
 
 
 def _is_part(path: Path, split: str) -> bool:
@@ -186,7 +186,7 @@ def _lacks_first(record: Record) -> list[str]:
 
 def lacking(folder: Path, split: str) -> str:
     """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
-    there = called_as(folder, split) if split else [one for one in _files(folder) if one.stem not in _NOT_QUESTIONS]
+    there = called_as(folder, split) if split else [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
     records = [(path.name, first_record(path)) for path in there if _ending(path) in (".json", ".jsonl")]
     if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
         return ""

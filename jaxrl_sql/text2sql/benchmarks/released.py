@@ -197,4 +197,4 @@ def _tables(path: Path) -> dict[str, frozenset[str]] | None:
         schema = read_schema(str(path))
     except InputError:
         return None
-    return {one.name.lower(): frozenset(column.name.lower() for column in one.columns) for one in schema.tables}
+    return {table.name.lower(): frozenset(column.name.lower() for column in table.columns) for table in schema.tables}

@@ -187,7 +187,7 @@ class _Rewriter:
             if right is not shown and shown is not None and isinstance(query.this, exp.Select):
                 query.this.set("expressions", [right])
             return
-        pairs = [self._pair(node.this, one, is_equality=True) for one in node.expressions]
+        pairs = [self._pair(node.this, expression, is_equality=True) for expression in node.expressions]
         if len({left for left, _ in pairs}) == 1:
             node.set("this", pairs[0][0])
             node.set("expressions", [right for _, right in pairs])
@@ -327,7 +327,7 @@ def _is_shown(column: exp.Expression) -> bool:
     """Return whether a word is the alias of what a query around it shows."""
     query = column.find_ancestor(exp.Query)
     return query is not None and any(
-        isinstance(one, exp.Alias) and one.alias.lower() == column.name.lower() for one in query.selects
+        isinstance(select, exp.Alias) and select.alias.lower() == column.name.lower() for select in query.selects
     )
 
 

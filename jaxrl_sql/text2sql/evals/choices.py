@@ -72,7 +72,7 @@ def table(numbers: Mapping[str, float], own: str = "bird") -> Table:
     for way, words in WAYS.items():
         prefix = "" if way == "chosen" else f"{way}/"
         shares = (numbers.get(f"{prefix}{rule}") for rule in names)
-        rows.append((words, *("-" if one is None else f"{100 * one:.1f}" for one in shares)))
+        rows.append((words, *("-" if share is None else f"{100 * share:.1f}" for share in shares)))
     return Table("", ("", *names.values()), tuple(rows))
 
 
@@ -88,7 +88,7 @@ def _verdicts(
     pairs = [(one.example, sql) for one, sqls in zip(chosen, options, strict=True) for sql in sqls]
     sqls = [prepare(sql) if prepare and sql else sql for _, sql in pairs]
     judged = iter(score_predictions(executor, [example for example, _ in pairs], sqls, rules, options=how))
-    verdicts = [[next(judged) for _ in found] for found in options]
+    verdicts = [[next(judged) for _ in option] for option in options]
     won = [found.index(one.sql) for one, found in zip(chosen, options, strict=True)]
     voted = [
         choose(ballot, [i for i, copies in enumerate(one.copies or (1,)) for _ in range(copies)]).index
@@ -96,7 +96,7 @@ def _verdicts(
     ]
     return {
         "chosen": [own[i] for own, i in zip(verdicts, won, strict=True)],
-        "first": [own[0] for own in verdicts],
+        "first": [verdict[0] for verdict in verdicts],
         "majority": [own[i] for own, i in zip(verdicts, voted, strict=True)],
         "best": [_best(own) for own in verdicts],
     }
@@ -104,5 +104,5 @@ def _verdicts(
 
 def _best(verdicts: Sequence[Verdict]) -> Verdict:
     """Return one verdict with the best score of all by each rule."""
-    names = dict.fromkeys(rule for one in verdicts for rule in one.scores)
+    names = dict.fromkeys(rule for verdict in verdicts for rule in verdict.scores)
     return dataclasses.replace(verdicts[0], scores={r: max(one.scores.get(r, 0.0) for one in verdicts) for r in names})

@@ -79,7 +79,7 @@ def _compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]
     if not items:
         return []
     databases, sqls, golds, options = zip(*items, strict=True)
-    chosen = [dict(one) for one in options]
+    chosen = [dict(option) for option in options]
     try:
         columns = executor.score_many(databases, sqls, golds, rules=tuple(rules), options=chosen)
     except ValueError as error:

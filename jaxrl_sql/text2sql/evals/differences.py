@@ -43,15 +43,15 @@ def with_reasons(
     Where these differ, a looser comparison is made: the test suite's without order, EX_b without other columns.
     """
     pairs = list(zip(examples, verdicts, strict=True))
-    apart = [i for i, (example, one) in enumerate(pairs) if example.answerable and one.executes and _differ(one)]
+    apart = [i for i, (example, pair) in enumerate(pairs) if example.answerable and pair.executes and _differ(pair)]
     items = [asked(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in apart]
     loosened = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
     answers = compare(executor, loosened, ("test_suite", "ex_b"))
     reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(apart, answers, strict=True)}
     tied = _ties(executor, examples)
     return [
-        dataclasses.replace(one, reasons=(*reasons.get(i, ()), *_variants(one), *(["ties"] if tied[i] else [])))
-        for i, one in enumerate(verdicts)
+        dataclasses.replace(verdict, reasons=(*reasons.get(i, ()), *_variants(verdict), *(["ties"] if tied[i] else [])))
+        for i, verdict in enumerate(verdicts)
     ]
 
 
@@ -86,7 +86,7 @@ def _ties(executor: SqlExecutor, examples: Sequence[Example]) -> list[bool]:
         sql = "" if one.gold_tables or not one.answerable else one.gold_sql
         return one.database, sql, one.gold_dialect
 
-    golds = [gold(one) for one in examples]
+    golds = [gold(example) for example in examples]
     distinct = list(dict.fromkeys(golds))
     cut = dict(zip(distinct, cuts_through_ties(executor, distinct), strict=True))
     return [cut[gold] for gold in golds]

@@ -67,7 +67,7 @@ def together(sets: Sequence[Judged]) -> dict[str, float]:
     if len(sets) == 1:
         return dict(sets[0].numbers)
     shared = [key for key in _rules(sets[0]) if all(key in one.numbers for one in sets)]
-    sizes = [int(one.numbers["count"]) for one in sets]
+    sizes = [int(set_.numbers["count"]) for set_ in sets]
     numbers = {
         key: weighted([(one.numbers[key], size) for one, size in zip(sets, sizes, strict=True)]) for key in shared
     }
@@ -96,7 +96,7 @@ def _votes(records: Sequence[Record]) -> dict[str, float]:
     """
     numbers: dict[str, float] = {}
     for name in ("vote", "pass"):
-        found: list[Mapping[str, float]] = [one[name] for one in records if name in one]
+        found: list[Mapping[str, float]] = [record[name] for record in records if name in record]
         sizes = [size for size in (found[0] if found else {}) if all(size in one for one in found)]
         numbers |= {f"{name}/{size}": sum(one[size] for one in found) / len(found) for size in sizes}
     return numbers
@@ -106,7 +106,7 @@ def _dialogues(records: Sequence[Record], own: str) -> dict[str, float]:
     """Return the numbers of dialogues, where answers had several turns."""
     if not any(isinstance(one["answer"], list) for one in records):
         return {}
-    return dialogue_metrics([response_of(one) for one in records], [verdict_of(one) for one in records], own)
+    return dialogue_metrics([response_of(one) for one in records], [verdict_of(record) for record in records], own)
 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:

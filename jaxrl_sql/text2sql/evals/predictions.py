@@ -40,8 +40,14 @@ def pair(
 ) -> Paired:
     """Pair a file of predictions with questions; `order` are the ids of all of a benchmark's; raises InputError."""
     golds = [
-        files.Gold(one.uid, one.db_id, [one.gold_sql, *one.other_golds] if one.answerable else [], "", one.uid)
-        for one in examples
+        files.Gold(
+            example.uid,
+            example.db_id,
+            [example.gold_sql, *example.other_golds] if example.answerable else [],
+            "",
+            example.uid,
+        )
+        for example in examples
     ]
     with files.told_as_ours():
         return files.pair(made, golds, order, allow_missing, allow_extra)

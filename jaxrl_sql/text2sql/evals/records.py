@@ -128,7 +128,7 @@ def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: st
 
 def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
     """Return how a question was voted on, and how votes of each size would have ended; subsets are chosen by its id."""
-    found: Record = {"samples": len(ballot.sqls), "votes": [list(one) for one in choice.votes[:_VOTES_SHOWN]]}
+    found: Record = {"samples": len(ballot.sqls), "votes": [list(vote) for vote in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:
         return found
     n = len(scores)
@@ -161,9 +161,9 @@ def _first_rows(
     return [
         {
             "prediction": _shown(outcome, verdict.status),
-            "gold": _table(one) if one.gold_tables else _shown(gold, verdict.gold_status),
+            "gold": _table(example) if example.gold_tables else _shown(gold, verdict.gold_status),
         }
-        for one, verdict, outcome, gold in zip(examples, verdicts, found, meant, strict=True)
+        for example, verdict, outcome, gold in zip(examples, verdicts, found, meant, strict=True)
     ]
 
 

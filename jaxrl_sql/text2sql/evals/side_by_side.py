@@ -100,8 +100,8 @@ def _names(keys: Any) -> list[str]:
 
 
 def _mean_verdict(runs: Sequence[Record]) -> Verdict:
-    verdicts = [verdict_of(one) for one in runs]
-    rules = [rule for rule in verdicts[0].scores if all(rule in one.scores for one in verdicts)]
+    verdicts = [verdict_of(run) for run in runs]
+    rules = [rule for rule in verdicts[0].scores if all(rule in verdict.scores for verdict in verdicts)]
     scores = {rule: sum(one.scores[rule] for one in verdicts) / len(verdicts) for rule in rules}
     return dataclasses.replace(verdicts[0], scores=scores)
 
@@ -189,7 +189,7 @@ def write_comparison(made: SideBySide, out: Path) -> list[Path]:
         "second": str(made.folders[1]),
         "own": made.own,
         "notes": list(made.notes),
-        "rules": {one.rule: dataclasses.asdict(one) for one in made.rules},
+        "rules": {rule.rule: dataclasses.asdict(rule) for rule in made.rules},
         "changed": changed,
     }
     data, text = out / "compare.json", out / "compare.md"

@@ -31,7 +31,7 @@ def write_submission(
     """
     lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in asked)]
     written = [folder / "predictions.jsonl"]
-    written[0].write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines), encoding="utf-8")
+    written[0].write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
     by_place = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in asked]
     seen: set[str] = set()
     for i, (uid, _) in enumerate(asked):

@@ -167,7 +167,7 @@ def validation_metrics(
         raise InputError("evaluation: no answer has a verdict, as no database can be read; continue when they can be")
     n_unjudged = len(verdicts) - len(pairs)
     examples, verdicts = [example for example, _ in pairs], [one for _, one in pairs]
-    scores = [one.scores.get(rule, 0.0) for one in verdicts]
+    scores = [verdict.scores.get(rule, 0.0) for verdict in verdicts]
     count = len(verdicts) + unasked
     if unasked:
         statuses[NOT_ASKED] += unasked

@@ -143,7 +143,9 @@ def _turns(one: Judged) -> Table:
 
 def overview(sets: Sequence[Judged], numbers: Mapping[str, float]) -> Table:
     """Return the accuracies of several benchmarks, and their means: by size, and with each counting as much."""
-    rows = [(one.name, f"{one.numbers['count']:.0f}", _percent(one.numbers.get("accuracy")), one.own) for one in sets]
+    rows = [
+        (set_.name, f"{set_.numbers['count']:.0f}", _percent(set_.numbers.get("accuracy")), set_.own) for set_ in sets
+    ]
     rows.append(("mean, weighted by size", f"{numbers['count']:.0f}", _percent(numbers.get("accuracy")), ""))
     rows.append(("mean of the benchmarks", "", _percent(numbers.get("macro/accuracy")), ""))
     return Table("all benchmarks", ("benchmark", "questions", "accuracy %", "by"), tuple(rows))

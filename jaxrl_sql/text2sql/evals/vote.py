@@ -91,7 +91,8 @@ def _ballots(executor: SqlExecutor, asked: Sequence[tuple[Example, Sequence[str 
 def _numbered(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
     numbers: dict[int | None, int] = {}
     return tuple(
-        numbers.setdefault(one.set_digest, len(numbers)) if one.status == "ok" else _FAILED for one in outcomes
+        numbers.setdefault(outcome.set_digest, len(numbers)) if outcome.status == "ok" else _FAILED
+        for outcome in outcomes
     )
 
 

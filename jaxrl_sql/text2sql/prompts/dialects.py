@@ -25,7 +25,7 @@ class InDialects:
 
     def __init__(self, shares: Mapping[str, float], copies: Mapping[str, Sequence[Example]]) -> None:
         self.shares = [(dialect, share) for dialect, share in shares.items() if share and dialect != "sqlite"]
-        self.copies = {dialect: {one.uid: one for one in examples} for dialect, examples in copies.items()}
+        self.copies = {dialect: {example.uid: example for example in examples} for dialect, examples in copies.items()}
 
     def __call__(self, example: Example) -> Example:
         """Return the example as it is asked."""

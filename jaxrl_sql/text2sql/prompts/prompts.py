@@ -353,8 +353,8 @@ def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:
     """Tokenise one prompt; None when it is longer than `max_tokens`."""
-    made = make_prompts([example], style, tokenizer, max_tokens)
-    return made.prompts[0] if made.prompts else None
+    prompts = make_prompts([example], style, tokenizer, max_tokens)
+    return prompts.prompts[0] if prompts.prompts else None
 
 
 def make_prompts(

@@ -22,7 +22,7 @@ class Shots:
     """
 
     def __init__(self, examples: Sequence[Example], count: int) -> None:
-        self.examples = [one for one in examples if one.gold_sql and one.answerable]
+        self.examples = [example for example in examples if example.gold_sql and example.answerable]
         self.count = count
         if not self.examples:
             raise InputError(f"data.shots={count}: none of the {len(examples)} training questions has SQL to show")

@@ -53,10 +53,10 @@ def usable_golds(
 def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> list[Example]:
     """Return the examples whose ids a file holds, at most `limit` of them (0: all); InputError when there are none."""
     ids = read_ids(path)
-    kept = [example for example in examples if example.uid in ids]
-    if not kept:
+    kept_examples = [example for example in examples if example.uid in ids]
+    if not kept_examples:
         raise InputError(f"{path}: none of its {len(ids)} ids is a question of this set")
-    return kept[:limit] if limit > 0 else kept
+    return kept_examples[:limit] if limit > 0 else kept_examples
 
 
 def by_gold(

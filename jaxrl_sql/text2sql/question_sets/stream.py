@@ -50,7 +50,7 @@ class Numbered(Sequence[T], Generic[T]):
     def __getitem__(self, number: slice) -> list[T]: ...
     def __getitem__(self, number: int | slice) -> T | list[T]:
         if isinstance(number, slice):
-            return [self._make(one) for one in range(*number.indices(self._count))]
+            return [self._make(index) for index in range(*number.indices(self._count))]
         if not -self._count <= number < self._count:
             raise IndexError(f"{number} of {self._count}")
         return self._make(number % self._count)

@@ -96,7 +96,7 @@ def natural_records(db_path: str | Path) -> list[Record]:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
             continue  # told where prompts are made
-        named = (one for one in records if isinstance(one, dict) and one.get("db_id") == path.parent.name)
+        named = (record for record in records if isinstance(record, dict) and record.get("db_id") == path.parent.name)
         found += list(named) if isinstance(records, list) else []
     return found
 

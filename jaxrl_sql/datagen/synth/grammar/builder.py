@@ -167,7 +167,7 @@ class Builder(Phrases):
 
     def side_of_measures(self) -> Side:
         """Choose a table that has a number of which there is an average."""
-        return Side(self.one([one for one in self.database.tables if any(map(self.is_quantity, one.columns))]))
+        return Side(self.one([table for table in self.database.tables if any(map(self.is_quantity, table.columns))]))
 
     def k(self, low: int, high: int) -> int:
         """Choose a number."""

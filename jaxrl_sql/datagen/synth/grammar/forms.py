@@ -88,7 +88,7 @@ def aggregates(builder: Builder) -> QuestionCandidate:
         name = builder.amount(column)
         said = {"AVG": "average", "MAX": "maximum", "MIN": "minimum"}
         words = f"{listed([said[one] for one in functions])} {name}"
-        names = ", ".join(f"{one}({column.name})" for one in functions)
+        names = ", ".join(f"{function}({column.name})" for function in functions)
     else:
         names, words = builder.aggregate_of(side, column)
     clauses = builder.clauses(side, builder.rng.choices((0, 1, 2), (40, 45, 15))[0])

@@ -40,7 +40,7 @@ def children(builder: Builder) -> QuestionCandidate:
         sql, words = builder.aggregate_of(both.child, builder.measure(both.child))
         return candidate(builder.ask(words, things, many=False), f"SELECT {sql} {tail}")
     columns = builder.shown(both.child, builder.rng.choices((1, 2), (65, 35))[0])
-    names = ", ".join(both.child.name(one) for one in columns)
+    names = ", ".join(both.child.name(column) for column in columns)
     return candidate(
         builder.ask(builder.columns_words(columns, both.child, many=True), things), f"SELECT {names} {tail}"
     )
@@ -100,7 +100,7 @@ def parents_with(builder: Builder) -> QuestionCandidate:
             f"(SELECT {both.reference.column.name} FROM {both.child.table.name} WHERE {test})"
         )
         return candidate(builder.ask(words, things), query)
-    names = ", ".join(both.parent.name(one) for one in columns)
+    names = ", ".join(both.parent.name(column) for column in columns)
     said = builder.one(("different ", "distinct ", ""))
     return candidate(builder.ask(f"{said}{words}", things), f"SELECT DISTINCT {names} FROM {both.sql}{where(clauses)}")
 
@@ -121,7 +121,7 @@ def childless(builder: Builder) -> QuestionCandidate:
     if builder.chance(0.35):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     columns = builder.shown(parent, builder.rng.choices((1, 2), (75, 25))[0])
-    names = ", ".join(one.name for one in columns)
+    names = ", ".join(column.name for column in columns)
     return candidate(builder.ask(builder.columns_words(columns, parent, many=True), things), f"SELECT {names} {tail}")
 
 
@@ -202,7 +202,7 @@ def parents_having(builder: Builder) -> QuestionCandidate:
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (85, 15))[0])
     kids = builder.things(both.child, clauses, many=k != 1 or amount.endswith("or more"))
     things = builder.things(both.parent, extra=f"{relation} {amount} {kids}")
-    names = ", ".join(both.parent.name(one) for one in columns)
+    names = ", ".join(both.parent.name(column) for column in columns)
     text = builder.ask(builder.columns_words(columns, both.parent, many=True), things)
     return candidate(
         text, f"SELECT {names} FROM {both.sql}{where(clauses)} GROUP BY {both.parent_id} HAVING COUNT(*) {sign} {k}"
@@ -215,7 +215,7 @@ def most_children(builder: Builder) -> QuestionCandidate:
     columns = [both.parent.take(both.parent.table.columns[0])]
     if builder.chance(0.3):
         columns += builder.shown(both.parent)
-    names = ", ".join(both.parent.name(one) for one in columns)
+    names = ", ".join(both.parent.name(column) for column in columns)
     clauses = builder.clauses(both.child, builder.rng.choices((0, 1), (75, 25))[0])
     kids = builder.things(both.child, clauses)
     if builder.chance(0.7):
@@ -309,7 +309,7 @@ def chain(builder: Builder) -> QuestionCandidate:
     """Ask over three tables: children of a parent of a grandparent, or the two parents of what links them."""
     child, parent, reference = builder.one(builder.links())
     middle, others = (parent, parent.references) if builder.chance(0.5) else (child, child.references)
-    second = builder.one([one for one in others if one is not reference])
+    second = builder.one([other for other in others if other is not reference])
     top = builder.database.table(second.table)
     if top.name in (child.name, parent.name):
         raise NoFit
@@ -331,7 +331,7 @@ def _grandchildren(
     if builder.chance(0.4):
         return candidate(builder.ask_number(things), f"SELECT COUNT(*) {tail}")
     columns = builder.shown(child, builder.rng.choices((1, 2), (70, 30))[0])
-    names = ", ".join(child.name(one) for one in columns)
+    names = ", ".join(child.name(column) for column in columns)
     return candidate(builder.ask(builder.columns_words(columns, child, many=True), things), f"SELECT {names} {tail}")
 
 

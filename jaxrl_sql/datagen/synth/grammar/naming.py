@@ -78,14 +78,19 @@ def _renamed(table: AnnotatedTable, tables: dict[str, str], columns: dict[tuple[
         return replace(column, name=columns[table.name, column.name])
 
     references = tuple(
-        replace(one, column=named(one.column), table=tables[one.table], target=columns[one.table, one.target])
-        for one in table.references
+        replace(
+            reference,
+            column=named(reference.column),
+            table=tables[reference.table],
+            target=columns[reference.table, reference.target],
+        )
+        for reference in table.references
     )
     return replace(
         table,
         name=tables[table.name],
         plural=_IRREGULAR.sub("children", table.plural),
-        synonyms=tuple(_IRREGULAR.sub("children", words) for words in table.synonyms),
+        synonyms=tuple(_IRREGULAR.sub("children", synonym) for synonym in table.synonyms),
         key=named(table.key),
         references=references,
         columns=tuple(named(column) for column in table.columns),

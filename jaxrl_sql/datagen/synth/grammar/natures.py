@@ -180,7 +180,7 @@ def event_of(column: AnnotatedColumn, are_people: bool) -> str:
 
 def said_names(column: AnnotatedColumn) -> tuple[str, ...]:
     """Return the words for a column that read as a noun, best first: `hired on date` is the `hiring date`."""
-    nouns = tuple(dict.fromkeys(_natural(words) for words in names(column) if not _PARTICLE.search(words)))
+    nouns = tuple(dict.fromkeys(_natural(name) for name in names(column) if not _PARTICLE.search(name)))
     return nouns or names(column)
 
 
@@ -195,12 +195,12 @@ def _natural(words: str) -> str:
 
 def is_adjectival(column: AnnotatedColumn) -> bool:
     """Return whether a value of the column can stand before the noun."""
-    return any(_ADJECTIVAL.fullmatch(words) for words in names(column))
+    return any(_ADJECTIVAL.fullmatch(name) for name in names(column))
 
 
 def place_word(column: AnnotatedColumn, are_people: bool) -> str:
     """Return the preposition before a value of a place, or "" where the column holds no place."""
-    if any(_ORIGIN.fullmatch(words) for words in names(column)):
+    if any(_ORIGIN.fullmatch(name) for name in names(column)):
         return "from"
     if any(_PLACE.fullmatch(words) for words in names(column)):
         return "from" if are_people else "in"

@@ -171,7 +171,7 @@ class Phrases(PartSampler):
 
     def is_quantity(self, column: AnnotatedColumn) -> bool:
         """Return whether a number is an amount of something, of which there is an average."""
-        return column.kind in MEASURE and not any(_NO_QUANTITY.fullmatch(words) for words in said_names(column))
+        return column.kind in MEASURE and not any(_NO_QUANTITY.fullmatch(said_name) for said_name in said_names(column))
 
     def amount(self, column: AnnotatedColumn) -> str:
         """Name a number in the singular: things that are counted are a `number of` them."""
@@ -305,7 +305,7 @@ class Phrases(PartSampler):
         nature = nature_of(column, side.are_people)
         if sign in (">", "<") and nature.more and self.chance(0.75):
             return Clause(sql, after=(nature.more if sign == ">" else nature.less).format(value))
-        counted = [words for words in said_names(column) if self._is_counted(words)]
+        counted = [said_name for said_name in said_names(column) if self._is_counted(said_name)]
         if column.kind == "int" and counted and value not in (0, 1) and self.chance(0.7):
             amount = {">": "more than", ">=": "at least", "<": "fewer than", "<=": "at most"}[sign]
             return Clause(sql, after=f"with {amount} {value} {self.one(counted)}")
@@ -359,7 +359,7 @@ class Phrases(PartSampler):
                 return Clause(way, after=f"{event} {'most recently' if is_highest else 'first'}")
             return Clause(way, after=f"with the {'latest' if is_highest else 'earliest'} {self.said(column)}")
         ranks = ("highest", "largest") if is_highest else ("lowest", "smallest")
-        counted = [words for words in said_names(column) if self._is_counted(words)]
+        counted = [said_name for said_name in said_names(column) if self._is_counted(said_name)]
         if column.kind == "int" and counted and self.chance(0.7):
             return Clause(way, after=f"with the {'most' if is_highest else 'fewest'} {self.one(counted)}")
         return Clause(way, after=f"with the {self.one(ranks)} {self.amount(column)}")

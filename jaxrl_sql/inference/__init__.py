@@ -1,1 +1,1 @@
-"""Answers from a model folder or an endpoint, and what is made of them: evaluation, distillation, filtering."""
+"""Answers from a model folder or an endpoint, and their uses: evaluation, distillation, filtering, augmentation."""

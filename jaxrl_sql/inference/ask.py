@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxrl_sql.text2sql.evals.records import Answered
     from jaxrl_sql.text2sql.evals.vote import Ballot
 
-_NO_ROOM = "cut where the model has no position left"
+_NO_ROOM = "truncated because the model has no positions left"
 
 
 class Candidate(NamedTuple):
@@ -57,7 +57,7 @@ class Reply(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """Return by how many votes the chosen result leads the next; by `soft` they are summed similarities."""
+        """Return the lead of the chosen result over the next in votes (in summed similarities for `soft`)."""
         first, second = (*self.votes, 0.0, 0.0)[:2]
         return first - second
 
@@ -67,7 +67,7 @@ Ask = Callable[[Sequence[Example]], list[Reply]]
 
 
 def log_line(line: str) -> None:
-    """Log a line on tables that a model is not shown; unless logging is configured it goes to standard error."""
+    """Log a line on tables that a prompt omits; unless logging is configured it goes to standard error."""
     logging.getLogger("jaxrl_sql").warning(printable(line))
 
 
@@ -77,10 +77,10 @@ def database_of(
     leave_out: Sequence[str] = (),
     report: Callable[[str], object] = log_line,
 ) -> Example:
-    """Return a question without words on a database, a SQLite file or the URL of another engine's.
+    """Return an example with an empty question on a database, a SQLite file or the URL of another engine's.
 
-    `report` takes lines about tables that the model is not shown. Raises InputError for a database that is absent or
-    has no tables, and for `stand_in` and `leave_out` with a SQLite file.
+    `report` gets lines about tables that prompts omit. Raises InputError for a database that is absent or has no
+    tables, and for `stand_in` and `leave_out` with a SQLite file.
     """
     from jaxrl_sql.databases.sample.served import open_served
     from jaxrl_sql.text2sql.schema.read import read_schema
@@ -92,7 +92,7 @@ def database_of(
         path, engine, url = Path(db), "sqlite", ""
         refuse_leave_out(leave_out, db)
         if stand_in is not None:
-            raise InputError(f"--stand-in {stand_in}: is for a --db of another engine; {db} shows itself")
+            raise InputError(f"--stand-in {stand_in}: only for a --db of another engine; {db} needs no stand-in")
         if not path.is_file():
             raise InputError(f"--db {db}: {'is a folder: name the file in it' if path.is_dir() else 'no such file'}")
     schema = read_schema(path)
@@ -105,7 +105,7 @@ def database_of(
 
 @contextmanager
 def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> Iterator[Ask]:
-    """Open the model, or the endpoint, and yield what answers questions, `at_once` of them side by side.
+    """Open the model or the endpoint, and yield a function that answers questions, `at_once` of them concurrently.
 
     Raises InputError for a model that cannot be read.
     """
@@ -136,17 +136,17 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
         def ask(questions: Sequence[Example]) -> list[Reply]:
             nonlocal number
             examples = [replace(question, uid=f"question {number + i}") for i, question in enumerate(questions)]
-            prompts = [make_prompt(one, client.style, client.engine.tokenizer, most) for one in examples]
-            pairs = [(one, prompt) for one, prompt in zip(examples, prompts, strict=True) if prompt is not None]
+            prompts = [make_prompt(example, client.style, client.engine.tokenizer, most) for example in examples]
+            pairs = [(example, prompt) for example, prompt in zip(examples, prompts, strict=True) if prompt is not None]
             if len(pairs) < len(examples):
                 raise InputError(f"schema and question are over data.max_prompt_tokens={most} together")
             longest = max((len(prompt.token_ids) for _, prompt in pairs), default=0)
-            room = client.engine.model.max_positions - longest  # a person wants what there is
+            room = client.engine.model.max_positions - longest  # interactive use: truncate rather than refuse
             fitted = sampling.within(room)
             answered = answers(client, pairs, fitted, number, cfg.sampling.turns)
             number += len(pairs)
             limit = "" if fitted.longest == sampling.longest else _NO_ROOM
-            if fault := next((one.fault for one in answered if one.fault), ""):
+            if fault := next((answer.fault for answer in answered if answer.fault), ""):
                 raise InputError(f"not answered: {fault}")
             return [
                 choose_reply(executor, example, candidates, cfg, limit)
@@ -158,7 +158,7 @@ def opened(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at
 
 @contextmanager
 def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig) -> Iterator[Ask]:
-    """Open the endpoint of the section `evaluate` and yield what asks it; nothing of it is kept."""
+    """Open the endpoint of the section `evaluate` and yield a function that asks it; answers are not saved."""
     from jaxrl_sql.inference.endpoint_client import endpoint_answers
     from jaxrl_sql.text2sql.recipes import find_recipe
 
@@ -171,7 +171,7 @@ def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: Executor
             def ask(questions: Sequence[Example]) -> list[Reply]:
                 examples = [replace(question, uid=f"question {i}") for i, question in enumerate(questions)]
                 answered = ask_all("ask", examples, next(numbers), 0, lambda _done, _all: None)
-                if fault := next((one.fault for one in answered if one.fault), ""):
+                if fault := next((answer.fault for answer in answered if answer.fault), ""):
                     raise InputError(f"not answered: {fault}")
                 return [
                     choose_reply(executor, example, answers, cfg)
@@ -182,9 +182,9 @@ def _opened_endpoint(policy: PolicySpec, cfg: EvaluateSettings, limits: Executor
 
 
 class Asker:
-    """A model that is asked on a thread of its own, which opens it with the first question.
+    """A model in a separate thread, opened with the first question.
 
-    JAX's current mesh belongs to a thread: several open models have one each, and the caller's stays as it was.
+    JAX's current mesh belongs to a thread, so several open models have one each and the caller's does not change.
     """
 
     def __init__(self, policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, at_once: int = 1) -> None:
@@ -214,19 +214,19 @@ class Asker:
 def choose_reply(
     executor: Executor, example: Example, answered: Answered, cfg: EvaluateSettings, limit: str = ""
 ) -> Reply:
-    """Choose among the answers and run their SQL; `limit` names the limit that cut them where no setting did."""
+    """Run the SQL of the answers and choose one; `limit` is the reason of truncation if no setting is."""
     from jaxrl_sql.text2sql.evals.vote import ballots, choose
 
     ballot = ballots(executor, [example], [answered.sqls], cfg.vote)[0]
     choice = choose(ballot)
     counts = Counter(sql for sql in answered.sqls if sql is not None)
     outcomes = executor.execute_many([(example.database, sql) for sql in counts])
-    found = [
+    candidates = [
         Candidate(sql, count, _votes(ballot, answered.sqls.index(sql)), outcome)
         for (sql, count), outcome in zip(counts.items(), outcomes, strict=True)
     ]
-    outcome = next((one.outcome for one in found if one.sql == choice.sql), None)
-    ranked = sorted(found, key=lambda one: (one.sql != choice.sql, -one.votes))
+    outcome = next((candidate.outcome for candidate in candidates if candidate.sql == choice.sql), None)
+    ranked = sorted(candidates, key=lambda candidate: (candidate.sql != choice.sql, -candidate.votes))
     votes: dict[int, float] = {}
     for at, result in enumerate(ballot.results):
         if result >= 0:
@@ -251,7 +251,7 @@ def _ending(answered: Answered, at: int, cfg: EvaluateSettings, limit: str) -> t
 
 
 def _votes(ballot: Ballot, at: int) -> float:
-    """Return the votes of a candidate's result: how many have it, or how like the others it is; 0 where it failed."""
+    """Return the votes of a candidate's result: its count or its similarity to the others; 0 if the SQL failed."""
     if ballot.results[at] < 0:
         return 0.0
     if ballot.likeness is None:

@@ -1,4 +1,4 @@
-"""An augmented set: corrected golds, reworded questions, inserted rows and tables of other databases."""
+"""Augment a set: correct golds, reword questions, insert rows, and add tables of other databases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHUNK = 64
 
 
 class _Work(NamedTuple):
-    """What the steps on one database share."""
+    """The common inputs of the steps on a database."""
 
     cfg: AugmentSettings
     seed: int
@@ -44,7 +44,7 @@ class _Work(NamedTuple):
 
 
 class Augmented(NamedTuple):
-    """The counts of changed and dropped questions, the folder, and the bound of the endpoint's budget if reached."""
+    """The counts of changed and dropped questions, the folder, and the reached limit of the endpoint's budget or ""."""
 
     counts: Mapping[str, int]
     out: Path
@@ -59,9 +59,9 @@ def augment(
     teacher: DistillSettings,
     filters: FilterSettings,
 ) -> Augmented:
-    """Make the folder, and count what was changed and left out.
+    """Write the augmented set to `augment.out`; return the counts of changes and dropped questions.
 
-    The endpoint of `teacher` is asked; `filters` are for the golds and texts of the augmented set.
+    `teacher` is the endpoint; `filters` apply to the golds and texts of the augmented set.
     """
     out = Path(cfg.out)
     _refuse_strange_folder(out)
@@ -86,29 +86,30 @@ def augment(
             record = done.get(donor.db_id)
             if record is None or not _target(out, donor.db_id).is_file():
                 record = one_database(work, donor, groups[donor.db_id])
-                # What an exhausted endpoint was not asked is asked when the work goes on.
+                # Requests that an exhausted budget prevented are sent when the command is repeated.
                 if not (talk and talk.spent and record["left"]):
                     journal.add(record)
-            changes += [Change(one.pop("step"), one.pop("id"), one) for one in map(dict, record["changes"])]
-            tried |= {one["id"]: f"{one['step']}: {one['reason']}" for one in record["left"]}
+            changes += [Change(entry.pop("step"), entry.pop("id"), entry) for entry in map(dict, record["changes"])]
+            tried |= {failure["id"]: f"{failure['step']}: {failure['reason']}" for failure in record["left"]}
         write_natural_names(out, [(donor.db_id, Path(donor.path)) for donor in donors])
-        moved = [dataclasses.replace(one, db_path=str(_target(out, one.db_id)), suite=()) for one in examples]
-        kept, filtered = _filtered(moved, executor, filters)
+        moved = [
+            dataclasses.replace(example, db_path=str(_target(out, example.db_id)), suite=()) for example in examples
+        ]
+        remaining, filtered = _filtered(moved, executor, filters)
         dropped += filtered
-    counts = write(out, kept, dropped, changes, tried)
+    counts = write(out, remaining, dropped, changes, tried)
     return Augmented(counts, out, talk.endpoint.budget.limit if talk and talk.spent else "")
 
 
 def _with_golds(data: DataConfig, loaded: Benchmark) -> tuple[list[Example], list[Dropped]]:
-    """Return the questions that have a gold, and those that are dropped.
+    """Return the questions with a gold, and the dropped ones.
 
-    Raises InputError for hidden columns that no database has, for questions on a server, and for databases of one name.
+    Raises InputError for hidden columns that no database has, for questions on a server, and for duplicate database
+    names.
     """
     check_hide(data.hide, (example.db_path for example in loaded.examples))
     if foreign := next((example for example in loaded.examples if example.engine_url), None):
-        raise InputError(
-            f"{data.dir}: {foreign.uid} is asked of {foreign.dialect}: augment the SQLite files, and copy those"
-        )
+        raise InputError(f"{data.dir}: {foreign.uid} is on {foreign.dialect}: augment the SQLite files, then copy them")
     dropped = [
         Dropped(uid, reason if reason.startswith("gold ") else f"cannot be read: {reason}")
         for uid, reason in loaded.skipped
@@ -123,13 +124,13 @@ def _filtered(
     examples: Sequence[Example], executor: Executor, filters: FilterSettings
 ) -> tuple[Sequence[Example], list[Dropped]]:
     """Return the questions that the filters keep, and those that they drop."""
-    kept, dropped = by_text(examples, filters)
-    kept, others = by_gold(executor, kept, filters)
+    remaining, dropped = by_text(examples, filters)
+    remaining, others = by_gold(executor, remaining, filters)
     dropped = [*dropped, *others]
     if filters.repeats:
-        kept, others = without_repeats(kept)
+        remaining, others = without_repeats(remaining)
         dropped += others
-    return kept, dropped
+    return remaining, dropped
 
 
 def copy_settings(
@@ -140,7 +141,7 @@ def copy_settings(
     teacher: DistillSettings,
     examples: Sequence[Example],
 ) -> Record:
-    """Return what the copies and the endpoint's answers depend on."""
+    """Return the settings that the copies and the endpoint's answers depend on."""
     select = data.select
     chosen = {"data.select.include_ids": select.include_ids, "data.select.limit_train": select.limit_train}
     settings = {"questions": set_digest(examples), "seed": seed} | chosen | values_of(cfg, "augment", ("out",))
@@ -148,16 +149,16 @@ def copy_settings(
 
 
 def _asks(cfg: AugmentSettings) -> bool:
-    """Return whether any step asks the endpoint."""
+    """Return whether any step uses the endpoint."""
     return bool(cfg.correct or cfg.reword or cfg.fill_tries)
 
 
 def _refuse_strange_folder(out: Path) -> None:
-    """Write to no folder that holds something else, such as the set itself."""
+    """Raise InputError for an output folder with other files, such as the set itself."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"augment.out: {out} is no folder")
+        raise InputError(f"augment.out: {out} is not a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / "work.jsonl").exists():
-        raise InputError(f"augment.out: {out} is not empty and holds no work.jsonl; name another folder")
+        raise InputError(f"augment.out: {out} is not empty and has no work.jsonl; name another folder")
 
 
 def _target(out: Path, db_id: str) -> Path:
@@ -165,7 +166,7 @@ def _target(out: Path, db_id: str) -> Path:
 
 
 def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> Record:
-    """Make the copy of one database; return what was changed, and what could not be, as a record."""
+    """Copy and change one database; return the changes and the failures as a record."""
     cfg = work.cfg
     target = _target(Path(cfg.out), donor.db_id)
     scratch = target.with_suffix(".part")
@@ -183,21 +184,21 @@ def one_database(work: _Work, donor: Donor, examples: Sequence[Example]) -> Reco
 
 
 def _results(executor: Executor, path: Path, sqls: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return (status, columns, rows) of queries; a failure's message is no part of its result."""
-    found: list[tuple[Any, ...]] = []
+    """Return (status, columns, rows) of queries, without the messages of failures."""
+    results: list[tuple[Any, ...]] = []
     for start in range(0, len(sqls), _CHUNK):
         outcomes = execute_all(executor, [(str(path), sql) for sql in sqls[start : start + _CHUNK]])
-        found += [
+        results += [
             (outcome.status, outcome.columns, outcome.rows) if outcome.status == "ok" else (outcome.status, [], [])
             for outcome in outcomes
         ]
-    return found
+    return results
 
 
 def _filled(
     work: _Work, path: Path, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
-    """Insert rows for golds that return none; all of them are taken back if a gold comes out empty in the end."""
+    """Insert rows for golds without result rows; all are reverted if a gold has no rows afterwards."""
     cfg = work.cfg
 
     def is_enough(rows: Sequence[tuple[Any, ...]]) -> bool:
@@ -205,9 +206,15 @@ def _filled(
 
     results = _results(work.executor, path, [example.gold_sql for example in examples])
     wanting = [
-        one for one, (status, _, rows) in zip(examples, results, strict=True) if status == "ok" and not is_enough(rows)
+        example
+        for example, (status, _, rows) in zip(examples, results, strict=True)
+        if status == "ok" and not is_enough(rows)
     ]
-    good = [one.gold_sql for one, (status, _, rows) in zip(examples, results, strict=True) if status == "ok" and rows]
+    good = [
+        example.gold_sql
+        for example, (status, _, rows) in zip(examples, results, strict=True)
+        if status == "ok" and rows
+    ]
     if not wanting:
         return []
     before = path.with_suffix(".before")
@@ -224,8 +231,8 @@ def _filled(
                 if isinstance(change, Change):
                     break
                 assert work.talk is not None
-                asked = [(example.uid, rows_asked(example, change if number else ""))]
-                for uid, script, error in work.talk.ask("fill", number, asked):
+                requests = [(example.uid, rows_asked(example, change if number else ""))]
+                for uid, script, error in work.talk.ask("fill", number, requests):
                     change = error or fill_by(connection, uid, example.gold_sql, others, script, is_enough)
             if isinstance(change, Change):
                 changes.append(change)
@@ -235,7 +242,10 @@ def _filled(
     after = _results(work.executor, path, list(dict.fromkeys(good)))
     if not all(status == "ok" and rows for status, _, rows in after):
         before.replace(path)
-        left += [{"step": "fill", "id": one.id, "reason": "a gold came out empty with the rows"} for one in changes]
+        left += [
+            {"step": "fill", "id": change.id, "reason": "a gold returned no rows after the insertions"}
+            for change in changes
+        ]
         return []
     before.unlink()
     return changes
@@ -244,7 +254,7 @@ def _filled(
 def _distracted(
     work: _Work, path: Path, donor: Donor, examples: Sequence[Example], rng: random.Random, left: list[dict[str, str]]
 ) -> list[Change]:
-    """Add tables; they are taken back if any gold then gives anything else."""
+    """Add tables; they are reverted if the result of a gold changes."""
     cfg = work.cfg
     sqls = [sql for example in examples for sql in (example.gold_sql, *example.other_golds)]
     results = _results(work.executor, path, sqls)
@@ -258,7 +268,7 @@ def _distracted(
         )  # fmt: skip
     if _results(work.executor, path, sqls) != results:
         before.replace(path)
-        left.append({"step": "distract", "id": donor.db_id, "reason": "a gold gave something else with the tables"})
+        left.append({"step": "distract", "id": donor.db_id, "reason": "the result of a gold changed with the tables"})
         return []
     before.unlink()
     return changes
@@ -266,35 +276,35 @@ def _distracted(
 
 def write(
     out: Path,
-    kept: Sequence[Example],
+    remaining: Sequence[Example],
     dropped: Sequence[Dropped],
     changes: Sequence[Change],
     tried: Mapping[str, str],
 ) -> dict[str, int]:
-    """Write the questions and the files about them; return the counts that are shown."""
+    """Write the questions and the files about them; return the counts."""
     corrected = {change.id: change.details["was"] for change in changes if change.step == "correct"}
-    write_lines(out / "questions.jsonl", [_line(example, corrected) for example in kept])
+    write_lines(out / "questions.jsonl", [_line(example, corrected) for example in remaining])
     write_lines(out / "changes.jsonl", [change.record() for change in changes])
     write_lines(
         out / "dropped.jsonl",
         [
-            {"id": one.uid, "reason": one.reason, **one.numbers}
-            | ({"tried": tried[one.uid]} if one.uid in tried else {})
-            for one in dropped
+            {"id": question.uid, "reason": question.reason, **question.numbers}
+            | ({"tried": tried[question.uid]} if question.uid in tried else {})
+            for question in dropped
         ],
     )
     by_step = Counter(change.step for change in changes)
     rows = sum(len(change.details["inserted"]) for change in changes if change.step == "fill")
     counts = {
-        "questions": len(kept) + len(dropped),
+        "questions": len(remaining) + len(dropped),
         "golds corrected": by_step["correct"],
-        "questions in other words": by_step["reword"],
-        "golds that rows were inserted for": by_step["fill"],
+        "questions reworded": by_step["reword"],
+        "golds with inserted rows": by_step["fill"],
         "rows inserted": rows,
         "tables added": by_step["distract"],
         "databases with tables added": len({change.id for change in changes if change.step == "distract"}),
-        **{f"left out: {reason}": count for reason, count in Counter(one.reason for one in dropped).items()},
-        "kept": len(kept),
+        **{f"dropped: {reason}": count for reason, count in Counter(question.reason for question in dropped).items()},
+        "kept": len(remaining),
     }
     (out / "counts.json").write_text(json.dumps(counts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return counts

@@ -1,4 +1,4 @@
-"""An evaluation on benchmarks: answer or read predictions part by part, judge them, and write the files."""
+"""Evaluate on benchmarks: generate or read predictions in parts, judge them, and write the files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_sql.config import EndpointConfig, EvaluateSettings, ExecutorConfig
-from jaxrl_sql.inference.benchmark_sets import Memory, Set, all_ids, open_sets
+from jaxrl_sql.inference.benchmark_sets import EvalSet, Memory, all_ids, open_sets
 from jaxrl_sql.inference.fingerprint import (
     checkpoint_settings,
     endpoint_settings,
@@ -36,15 +36,15 @@ from jaxrl_sql.text2sql.recipes import find_recipe
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 JOURNAL, SPEED = "journal.jsonl", "speed.json"
-# So many answers are sampled, or predictions judged, before they are kept: a run that is killed loses no more.
+# Answers that are sampled, or predictions that are judged, between writes: a killed run loses at most these.
 _ANSWERS, _MOST_QUESTIONS, _FEWEST_QUESTIONS = 1024, 128, 8
 _TICKS = 8
-# What other commands keep in their folders, beside files of the names that this one writes.
+# Files of other commands' folders, which may also contain names that this command writes.
 _OTHERS = ("metrics.jsonl", "checkpoints", "answers.jsonl", "kept.jsonl", "questions.jsonl")
 
 
 class Part(NamedTuple):
-    """A part of the work that is kept as a whole: some questions of a set in one of its runs, and the part's number."""
+    """A part of the work that is saved as a whole: questions of a set in one of its runs, and the part's number."""
 
     at: int
     run: int
@@ -52,8 +52,8 @@ class Part(NamedTuple):
     examples: tuple[Example, ...]
 
 
-# Answers a part's questions, and tells how many of how many answers are there.
-Answer = Callable[[Set, Part, Callable[[int, int], None]], list[Answered]]
+# Answers a part's questions; the callback gets (number of answers, total).
+Answer = Callable[[EvalSet, Part, Callable[[int, int], None]], list[Answered]]
 
 
 class Evaluated(NamedTuple):
@@ -82,8 +82,8 @@ def evaluate(
     """Answer or read predictions, judge them, and write the files of `evaluate.out`.
 
     `config_text` is the content of its `config.yaml`, `display_kind` the display as `run.display`. `memory` has
-    questions and predictions in place of files. Raises InputError for an input that cannot be used, and OSError where a
-    file cannot be written.
+    questions and predictions in place of files. Raises InputError for invalid input, and OSError if a file cannot be
+    written.
     """
     out, hide = Path(cfg.out), policy.data.hide
     speed = Speed()
@@ -93,7 +93,7 @@ def evaluate(
         display = opened.enter_context(make_display(display_kind, 0, f"{who} on {folders}", unit="question"))
         with display.work(f"reading {folders}"):
             sets = open_sets(cfg, policy.recipe, limits, hide, notes, memory)
-        display.course([("", sum(len(one.examples) for one in sets) * cfg.runs)])
+        display.course([("", sum(len(eval_set.examples) for eval_set in sets) * cfg.runs)])
         _make_folder(out, cfg.predictions if memory.predictions is None else ())
         executor = opened.enter_context(make_executor(limits, hide))
         settings = answer_settings(policy, cfg, limits, sets)
@@ -101,36 +101,44 @@ def evaluate(
         (out / CONFIG).write_text(config_text, encoding="utf-8")
         for note in notes:
             display.note(note)
-        timer = timing_executor(executor) if any({*SPEED_RULES} & {*one.rules} for one in sets) else None
+        timer = timing_executor(executor) if any({*SPEED_RULES} & {*eval_set.rules} for eval_set in sets) else None
         with timer or nullcontext():
             answers = _answers(policy, cfg, settings, sets, executor, display)
             records = gather(cfg, sets, answers, executor, timer, journal, display, speed)
         files: list[Path] = []
-        for at, set_ in enumerate(sets):
-            files += write_predictions(out, executor, sets, set_, records[at, 0])
-    made = [
-        judged(one.name, one.own, one.examples, [records[at, run] for run in range(cfg.runs)], one.counts)
-        for at, one in enumerate(sets)
+        for at, eval_set in enumerate(sets):
+            files += write_predictions(out, executor, sets, eval_set, records[at, 0])
+    results = [
+        judged(
+            eval_set.name,
+            eval_set.rule,
+            eval_set.examples,
+            [records[at, run] for run in range(cfg.runs)],
+            eval_set.counts,
+        )
+        for at, eval_set in enumerate(sets)
     ]
     lines = record_lines(sets, records)
-    numbers = together(made)
+    numbers = together(results)
     write(out, lines, numbers)
     warnings = incomplete_warnings(cfg, [record for run in records.values() for record in run])
     pace = speed.metrics() if speed.tokens else None
-    if pace is not None:  # apart from metrics.json, which has no times: it can be made again
+    if pace is not None:  # separate from metrics.json, which is reproducible and has no times
         (out / SPEED).write_text(json.dumps(pace, indent=2) + "\n", encoding="utf-8")
         files.append(out / SPEED)
-    return Evaluated(made, numbers, lines, warnings, pace, [*files, out / RECORDS, out / METRICS])
+    return Evaluated(results, numbers, lines, warnings, pace, [*files, out / RECORDS, out / METRICS])
 
 
-def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[Set]) -> Record:
-    """Return what the work is begun with: another question to the same folder is refused."""
+def answer_settings(
+    policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorConfig, sets: Sequence[EvalSet]
+) -> Record:
+    """Return the settings of the journal: the same folder with other settings is refused."""
     free = {"data", "predictions", "sql_field", "out", "max_num_seqs", "allow_missing", "allow_extra", "rules", "rule"}
     free |= {field.name for field in dataclasses.fields(EndpointConfig)} - {"model"}
     data, model = policy.data, policy.model
     settings = {
-        "sets": {set_.name: set_digest(set_.examples, set_.sqls) for set_ in sets},
-        "rules": {one.name: one.rules for one in sets},
+        "sets": {eval_set.name: set_digest(eval_set.examples, eval_set.sqls) for eval_set in sets},
+        "rules": {eval_set.name: eval_set.rules for eval_set in sets},
         "seed": policy.seed,
         "data.max_prompt_tokens": data.max_prompt_tokens,
         **values_of(cfg, "evaluate", but=free),
@@ -142,14 +150,14 @@ def answer_settings(policy: PolicySpec, cfg: EvaluateSettings, limits: ExecutorC
     return fingerprint(settings, data, limits)
 
 
-def judge_settings(cfg: EvaluateSettings, sets: Sequence[Set]) -> Record:
-    """Return what records are made with as well: each of several answers is judged by the benchmark's rule alone."""
-    return {"own": {set_.name: set_.own for set_ in sets}} if cfg.samples > 1 else {}
+def judge_settings(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Record:
+    """Return further settings of records: with several samples, answers are judged only by the benchmark's rule."""
+    return {"own": {eval_set.name: eval_set.rule for eval_set in sets}} if cfg.samples > 1 else {}
 
 
 def gather(
     cfg: EvaluateSettings,
-    sets: Sequence[Set],
+    sets: Sequence[EvalSet],
     answers: AbstractContextManager[Answer],
     executor: Executor,
     timer: Executor | None,
@@ -159,79 +167,83 @@ def gather(
 ) -> dict[tuple[int, int], list[Record]]:
     """Return the records of each (set, run) in the order of its examples.
 
-    Records of the journal are reused, except those without a verdict; `answers` is opened where others are left.
+    Records of the journal are reused, except those without a verdict; `answers` is opened if others are missing.
     """
     judged = [record for record in journal.records if is_verdict(record["status"], record.get("stop"))]
     known = {(record["set"], record["run"], record["id"]): record for record in judged}
     parts = [*parts_of(cfg, sets)]
-    names = [set_.name for set_ in sets]
-    left = [part for part in parts if any((names[part.at], part.run, one.uid) not in known for one in part.examples)]
+    names = [eval_set.name for eval_set in sets]
+    left = [
+        part for part in parts if any((names[part.at], part.run, example.uid) not in known for example in part.examples)
+    ]
     if known:
-        display.note(f"going on: {len(known)} answers are judged already")
+        display.note(f"resuming: {len(known)} answers are judged already")
     total, doing = sum(len(part.examples) for part in parts), "judging" if cfg.predictions else "answering"
     with (
         answers if left else nullcontext() as answer,
         display.work(doing, total, "questions") if left else nullcontext(),
     ):
         for part in left:
-            one = sets[part.at]
-            answered = _answered(answer, one, part, len(known), display, speed) if answer else []
+            part_set = sets[part.at]
+            answered = _answered(answer, part_set, part, len(known), display, speed) if answer else []
             with display.work("judging", len(answered), "questions", is_told=False):
-                records = _judging(cfg, executor, one, timer).records(part.examples, answered)
+                records = _judging(cfg, executor, part_set, timer).records(part.examples, answered)
             for record in records:
-                key = (one.name, part.run, record["id"])
+                key = (part_set.name, part.run, record["id"])
                 if key not in known:
-                    known[key] = {"set": one.name, "run": part.run, **record}
+                    known[key] = {"set": part_set.name, "run": part.run, **record}
                     journal.add(known[key])
             pace = {"speed/tokens_per_s": speed.tokens_per_s} if speed.tokens else {}
             display.update(len(known), {"phase": "judged", **pace, **_so_far(sets, known)})
     runs = range(cfg.runs)
     return {
-        (at, run): [{**known[one.name, run, example.uid], "own": one.own} for example in one.examples]
-        for at, one in enumerate(sets)
+        (at, run): [{**known[eval_set.name, run, example.uid], "own": eval_set.rule} for example in eval_set.examples]
+        for at, eval_set in enumerate(sets)
         for run in runs
     }
 
 
-def _answered(answer: Answer, one: Set, part: Part, before: int, display: Display, speed: Speed) -> list[Answered]:
-    """Answer a part's questions; show how far that is, `before` questions being answered already."""
+def _answered(
+    answer: Answer, eval_set: EvalSet, part: Part, before: int, display: Display, speed: Speed
+) -> list[Answered]:
+    """Answer a part's questions and show the progress; `before` questions were answered earlier."""
     size, began = len(part.examples), time.perf_counter()
-    with display.work(f"part {part.number + 1} of {one.name}", size, "questions", is_told=False) as at:
+    with display.work(f"part {part.number + 1} of {eval_set.name}", size, "questions", is_told=False) as at:
 
         def tick(answers: int, of: int) -> None:
             at(answers * size // of)
             if answers % -(-of // _TICKS) == 0:
                 display.update(before + answers * size // of, {"phase": "answering"})
 
-        answered = answer(one, part, tick)
-    speed.add(len(answered), sum(said.tokens for said in answered), time.perf_counter() - began)
+        answered = answer(eval_set, part, tick)
+    speed.add(len(answered), sum(answer_.tokens for answer_ in answered), time.perf_counter() - began)
     return answered
 
 
-def _judging(cfg: EvaluateSettings, executor: Executor, one: Set, timer: Executor | None) -> Judging:
-    """Return how a set's answers are judged."""
+def _judging(cfg: EvaluateSettings, executor: Executor, eval_set: EvalSet, timer: Executor | None) -> Judging:
+    """Return the judging options of a set."""
     options = {"strip_distinct": cfg.strip_distinct, "surplus_columns": cfg.surplus_columns or None}
-    return Judging(executor, one.rules, one.own, cfg.vote, timer, one.benchmark.prepare, options)
+    return Judging(executor, eval_set.rules, eval_set.rule, cfg.vote, timer, eval_set.benchmark.prepare, options)
 
 
-def parts_of(cfg: EvaluateSettings, sets: Sequence[Set]) -> Iterator[Part]:
-    """Yield the parts of the work, in order; they do not depend on what is done already.
+def parts_of(cfg: EvaluateSettings, sets: Sequence[EvalSet]) -> Iterator[Part]:
+    """Yield the parts of the work in order, independent of finished ones.
 
-    A set's parts are of one size but for a question: a small one at the end would be compiled for by itself.
+    The sizes of a set's parts differ by at most one question, because a small last part would need another compilation.
     """
     most = max(_FEWEST_QUESTIONS, min(_MOST_QUESTIONS, _ANSWERS // cfg.samples))
-    for at, set_ in enumerate(sets):
-        count, size = -(-len(set_.examples) // most), len(set_.examples)
+    for at, eval_set in enumerate(sets):
+        count, size = -(-len(eval_set.examples) // most), len(eval_set.examples)
         for run in range(cfg.runs):
             for i in range(count):
-                yield Part(at, run, i, set_.examples[size * i // count : size * (i + 1) // count])
+                yield Part(at, run, i, eval_set.examples[size * i // count : size * (i + 1) // count])
 
 
-def _so_far(sets: Sequence[Set], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
-    own, found = {set_.name: set_.own for set_ in sets}, dict[str, list[float]]()
+def _so_far(sets: Sequence[EvalSet], known: Mapping[tuple[str, int, str], Record]) -> dict[str, float]:
+    rules, scores = {eval_set.name: eval_set.rule for eval_set in sets}, dict[str, list[float]]()
     for (name, _, _), record in known.items():
-        found.setdefault(name, []).append(record["scores"].get(own[name], 0.0))
-    return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in found.items()}
+        scores.setdefault(name, []).append(record["scores"].get(rules[name], 0.0))
+    return {f"eval/{name}/accuracy": sum(values) / len(values) for name, values in scores.items()}
 
 
 @contextmanager
@@ -239,38 +251,38 @@ def _answers(
     policy: PolicySpec,
     cfg: EvaluateSettings,
     settings: Fields,
-    sets: Sequence[Set],
+    sets: Sequence[EvalSet],
     executor: Executor,
     display: Display,
 ) -> Iterator[Answer]:
-    """Yield what answers questions: the predictions, or the model, which is opened first.
+    """Yield a function that answers questions: from predictions, an endpoint or a model, which is opened first.
 
-    An endpoint's dialogues are kept with the `settings` that they depend on.
+    An endpoint's dialogues are saved with the `settings` that they depend on.
     """
     if cfg.predictions:
-        yield lambda one, part, _tick: [Answered((one.sqls[example.uid],)) for example in part.examples]
+        yield lambda eval_set, part, _tick: [Answered((eval_set.sqls[example.uid],)) for example in part.examples]
         return
     if cfg.base_url:
-        from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions ask nobody)
+        from jaxrl_sql.inference.endpoint_client import endpoint_answers  # noqa: PLC0415 (predictions need no endpoint)
 
         with endpoint_answers(cfg, find_recipe(policy.recipe), policy.data, executor, settings, display.note) as ask:
-            yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
+            yield lambda eval_set, part, tick: ask(eval_set.name, part.examples, part.run, part.number, tick)
         return
     from jaxrl_sql.inference.policy_client import model_answers  # noqa: PLC0415 (predictions are judged without jax)
 
-    with model_answers(policy, cfg, executor, {set_.name: set_.examples for set_ in sets}, display) as ask:
-        yield lambda one, part, tick: ask(one.name, part.examples, part.run, part.number, tick)
+    with model_answers(policy, cfg, executor, {eval_set.name: eval_set.examples for eval_set in sets}, display) as ask:
+        yield lambda eval_set, part, tick: ask(eval_set.name, part.examples, part.run, part.number, tick)
 
 
 def _make_folder(out: Path, predictions: Sequence[str]) -> None:
-    """Make the folder to write, unless that would write over another command's files or what is to be judged."""
+    """Create the output folder; raises InputError if it has another command's files or the predictions."""
     others = [name for name in _OTHERS if (out / name).exists()]
     if others:
-        raise InputError(f"--out {out} holds {others[0]}, so it is another command's folder: name one of its own")
+        raise InputError(f"--out {out} has {others[0]} of another command: name a separate folder")
     if not (out / JOURNAL).exists() and any(
         out.resolve() == Path(prediction).resolve().parent for prediction in predictions
     ):
-        raise InputError(f"--out {out} is where the predictions are, and they could be written over: name another")
+        raise InputError(f"--out {out} has the predictions, which could be overwritten: name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{METRICS}.tmp").touch()
@@ -279,32 +291,35 @@ def _make_folder(out: Path, predictions: Sequence[str]) -> None:
 
 
 def write_predictions(
-    out: Path, executor: Executor, sets: Sequence[Set], one: Set, records: Sequence[Record]
+    out: Path, executor: Executor, sets: Sequence[EvalSet], eval_set: EvalSet, records: Sequence[Record]
 ) -> list[Path]:
-    """Write the predictions of a run in a benchmark's own form; return the files."""
-    folder = out / one.name if len(sets) > 1 else out
+    """Write the predictions of a run in a benchmark's submission format; return the files."""
+    folder = out / eval_set.name if len(sets) > 1 else out
     folder.mkdir(exist_ok=True)
-    databases = {example.uid: example.db_id for example in one.benchmark.examples}
+    databases = {example.uid: example.db_id for example in eval_set.benchmark.examples}
     sqls = {record["id"]: record["sql"] for record in records}
-    asked = [(uid, databases.get(uid, "")) for uid in all_ids(one.benchmark)]
-    written = write_submission(one.benchmark.submission, folder, asked, sqls)
-    if one.benchmark.submission == "spider2":
-        written.append(write_results(executor, folder, one.examples, sqls))
+    questions = [(uid, databases.get(uid, "")) for uid in all_ids(eval_set.benchmark)]
+    written = write_submission(eval_set.benchmark.submission, folder, questions, sqls)
+    if eval_set.benchmark.submission == "spider2":
+        written.append(write_results(executor, folder, eval_set.examples, sqls))
     return written
 
 
-def record_lines(sets: Sequence[Set], records: Mapping[tuple[int, int], list[Record]]) -> list[Record]:
-    """Return the lines of records.jsonl, with the set and the run of each where there are several."""
+def record_lines(sets: Sequence[EvalSet], records: Mapping[tuple[int, int], list[Record]]) -> list[Record]:
+    """Return the lines of records.jsonl, with set and run if there are several."""
     runs = 1 + max(run for _, run in records)
     lines = []
-    for (at, run), found in records.items():
+    for (at, run), records_of_run in records.items():
         more = ({"set": sets[at].name} if len(sets) > 1 else {}) | ({"run": run} if runs > 1 else {})
-        lines += [more | {key: value for key, value in one.items() if key not in ("set", "run")} for one in found]
+        lines += [
+            more | {key: value for key, value in record.items() if key not in ("set", "run")}
+            for record in records_of_run
+        ]
     return lines
 
 
 def write(out: Path, lines: Sequence[Record], numbers: Mapping[str, float]) -> None:
-    """Write records and, last of all, the numbers."""
+    """Write the records, then the numbers."""
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
     (out / RECORDS).write_text(text, encoding="utf-8")
     scratch = out / f"{METRICS}.tmp"

@@ -32,13 +32,13 @@ class Memory(NamedTuple):
     predictions: Mapping[str, str | None] | None = None
 
 
-class Set(NamedTuple):
-    """A benchmark to be judged on: what it is called here, its examples, and how they are compared and counted."""
+class EvalSet(NamedTuple):
+    """A benchmark in an evaluation: its name, examples, rules, counts and predictions."""
 
     name: str
     benchmark: Benchmark
     examples: tuple[Example, ...]
-    own: str
+    rule: str
     rules: tuple[str, ...]
     counts: Counts
     sqls: Mapping[str, str | None]
@@ -51,20 +51,20 @@ def open_sets(
     hide: Sequence[str],
     notes: list[str],
     memory: Memory = Memory(),  # noqa: B008 - a constant
-) -> list[Set]:
-    """Load the benchmarks, and the predictions where there are some; lines for the user are added to `notes`.
+) -> list[EvalSet]:
+    """Load the benchmarks and any predictions; lines for the user are appended to `notes`.
 
-    `hide` are the columns that nobody is shown (`data.hide`).
+    `hide` are the hidden columns (`data.hide`).
     """
     if cfg.predictions and len(cfg.predictions) != len(cfg.data):
         raise InputError(f"{len(cfg.predictions)} files of predictions for {len(cfg.data)} folders: give one for each")
     if cfg.predictions and (cfg.runs > 1 or cfg.samples > 1):
-        raise InputError("evaluate.runs and evaluate.samples sample from a model, and predictions are there already")
+        raise InputError("evaluate.runs and evaluate.samples need a model: with predictions both must be 1")
     if cfg.predictions:  # a model's recipe is looked up when the model is opened
         find_recipe(recipe)
-    sets: list[Set] = []
+    sets: list[EvalSet] = []
     for at, folder in enumerate(cfg.data):
-        # Predictions are paired with all questions first, and a model is asked the first ones alone.
+        # Predictions are paired with all questions before the limit; a model needs only the first ones.
         chooses = cfg.predictions or cfg.include_ids or cfg.answerable_only
         limit = 0 if chooses else cfg.limit
         benchmark = _limited(memory.benchmark, limit) or load_benchmark(folder, cfg.split, limit)
@@ -72,11 +72,11 @@ def open_sets(
         benchmark = benchmark._replace(examples=placed(benchmark.examples, servers))
         benchmark = hide_in_benchmark(benchmark, hide)
         refuse_translated(benchmark.examples, executor.sqlite_version)
-        name = _name_of(benchmark, Path(folder), cfg.split, [one.name for one in sets])
+        name = _name_of(benchmark, Path(folder), cfg.split, [eval_set.name for eval_set in sets])
         notes += [f"{name}: {note}" for note in benchmark.notes]
         notes += [f"{name}: {line}" for line in skipped_lines(benchmark.skipped)]
         sets.append(_set(cfg, name, benchmark, _predictions(cfg, at, memory), notes))
-    check_hide(hide, (example.db_path for set_ in sets for example in set_.benchmark.examples))
+    check_hide(hide, (example.db_path for eval_set in sets for example in eval_set.benchmark.examples))
     return sets
 
 
@@ -85,7 +85,7 @@ def _limited(benchmark: Benchmark | None, limit: int) -> Benchmark | None:
 
 
 def _predictions(cfg: EvaluateSettings, at: int, memory: Memory) -> Predictions | None:
-    """Return the predictions for the set of a number, None where a model answers."""
+    """Return the predictions for set number `at`; None if a model answers."""
     if not cfg.predictions:
         return None
     if memory.predictions is not None:
@@ -101,48 +101,52 @@ def _name_of(benchmark: Benchmark, folder: Path, split: str, taken: Sequence[str
 
 def _set(
     cfg: EvaluateSettings, name: str, benchmark: Benchmark, predictions: Predictions | None, notes: list[str]
-) -> Set:
+) -> EvalSet:
     examples = benchmark.examples
     counts, sqls = Counts(left_out=len(benchmark.skipped)), {}
-    asked = chosen(examples, cfg, name, notes)
+    selected = chosen(examples, cfg, name, notes)
     if predictions is not None:
-        order, may_miss = all_ids(benchmark), cfg.allow_missing or len(asked) < len(examples)
+        order, may_miss = all_ids(benchmark), cfg.allow_missing or len(selected) < len(examples)
         paired = pair(predictions, examples, order, may_miss, cfg.allow_extra)
         notes += paired.notes
         sqls = paired.sqls
-        missing = [one.uid for one in asked if one.uid not in sqls]
+        missing = [example.uid for example in selected if example.uid not in sqls]
         if missing and not cfg.allow_missing:
             raise InputError(
-                f"{predictions.path}: {len(missing)} of the {len(asked)} questions that are asked for have no "
-                f"prediction, such as {missing[0]}: --allow-missing leaves them out"
+                f"{predictions.path}: {len(missing)} of the {len(selected)} questions have no prediction, such as "
+                f"{missing[0]}: --allow-missing skips them"
             )
-        asked = tuple(one for one in asked if one.uid in sqls)
+        selected = tuple(example for example in selected if example.uid in sqls)
         counts = counts._replace(missing=len(missing), extra=paired.extra)
-        if not asked:
+        if not selected:
             raise InputError(f"{predictions.path}: none of the first {len(missing)} questions has a prediction")
-    examples = asked
+    examples = selected
     has_suite = any(example.suite for example in examples)
     if has_suite:  # a database without variants is its own suite
-        examples = tuple(dataclasses.replace(one, suite=one.suite or (one.database,)) for one in examples)
-    own = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
-    rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), own)))
+        examples = tuple(
+            dataclasses.replace(example, suite=example.suite or (example.database,)) for example in examples
+        )
+    rule = cfg.rule or ("suite" if benchmark.rule == "test_suite" and has_suite else benchmark.rule)
+    rules = tuple(dict.fromkeys((*(cfg.rules or [*_RULES, *(["suite"] if has_suite else [])]), rule)))
     check_rules(rules)
-    return Set(name, benchmark, examples, own, rules, counts, sqls)
+    return EvalSet(name, benchmark, examples, rule, rules, counts, sqls)
 
 
 def chosen(examples: Sequence[Example], cfg: EvaluateSettings, name: str, notes: list[str]) -> tuple[Example, ...]:
-    """Return the questions that are asked: those with an answer, of a list of ids, the first ones, as it is wanted."""
-    found = [example for example in examples if example.answerable or not cfg.answerable_only]
+    """Return the questions selected by `answerable_only`, `include_ids` and `limit`."""
+    selected = [example for example in examples if example.answerable or not cfg.answerable_only]
     if cfg.include_ids:
-        found = keep_only(found, cfg.include_ids)
-    if not found:
+        selected = keep_only(selected, cfg.include_ids)
+    if not selected:
         raise InputError(f"{name}: no question is left by evaluate.answerable_only")
-    if len(found) < len(examples):
+    if len(selected) < len(examples):
         by = [key for key in ("include_ids", "answerable_only") if getattr(cfg, key)]
-        notes.append(f"{name}: {len(found)} of {len(examples)} questions are asked (evaluate.{', evaluate.'.join(by)})")
-    return tuple(found[: cfg.limit] if cfg.limit else found)
+        notes.append(
+            f"{name}: {len(selected)} of {len(examples)} questions are selected (evaluate.{', evaluate.'.join(by)})"
+        )
+    return tuple(selected[: cfg.limit] if cfg.limit else selected)
 
 
 def all_ids(benchmark: Benchmark) -> list[str]:
-    """Return the ids of all questions, in the order of the benchmark's file."""
+    """Return the ids of all questions in the order of the benchmark's file."""
     return [*(benchmark.order or (example.uid for example in benchmark.examples))]

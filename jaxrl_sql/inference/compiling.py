@@ -1,4 +1,4 @@
-"""Hear of the programs that XLA compiles: nothing else is heard of a command for as long."""
+"""Report XLA compilations, the longest silent phase of a command."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WAIT_S = 5.0
 
 @contextmanager
 def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Keep `compiled` up to date: a program is heard of when it is lowered, which is just before it is compiled.
+    """Update `compiled` during the context; a program is recorded when it is lowered, just before its compilation.
 
-    Then shapes have changed, and memory that was freed is released.
+    After a compilation shapes have changed, so freed memory is released.
     """
 
     def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -41,14 +41,14 @@ def hear_compiling(compiled: Compiled, clock: Callable[[], float] = time.monoton
 
 
 def drop_programs(compiled: Compiled) -> bool:
-    """Drop all compiled programs where they take most of the memory mappings that Linux gives a process.
+    """Drop all compiled programs if they take most of the memory mappings that Linux allows a process.
 
-    XLA maps a program for processors in pieces, one of 18 layers in 1,500 of the 65,530 that there are, and beyond them
-    the process dies. What is needed is compiled again, or read from `run.compilation_cache`. Every process must call
-    it, between steps; where one drops its programs, all do, so that none waits long for another.
+    XLA maps a CPU program in many parts: a program of 18 layers takes 1,500 of 65,530 mappings, and beyond the limit
+    the process dies. Programs that are still needed are compiled again, or read from `run.compilation_cache`. Every
+    process must call it between steps; all processes drop their programs together, so that none waits long for another.
 
-    Where a step alone takes nearly as much it is not made to compile each time: what is there after a drop is taken for
-    needed, and programs may then take half of the rest.
+    If a step alone takes nearly the limit, it must not compile each time: the mappings after a drop count as needed,
+    and programs may then take half of the rest.
     """
     if not any(exchange([_is_crowded(compiled)])):
         return False
@@ -68,27 +68,27 @@ def _is_crowded(compiled: Compiled) -> bool:
 
 @contextmanager
 def show_compiling(note: Callable[[str], object], wait_s: float = _WAIT_S) -> Iterator[Compiled]:
-    """Write one line by `note` for each program that has been compiling for `wait_s` seconds, and how many were before.
+    """Call `note` with a line for each program whose compilation takes over `wait_s` seconds; yield the counts.
 
-    It is for commands without a display, which says it by itself. What is yielded counts on.
+    It is for commands without a display, which shows compilations itself.
     """
     compiled = Compiled()
     timer: threading.Timer | None = None
 
     def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:
         nonlocal timer
-        del duration_secs, kwargs  # `hear_compiling` keeps them
+        del duration_secs, kwargs  # `hear_compiling` records them
         if event not in (_LOWERED, _COMPILED):
             return
         if timer is not None:
             timer.cancel()
         if event == _LOWERED:
-            words = f"compiling {compiled.name}: {compiled.programs} programs took {compiled.seconds:.0f} s before it"
-            timer = threading.Timer(wait_s, note, [words])
+            line = f"compiling {compiled.name}: {compiled.programs} programs took {compiled.seconds:.0f} s before it"
+            timer = threading.Timer(wait_s, note, [line])
             timer.daemon = True
             timer.start()
 
-    with hear_compiling(compiled):  # whose listener is called first
+    with hear_compiling(compiled):  # its listener is called first
         jax.monitoring.register_event_duration_secs_listener(heard)
         try:
             yield compiled

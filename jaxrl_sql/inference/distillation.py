@@ -1,4 +1,4 @@
-"""A teacher's reasoning: ask an endpoint for each training question's SQL, and keep right answers as traces."""
+"""Distillation: ask a teacher endpoint for each training question's SQL, and save right answers as traces."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def distill(
     display_kind: str,
     warn: Callable[[str], object],
 ) -> Distilled:
-    """Ask the teacher until every question has its traces or was asked often enough, and write the files."""
+    """Ask the teacher until every question has its traces or `distill.samples` answers, and write the files."""
     out, recipe = Path(cfg.out), find_recipe(recipe_name)
     style = recipe.endpoint_style(data)
     loaded = sqlite_questions(data, limits.databases)
@@ -68,16 +68,21 @@ def distill(
         open_endpoint(cfg, budget_of(cfg, Spent.total(journal.records))) as endpoint,
         make_executor(limits, data.hide) as executor,
     ):
-        # What supervised learning imitates is SQLite's, and translated where another dialect is asked for.
-        asked_for = [one if one.engine_url else dataclasses.replace(one, dialect="sqlite") for one in loaded.examples]
-        examples, dropped = by_gold(executor, asked_for, FilterSettings())
+        # Traces are in SQLite's dialect; supervised learning translates them for other dialects.
+        questions = [
+            example if example.engine_url else dataclasses.replace(example, dialect="sqlite")
+            for example in loaded.examples
+        ]
+        examples, dropped = by_gold(executor, questions, FilterSettings())
         dropped += [Dropped(uid, reason) for uid, reason in loaded.skipped if data.hide]
-        asked = digests(examples)
-        if changed := changed_since(journal.records, asked):
+        question_digests = digests(examples)
+        if changed := changed_since(journal.records, question_digests):
             warn(changed)
         with make_display(display_kind, len(examples), out.name, unit="question") as display:
-            spent = ask_until_done(endpoint, executor, (recipe, style), examples, asked, cfg, journal, display)
-        records = as_asked(journal.records, asked)
+            spent = ask_until_done(
+                endpoint, executor, (recipe, style), examples, question_digests, cfg, journal, display
+            )
+        records = as_asked(journal.records, question_digests)
         counts = write(out, cfg, examples, dropped, records, endpoint.budget)
     notes = []
     if counts["truncated"]:
@@ -86,13 +91,13 @@ def distill(
     if spent:
         notes.append(f"distill.{spent} is reached; a larger number continues")
     faults = Counter(record["error"] for record in records if record["verdict"] == FAILED)
-    common = (f"{count} for this: {fault}" for fault, count in faults.most_common(1))
+    common = (f"{count} because of: {fault}" for fault, count in faults.most_common(1))
     unanswered = "".join(f"not answered: {faults.total()}, of which {line}" for line in common)
     return Distilled(counts, tuple(notes), unanswered, bool(records) and faults.total() == len(records))
 
 
 def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: DistillSettings) -> Record:
-    """Return what the answers and their verdicts depend on."""
+    """Return the settings that the answers and their verdicts depend on."""
     questions = {"questions": f"{data.dir}/{data.train}"}
     return fingerprint(questions | teacher_settings(cfg) | endpoint_settings(recipe, data), data, limits)
 
@@ -100,27 +105,27 @@ def trace_settings(recipe: str, data: DataConfig, limits: ExecutorConfig, cfg: D
 def ask_until_done(
     endpoint: Endpoint,
     executor: Executor,
-    asked_as: tuple[Recipe, PromptStyle],
+    prompting: tuple[Recipe, PromptStyle],
     examples: Sequence[Example],
-    asked: Mapping[str, str],
+    question_digests: Mapping[str, str],
     cfg: DistillSettings,
     journal: Journal,
     display: Display,
 ) -> str:
-    """Ask each question until it has its traces or was asked often enough; return the bound that stopped it, or "".
+    """Ask each question until it has its traces or `distill.samples` answers; return the reached budget limit, or "".
 
-    `asked` are the digests of the questions; answers to others of the same ids do not count.
+    `question_digests` detect changed questions: answers to other questions with the same ids do not count.
     """
-    recipe, style = asked_as
+    recipe, style = prompting
     options = {"temperature": cfg.temperature, cfg.token_limit: cfg.max_tokens}
     unreached: set[str] = set()
-    records = as_asked(journal.records, asked)
+    records = as_asked(journal.records, question_digests)
     answered, shown_every = {record["id"] for record in records}, max(len(examples) // 100, 1)
     try:
         while left := unanswered(examples, records, cfg, unreached):
-            questions = ((example, messages(example, style)) for example in left)
-            for example, answer in endpoint.ask_all(questions, **options):
-                record = {**judge(executor, recipe, style, example, answer), "asked": asked[example.uid]}
+            requests = ((example, messages(example, style)) for example in left)
+            for example, answer in endpoint.ask_all(requests, **options):
+                record = {**judge(executor, recipe, style, example, answer), "asked": question_digests[example.uid]}
                 journal.add(record)
                 records.append(record)
                 if record["verdict"] == FAILED:
@@ -136,7 +141,7 @@ def ask_until_done(
 def unanswered(
     examples: Sequence[Example], records: Sequence[Fields], cfg: DistillSettings, unreached: Collection[str]
 ) -> list[Example]:
-    """Return the questions to ask once more: too few right answers, too few answers, and not `unreached` just now."""
+    """Return the questions to ask again: too few right answers, too few answers, and not in `unreached`."""
     answered = Counter(record["id"] for record in records if record["verdict"] != FAILED)
     right = Counter(record["id"] for record in records if record["verdict"] == RIGHT)
     return [
@@ -147,38 +152,38 @@ def unanswered(
 
 
 def messages(example: Example, style: PromptStyle) -> list[dict[str, str]]:
-    """Return the chat that asks: what the policy is asked too, without a template round it."""
+    """Return the chat messages of a question: the policy's prompt without a chat template."""
     return chat_messages(style.system, "".join(message_texts(example, style)))
 
 
 def judge(executor: Executor, recipe: Recipe, style: PromptStyle, example: Example, answer: Answer) -> Record:
-    """Run what an answer holds and say what came of it: `right`, `wrong`, `failed` (no answer), or a status.
+    """Run the SQL of an answer and return its record; the verdict is `right`, `wrong`, `failed` or a status.
 
-    A right one is `malformed` when it cannot be taught: a thought that quotes tags or fences is read back otherwise. It
-    is `truncated`, and is not taught either, when the endpoint cut it.
-    Reasoning is what the server gives beside the answer, else what the answer itself holds in the recipe's form.
+    `failed` is an answer without SQL or a verdict. A right answer that cannot be taught is `malformed`: its reasoning
+    quotes tags or fences, so it would be parsed differently. A right answer at the token limit is `truncated` and not
+    taught either. The reasoning is the server's separate field, else that in the answer in the recipe's form.
     """
     about = {"id": example.uid, **answer.spent._asdict()}
     if answer.error:
         return {**about, "verdict": FAILED, "error": answer.error}
     reading = recipe.reading(with_opened_thought(answer.text), style)
-    (found,) = score_predictions(executor, [example], [reading.sql])
-    if not found.is_judged:
-        return {**about, "verdict": FAILED, "error": f"no verdict: {found.status}"}
-    verdict = RIGHT if found.is_right("bird") else "wrong" if found.executes else found.status
+    (judgement,) = score_predictions(executor, [example], [reading.sql])
+    if not judgement.is_judged:
+        return {**about, "verdict": FAILED, "error": f"no verdict: {judgement.status}"}
+    verdict = RIGHT if judgement.is_right("bird") else "wrong" if judgement.executes else judgement.status
     reasoning = (answer.reasoning or reading.think).strip()
     if verdict == RIGHT and answer.finish_reason in CUT:
         verdict = TRUNCATED
     elif verdict == RIGHT and not is_teachable(recipe, example, reasoning, reading.sql or ""):
         verdict = MALFORMED
-    said = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
-    return {**about, "verdict": verdict, **said, **({} if verdict == RIGHT else {"text": answer.text})}
+    shown = {"finish_reason": answer.finish_reason, "reasoning": reasoning, "sql": reading.sql}
+    return {**about, "verdict": verdict, **shown, **({} if verdict == RIGHT else {"text": answer.text})}
 
 
 def is_teachable(recipe: Recipe, example: Example, reasoning: str, sql: str) -> bool:
-    """Return whether what supervised learning makes of a trace, in either tag of a thought, reads back as it.
+    """Return whether a trace in the form of supervised learning, with either reasoning tag, is parsed back unchanged.
 
-    Without a thought only the SQL has to: some systems' form asks for one.
+    Without reasoning only the SQL must match, because the form of some systems requires reasoning.
     """
     trace = dataclasses.replace(example, reasoning=reasoning, demonstration=sql)
     readings = [recipe.read(recipe.taught(trace, thinks=thinks)) for thinks in (False, True)]
@@ -193,20 +198,20 @@ def write(
     records: Sequence[Fields],
     budget: Budget,
 ) -> dict[str, float]:
-    """Write the traces, what was rejected and why, and the counts, which are returned."""
+    """Write the traces, the rejected questions with reasons, and the counts; return the counts."""
     of: dict[str, list[Fields]] = {example.uid: [] for example in examples}
     for record in records:
         of.get(record["id"], []).append(record)
     traces: list[Record] = []
     shown = ("verdict", "finish_reason", "sql", "error")
-    rejected: list[Record] = [{"id": one.uid, "reason": one.reason} for one in dropped]
-    for uid, own in of.items():
-        right = [one for one in own if one["verdict"] == RIGHT][: cfg.wanted]
+    rejected: list[Record] = [{"id": question.uid, "reason": question.reason} for question in dropped]
+    for uid, answers in of.items():
+        right = [answer for answer in answers if answer["verdict"] == RIGHT][: cfg.wanted]
         taught = ("id", "reasoning", "sql", "finish_reason")
         traces += [{**{name: record[name] for name in taught}, "model": cfg.model} for record in right]
         if not right:
-            last = own[-1] if own else {"verdict": "not asked"}
-            brief = [{name: one[name] for name in shown if name in one} for one in own]
+            last = answers[-1] if answers else {"verdict": "not asked"}
+            brief = [{name: answer[name] for name in shown if name in answer} for answer in answers]
             rejected.append({"id": uid, "reason": last["verdict"], "answers": brief})
     counts: dict[str, float] = {
         "questions": len(examples) + len(dropped),
@@ -214,7 +219,7 @@ def write(
         "rejected": len(rejected),
         **budget.numbers(),
         "truncated": sum(record.get("finish_reason") == "length" for record in records),
-        **{f"answers: {verdict}": n for verdict, n in Counter(one["verdict"] for one in records).most_common()},
+        **{f"answers: {verdict}": n for verdict, n in Counter(record["verdict"] for record in records).most_common()},
     }
     write_lines(out / "traces.jsonl", traces)
     write_lines(out / "rejected.jsonl", rejected)

@@ -1,8 +1,8 @@
-"""A client of a model behind an endpoint: a question is a chat, which a recipe of several turns goes on in.
+"""A client of a model behind an endpoint: a question is a chat, with further turns if the recipe has them.
 
-It answers as `policy_client.model_answers` does. What a turn wrote ends behind the recipe's first stop string, which is
-looked for here: reasoning models' servers take none. Every dialogue that ended stands in `endpoint.jsonl`, from which
-the same command goes on without asking again.
+It is used like `policy_client.model_answers`. A turn is truncated here after the recipe's first stop string, because
+servers of reasoning models accept no stop strings. Finished dialogues are saved in `endpoint.jsonl`; the repeated
+command resumes from it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, Fields, InputError, JaxrlSqlE
 DIALOGUES = "endpoint.jsonl"
 
 AskEndpoint = Callable[[str, Sequence[Example], int, int, Callable[[int, int], None]], list[Answered]]
-"""What answers questions, as `run.policy_client.AskPolicy`: set, questions, run, number of the rollout, a tick."""
+"""Answers questions, as `policy_client.AskPolicy`: set, questions, run, number of the rollout, progress callback."""
 
 _Key = tuple[str, int, str, int]
 
 
 @dataclass
 class _Dialogue:
-    """An answer on its way: its key (set, run, id, sample), what is sent, who said what, and what it cost.
+    """An unfinished answer: its key (set, run, id, sample), messages, environment, turns and use of the budget.
 
-    `finish_reason` is the last turn's as the server has it: `stop` behind a stop string, OUT_OF_TURNS after the last.
+    `finish_reason` is the server's for the last turn: `stop` after a stop string, OUT_OF_TURNS after the last turn.
     """
 
     key: _Key
@@ -50,7 +50,7 @@ class _Dialogue:
     finish_reason: str = ""
 
     def take(self, answer: Answer, stops: Sequence[str]) -> bool:
-        """Add what the model wrote and what the environment answers; return whether the dialogue goes on."""
+        """Add the model's turn and the environment's observation; return whether the dialogue continues."""
         self.spent = self.spent.plus(answer.spent)
         if answer.error:
             self.error = answer.error
@@ -70,21 +70,21 @@ class _Dialogue:
         return True
 
     def record(self) -> dict[str, Any]:
-        """Return what a journal keeps of it."""
+        """Return the journal's record of the dialogue."""
         answer = {"turns": [list(turn) for turn in self.turns], "finish_reason": self.finish_reason}
         result = {"fault": self.error} if self.error else answer
         return {"key": list(self.key), **result, **self.spent._asdict()}
 
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str]:
-    """Return a text up to and with its first stop string, and `stop` where there is one."""
+    """Return a text up to its first stop string (included), and `stop` if there is one."""
     ends = [at + len(stop) for stop in stops if (at := text.find(stop)) >= 0]
     return (text[: min(ends)], "stop") if ends else (text, "")
 
 
 @dataclass
 class _Client:
-    """An endpoint, how it is asked, and the dialogues that are known."""
+    """An endpoint, the prompt style, and the finished dialogues."""
 
     endpoint: Endpoint
     recipe: Recipe
@@ -95,26 +95,28 @@ class _Client:
     known: dict[_Key, Mapping[str, Any]]
 
     def ask(self, name: str, examples: Sequence[Example], run: int, tick: Callable[[int, int], None]) -> list[Answered]:
-        """Hold the dialogues of some questions, all side by side, a turn of each at a time.
+        """Run the dialogues of questions concurrently, one turn of each at a time.
 
-        Raises JaxrlSqlError where the server did not answer some of them: they are asked when the command is repeated.
+        Raises JaxrlSqlError if the server did not answer some of them; the repeated command asks them.
         """
         cfg = self.config
         keys = {(example.uid, n): (name, run, example.uid, n) for example in examples for n in range(cfg.samples)}
-        asked = {one.uid: "".join(message_texts(one, self.style)) for one in examples}
-        prompts = {uid: chat_messages(self.style.system, text) for uid, text in asked.items()}
+        texts = {example.uid: "".join(message_texts(example, self.style)) for example in examples}
+        prompts = {uid: chat_messages(self.style.system, text) for uid, text in texts.items()}
         left = [
-            _Dialogue(keys[one.uid, n], [*prompts[one.uid]], self._environment(one))
-            for one in examples
+            _Dialogue(keys[example.uid, n], [*prompts[example.uid]], self._environment(example))
+            for example in examples
             for n in range(cfg.samples)
-            if keys[one.uid, n] not in self.known
+            if keys[example.uid, n] not in self.known
         ]
         begun, unreached = left, ""
         stops = (*self.recipe.stops, *cfg.sampling.stop)
         try:
             while left:
                 going = []
-                for dialogue, answer in self.endpoint.ask_all(((one, one.messages) for one in left), **self._options()):
+                for dialogue, answer in self.endpoint.ask_all(
+                    ((dialogue_, dialogue_.messages) for dialogue_ in left), **self._options()
+                ):
                     if dialogue.take(answer, stops):
                         going.append(dialogue)
                     elif answer.error and not answer.refused:
@@ -125,30 +127,30 @@ class _Client:
                         tick(sum(key in self.known for key in keys.values()), len(keys))
                 left = going
         finally:
-            for one in begun:  # what was asked counts, whatever came of it
-                if one.spent.requests and one.key not in self.known:
-                    self.journal.add({"unfinished": list(one.key), **one.spent._asdict()})
+            for dialogue_ in begun:  # requests of unfinished dialogues count, too
+                if dialogue_.spent.requests and dialogue_.key not in self.known:
+                    self.journal.add({"unfinished": list(dialogue_.key), **dialogue_.spent._asdict()})
         if unreached:
             raise JaxrlSqlError(f"{self.endpoint.base_url}: {unreached}; repeat the command to resume")
         records = {uid: [self.known[keys[uid, n]] for n in range(cfg.samples)] for uid in prompts}
-        return [self._answered(prompts[one.uid], records[one.uid]) for one in examples]
+        return [self._answered(prompts[example.uid], records[example.uid]) for example in examples]
 
     def _environment(self, example: Example) -> Environment | None:
         make, turns = self.recipe.turns, self.config.sampling.turns
         return make(self.executor, example, turns) if make and turns > 1 else None
 
     def _options(self) -> dict[str, Any]:
-        """Return what the server is told; not every one knows all of it, and what changes nothing is left out."""
+        """Return the sampling options of a request; neutral values are omitted, as servers differ."""
         cfg, usual = self.config, {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         options = {name: value for name in usual if (value := getattr(cfg.sampling, name)) != usual[name]}
         options |= {"temperature": cfg.sampling.temperature} if cfg.send_temperature else {}
         return {cfg.token_limit: cfg.sampling.max_new_tokens, **options}
 
-    def _answered(self, asked: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
-        prompt = "\n\n".join(one["content"] for one in asked)
-        if fault := next((one["fault"] for one in records if "fault" in one), ""):
+    def _answered(self, prompt_messages: Sequence[Mapping[str, str]], records: Sequence[Mapping[str, Any]]) -> Answered:
+        prompt = "\n\n".join(message["content"] for message in prompt_messages)
+        if fault := next((record["fault"] for record in records if "fault" in record), ""):
             return Answered((), prompt=prompt, fault=fault)
-        responses = tuple(tuple((role, text) for role, text in one["turns"]) for one in records)
+        responses = tuple(tuple((role, text) for role, text in record["turns"]) for record in records)
         sqls = tuple(self.recipe.reading(response, self.style).sql for response in responses)
         tokens = sum(Spent.of(record).completion_tokens for record in records)
         reasons = tuple(record["finish_reason"] for record in records)
@@ -164,20 +166,22 @@ def endpoint_answers(
     settings: Fields,
     tell: Callable[[str], None],
 ) -> Iterator[AskEndpoint]:
-    """Open the endpoint of the section `evaluate` and yield what asks it; dialogues are kept in `evaluate.out`.
+    """Open the endpoint of the section `evaluate` and yield a function that asks it; `evaluate.out` has the dialogues.
 
-    Raises InputError for an address, model or key that is missing, for several turns of a recipe that has one, and for
-    dialogues that were begun with other `settings`.
+    Raises InputError for a missing address, model or key, for several turns of a single-turn recipe, and for dialogues
+    of other `settings`.
     """
     turns = cfg.sampling.turns
     if turns > 1 and recipe.turns is None:
         raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.sampling.turns must be 1, not {turns}")
     if data.shots:
-        raise InputError(f"data.shots={data.shots}: examples are not shown to an endpoint: it must be 0")
+        raise InputError(f"data.shots={data.shots}: few-shot examples are not supported with an endpoint: it must be 0")
     with Journal(Path(cfg.out) / DIALOGUES, settings) as journal:
         budget = budget_of(cfg, Spent.total(journal.records))
         with open_endpoint(cfg, budget) as endpoint:
-            known: dict[_Key, Mapping[str, Any]] = {_key(one["key"]): one for one in journal.records if "key" in one}
+            known: dict[_Key, Mapping[str, Any]] = {
+                _key(record["key"]): record for record in journal.records if "key" in record
+            }
             style = recipe.endpoint_style(data)
             client = _Client(endpoint, recipe, style, executor, journal, cfg, known)
             try:

@@ -1,4 +1,4 @@
-"""Where answers end: the union of what a model's files declare, and the token that training teaches."""
+"""End tokens of answers: the union of those that a model's files declare, and the one that training teaches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxrl_sql.types import InputError
 def ends_of_generation(data: DataConfig, checkpoint: str, tokenizer: Any) -> tuple[int, ...]:
     """Return the tokens that end an answer: the last one is taught, the others only end generation.
 
-    They are the union of what a checkpoint's files, the tokenizer and its chat template declare. Taught is
-    `data.tokenizer.eos_token`, else in a chat the end of the template's turn, elsewhere the tokenizer's `eos_token`.
-    Raises InputError where there is no end, for a name that is no token, and as `stop_tokens` does.
+    They are declared by a checkpoint's files, the tokenizer and its chat template. The taught one is
+    `data.tokenizer.eos_token`, else the end of a turn in the chat template, else the tokenizer's `eos_token`. Raises
+    InputError if there is no end token, for a name that is not a token, and as `stop_tokens` does.
     """
     declared = stop_tokens(checkpoint) if checkpoint else []
     of_turn = turn_end(tokenizer)
@@ -29,7 +29,7 @@ def ends_of_generation(data: DataConfig, checkpoint: str, tokenizer: Any) -> tup
 def _taught(data: DataConfig, tokenizer: Any, of_turn: int | None) -> int | None:
     vocabulary, chosen = tokenizer.get_vocab(), data.tokenizer.eos_token
     if chosen and chosen not in vocabulary:
-        raise InputError(f"data.tokenizer.eos_token={chosen!r} is no token of the tokenizer")
+        raise InputError(f"data.tokenizer.eos_token={chosen!r} is not a token of the tokenizer")
     if data.prompt == "chat" and not chosen and of_turn is not None:
         return of_turn
     taught: int | None = vocabulary.get(chosen or tokenizer.eos_token)

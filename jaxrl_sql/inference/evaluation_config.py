@@ -1,4 +1,4 @@
-"""From a request for an evaluation, or for answers, to the layers of its configuration."""
+"""Turn a request for an evaluation, or for answers, into the layers of its configuration."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ class Layers(NamedTuple):
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A request for an evaluation, over its files and overrides; an empty value leaves the choice to those.
+    """A request for an evaluation, on top of its files and overrides; an empty value leaves the choice to those.
 
-    `data` names folders of benchmarks, `split` the part of each; `predictions` are files, one per folder, of which
-    `sql_field` holds the SQL. Else `model`, a folder, file or name of the hub, answers in the form of `recipe`; with
-    the URL `endpoint` it is the name of a model there. `system` is a published system, whose paper's prompt, sampling
-    and rule are taken.
-    `allow_missing` leaves out questions without a prediction, `allow_extra` predictions for no question. `out` is the
-    folder to write.
+    `data` names folders of benchmarks and `split` the part of each. `predictions` are files, one per folder, with the
+    SQL in `sql_field`. Otherwise `model`, a folder, file or hub name, answers in the form of `recipe`; with the URL
+    `endpoint` it is the name of a model there. `system` is a published system with its paper's prompt, sampling and
+    rule. `allow_missing` skips questions without a prediction, `allow_extra` predictions without a question. `out` is
+    the output folder.
     """
 
     data: Sequence[str] = ()
@@ -63,17 +62,17 @@ def evaluation_layers(
     files: Sequence[Path] | None = None,
     origin: str = COMMAND_LINE,
 ) -> Layers:
-    """Return the layers of an evaluation: a model's own defaults beneath, the request above.
+    """Return the layers of an evaluation: a model's own defaults below, the request above.
 
-    Raises InputError as `load_config` does, where an error calls overrides `origin`, for a model that is not there, and
-    where neither predictions nor a model or endpoint answer.
+    `origin` is the name of overrides in errors. Raises InputError as `load_config` does, for a missing model, and if
+    there are neither predictions nor a model or endpoint.
     """
     overrides = [*endpoint_values("evaluate", request.endpoint), *overrides]
-    check_keys(EvaluateConfig, files, overrides, origin)  # before a model is looked for on the hub
+    check_keys(EvaluateConfig, files, overrides, origin)  # before a model is searched on the hub
     model, chat = "" if request.endpoint else request.model, {"data": {"prompt": "chat"}}
     if model:
         beneath = defaults_for(model)
-    else:  # the file or a value may name one, whose defaults lie beneath both
+    else:  # the file or an override may name a model, whose defaults are below both
         published = _with_system(request, {}, but=("max_prompt_tokens",)) or chat
         named = load_config(EvaluateConfig, files, overrides, published, origin=origin)
         model, has_endpoint = named.model.checkpoint, bool(named.evaluate.base_url)
@@ -101,10 +100,10 @@ def ask_layers(
     recipe: str | None = None,
     samples: int | None = None,
 ) -> Layers:
-    """Return the layers that ask a model, a path or a name of the hub; with an `endpoint` its name there.
+    """Return the layers for asking a model, a path or a hub name; with an `endpoint`, its name there.
 
-    A model's folder names how it was trained to be asked; `recipe` and `samples` lie above the files. More than one
-    sample gets a temperature. Raises InputError for a model that is not there.
+    A model's folder has the prompt settings of its training; `recipe` and `samples` take priority over files. More than
+    one sample sets a temperature. Raises InputError for a missing model.
     """
     beneath = defaults_for("" if endpoint else model)
     beneath["executor"] |= LIMITS
@@ -124,7 +123,7 @@ def ask_layers(
 
 
 def _with_system(request: EvaluationRequest, beneath: Fields, but: Sequence[str] = ()) -> Record:
-    """Return defaults with those of the request's system over them, without some keys of its section `data`."""
+    """Return defaults updated by those of the request's system, without some keys of its section `data`."""
     if not request.system:
         return dict(beneath)
     published = as_published(request.system, beneath, bool(request.predictions))
@@ -132,7 +131,7 @@ def _with_system(request: EvaluationRequest, beneath: Fields, but: Sequence[str]
 
 
 def check_answerer(cfg: EvaluateSettings, checkpoint: str) -> None:
-    """Raise InputError without a benchmark, and unless predictions, a model or an endpoint alone answer."""
+    """Raise InputError without a benchmark, and unless exactly one of predictions, model and endpoint is set."""
     if not cfg.data:
         raise InputError("--data is missing: it names a benchmark's folder (evaluate.data)")
     if sum(map(bool, (cfg.predictions, checkpoint, cfg.base_url))) != 1:

@@ -57,16 +57,16 @@ from jaxrl_sql.text2sql.question_sets.hiding import check_hide
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RATES = "rates.jsonl"
-# So many questions are answered at once; a run that is killed loses no more.
+# Number of questions per call of the engine; a killed run loses at most these.
 _CHUNK = 128
 
 
 class Choice(NamedTuple):
-    """The size of a set, its questions that were kept and dropped, a line on cut answers, and the written file."""
+    """The size of a set, its chosen and dropped questions, a line on truncated answers, and the written file."""
 
     name: str
     total: int
-    kept: Sequence[Example]
+    examples: Sequence[Example]
     dropped: Sequence[Dropped]
     note: str
     path: Path
@@ -80,7 +80,7 @@ def filter_data(
     report: Callable[[str], object] = lambda _: None,
     warn: Callable[[str], object] = lambda _: None,
 ) -> Choice:
-    """Choose questions and write the files; `report` takes lines on the progress, `warn` one on changed questions."""
+    """Choose questions and write the files; `report` gets lines on the progress, `warn` one on changed questions."""
     out = Path(cfg.out)
     data = with_date(policy.data, policy.model.checkpoint, out / RATES)
     policy = dataclasses.replace(policy, data=data)
@@ -95,36 +95,42 @@ def filter_data(
     rates: list[Record] = []
 
     def left(filtered: Filtered) -> list[Example]:
-        kept, others = filtered
+        remaining, others = filtered
         dropped.extend(others)
-        return kept
+        return remaining
 
     with make_executor(limits, data.hide) as executor:
-        kept = left(by_text(loaded.examples, cfg))
-        kept = left(by_gold(executor, kept, cfg))
+        chosen_examples = left(by_text(loaded.examples, cfg))
+        chosen_examples = left(by_gold(executor, chosen_examples, cfg))
         if cfg.repeats:
-            kept = left(without_repeats(kept))
+            chosen_examples = left(without_repeats(chosen_examples))
         if cfg.long_prompts or cfg.samples:
-            questions = ask(policy, kept)
-            kept = left(by_prompt(questions, data.max_prompt_tokens))
-            if cfg.samples and kept:
+            questions = ask(policy, chosen_examples)
+            chosen_examples = left(by_prompt(questions, data.max_prompt_tokens))
+            if cfg.samples and chosen_examples:
                 settings = rate_settings(policy, cfg.samples, sampling, limits)
                 with Journal(out / RATES, settings) as journal:
-                    chosen = chosen_of(questions, kept)
+                    chosen = chosen_of(questions, chosen_examples)
                     rates = sample_rates(policy, cfg.samples, sampling, executor, journal, chosen, report, warn)
-                kept = left(by_rate(kept, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high))
-        kept = left(by_choice(kept, one_in(kept, cfg.subsample_every), f"not one in {cfg.subsample_every}"))
-    write(out, kept, dropped, rates)
+                chosen_examples = left(
+                    by_rate(chosen_examples, {r["id"]: (r["right"], r["of"]) for r in rates}, cfg.low, cfg.high)
+                )
+        chosen_examples = left(
+            by_choice(
+                chosen_examples, one_in(chosen_examples, cfg.subsample_every), f"not one in {cfg.subsample_every}"
+            )
+        )
+    write(out, chosen_examples, dropped, rates)
     total = len(loaded.examples) + len(loaded.skipped)
     note = ""
     if truncated := sum(rate["truncated"] for rate in rates):
         why = cut_at(f"sampling.max_new_tokens={sampling.max_new_tokens}")
         note = incomplete_warning(truncated, len(rates) * cfg.samples, why)
-    return Choice(data.train, total, kept, dropped, note, out / "kept.jsonl")
+    return Choice(data.train, total, chosen_examples, dropped, note, out / "kept.jsonl")
 
 
 def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
-    """Make the prompts of questions, however long, as training would ask them."""
+    """Make the prompts of questions as in training, without a limit of length."""
     data = policy.data
     source = data.tokenizer.path or policy.model.checkpoint
     if not source:
@@ -134,9 +140,9 @@ def ask(policy: PolicySpec, examples: Sequence[Example]) -> PromptSet:
     return make_prompts(examples, style_for(policy.recipe, data, tokenizer), tokenizer, sys.maxsize, pruning)
 
 
-def chosen_of(questions: PromptSet, kept: Sequence[Example]) -> PromptSet:
+def chosen_of(questions: PromptSet, remaining: Sequence[Example]) -> PromptSet:
     """Return the part of a set of prompts whose examples were kept."""
-    ids = {example.uid for example in kept}
+    ids = {example.uid for example in remaining}
     pairs = [pair for pair in zip(questions.examples, questions.prompts, strict=True) if pair[0].uid in ids]
     return PromptSet(tuple(example for example, _ in pairs), tuple(prompt for _, prompt in pairs), ())
 
@@ -154,12 +160,12 @@ def sample_rates(
     """Sample `samples` answers a question from the policy; return how many are right, a record each.
 
     Rates in the journal of an earlier run are reused, except those of questions whose database failed for some answers.
-    An answer is right by BIRD's comparison, and `truncated` where it is cut at the token limit.
+    An answer is right by BIRD's comparison, and `truncated` if it reached the token limit.
     """
-    asked = digests(questions.examples)
-    if changed := changed_since(journal.records, asked):
+    question_digests = digests(questions.examples)
+    if changed := changed_since(journal.records, question_digests):
         warn(changed)
-    records = as_asked(journal.records, asked)
+    records = as_asked(journal.records, question_digests)
     known = {record["id"] for record in records if record["of"] == samples}
     starts = [
         start
@@ -176,9 +182,9 @@ def sample_rates(
             for start in starts:
                 for record in _rates_of(client, questions, start, params, sampling.turns):
                     if record["id"] not in known:
-                        journal.add({**record, "asked": asked[record["id"]]})
+                        journal.add({**record, "asked": question_digests[record["id"]]})
                 report(f"answered {min(start + _CHUNK, len(questions.examples))} questions")
-    return [*{record["id"]: record for record in as_asked(journal.records, asked)}.values()]
+    return [*{record["id"]: record for record in as_asked(journal.records, question_digests)}.values()]
 
 
 def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, limits: ExecutorConfig) -> Record:
@@ -200,15 +206,17 @@ def rate_settings(policy: PolicySpec, samples: int, sampling: SamplingConfig, li
 def _rates_of(
     client: PolicyClient, questions: PromptSet, start: int, sampling: SamplingParams, turns: int
 ) -> list[Record]:
-    """Answer a chunk of the questions and count what is right; a function of the seed and the chunk's number."""
+    """Answer a chunk of questions and count right answers; the result depends on the seed and the chunk's number."""
     examples, prompts = questions.examples[start : start + _CHUNK], questions.prompts[start : start + _CHUNK]
-    asked = list(zip(examples, prompts, strict=True))
-    answered = answers(client, asked, sampling, start // _CHUNK, turns)
-    for fault in (said.fault for said in answered if said.fault):
+    pairs = list(zip(examples, prompts, strict=True))
+    answered = answers(client, pairs, sampling, start // _CHUNK, turns)
+    for fault in (answer.fault for answer in answered if answer.fault):
         raise InputError(f"sampling: {fault}")
-    found = [(example, sql) for example, said in zip(examples, answered, strict=True) for sql in said.sqls]
-    verdicts = score_predictions(client.executor, [example for example, _ in found], [sql for _, sql in found])
-    right = Counter(one.uid for one in verdicts if one.is_right("bird"))
+    predictions = [(example, sql) for example, answer in zip(examples, answered, strict=True) for sql in answer.sqls]
+    verdicts = score_predictions(
+        client.executor, [example for example, _ in predictions], [sql for _, sql in predictions]
+    )
+    right = Counter(verdict.uid for verdict in verdicts if verdict.is_right("bird"))
     judged = Counter(verdict.uid for verdict in verdicts if verdict.is_judged)
     return [
         {
@@ -221,15 +229,18 @@ def _rates_of(
     ]
 
 
-def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Fields]) -> None:
+def write(out: Path, remaining: Sequence[Example], dropped: Sequence[Dropped], rates: Sequence[Fields]) -> None:
     """Write the three files of a choice."""
-    write_lines(out / "kept.jsonl", [{"id": example.uid} for example in kept])
-    write_lines(out / "dropped.jsonl", [{"id": one.uid, "reason": one.reason, **one.numbers} for one in dropped])
+    write_lines(out / "kept.jsonl", [{"id": example.uid} for example in remaining])
+    write_lines(
+        out / "dropped.jsonl",
+        [{"id": question.uid, "reason": question.reason, **question.numbers} for question in dropped],
+    )
     right = Counter(f"{rate['right']}/{rate['of']}" for rate in rates)
     counts = {
-        "questions": len(kept) + len(dropped),
-        "kept": len(kept),
-        "dropped": dict(Counter(one.reason for one in dropped)),
+        "questions": len(remaining) + len(dropped),
+        "kept": len(remaining),
+        "dropped": dict(Counter(question.reason for question in dropped)),
         "right": dict(sorted(right.items(), key=lambda pair: int(pair[0].partition("/")[0]))),
         "truncated": sum(rate["truncated"] for rate in rates),
     }
@@ -238,7 +249,7 @@ def write(out: Path, kept: Sequence[Example], dropped: Sequence[Dropped], rates:
 
 def table(choice: Choice) -> Table:
     """Return how many questions were left out for each reason, in the order in which they were."""
-    reasons = Counter(one.reason for one in choice.dropped)
-    rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.kept))]
+    reasons = Counter(question.reason for question in choice.dropped)
+    rows = [(f"{choice.name}: questions", choice.total), *reasons.items(), ("kept", len(choice.examples))]
     shown = ((word, f"{count:,}", f"{100 * count / max(choice.total, 1):.1f} %") for word, count in rows)
     return Table("", ("", "count", "share"), tuple(shown))

@@ -1,4 +1,4 @@
-"""What decides answers and verdicts, settings and questions: a journal that was begun under others is refused."""
+"""Fingerprints of settings and questions that determine answers and verdicts; a journal with others is refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jaxrl_sql.types import Example, Fields, Record
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# What of the executor no verdict depends on.
+# Keys of the executor that do not affect verdicts.
 _FREE = ("threads", "isolation")
 
 
 def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) -> Record:
-    """Return by key what the answers of a command and their verdicts depend on.
+    """Return by key the values that a command's answers and verdicts depend on.
 
-    Those are its `settings`, with the identity of each file that one names, and the executor's limits.
+    These are its `settings`, with the identity of each named file, and the executor's limits.
     """
     hidden = {"data.hide": data.hide} if data.hide else {}
     values = {**settings, **values_of(executor, "executor", but=_FREE), **hidden}
@@ -41,9 +41,9 @@ def fingerprint(settings: Fields, data: DataConfig, executor: ExecutorConfig) ->
 
 
 def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection) -> Record:
-    """Return what the answers of a checkpoint depend on: its weights, the types that it computes in, and its prompts.
+    """Return the values that a checkpoint's answers depend on: its weights, dtypes and prompts.
 
-    The longest prompt is not among them: a longer one is left out and no other changes.
+    `data.max_prompt_tokens` is not among them: it only skips longer prompts.
     """
     prompts = {f"data.{name}": value for name, value in _prompt_values(data).items() if name != "max_prompt_tokens"}
     weights = f"{model.checkpoint} {files_identity(model.checkpoint)}"
@@ -52,14 +52,14 @@ def checkpoint_settings(recipe: str, data: DataConfig, model: ModelConfigSection
 
 
 def endpoint_settings(recipe: str, data: DataConfig) -> Record:
-    """Return what an endpoint's answers depend on: the prompts, which it gets as a chat in its own template."""
+    """Return the values that an endpoint's answers depend on: its prompts, which are chats in the server's template."""
     put = ("schema", "chat.thinking", "chat.template", "retrieval", "schema_budget")
     prompts = {key: value for key, value in _prompt_values(data).items() if key in put or key.partition(".")[0] in put}
     return {"recipe": recipe} | {f"data.{key}": value for key, value in prompts.items()}
 
 
 def teacher_settings(cfg: DistillSettings) -> Record:
-    """Return what the answers of the endpoint of the section `distill` depend on, in addition to their prompts."""
+    """Return the values that the teacher's answers depend on in addition to its prompts."""
     return {f"distill.{name}": getattr(cfg, name) for name in ("model", "temperature", "max_tokens")}
 
 
@@ -74,51 +74,51 @@ def _prompt_values(data: DataConfig) -> Record:
 
 
 def values_of(section: DataclassInstance, name: str, but: Collection[str] = ()) -> Record:
-    """Return the values of the section `name` and of those in it by key, without some of its own."""
+    """Return the values of the section `name` and of its subsections by key, without some of its keys."""
     values = {key: value for key, value in dataclasses.asdict(section).items() if key not in but}
     return dict(flatten(values, f"{name}."))
 
 
 def digests(examples: Iterable[Example]) -> dict[str, str]:
-    """Return by id a short word for a question, its golds and its databases: others give another."""
+    """Return by id a digest of a question with its golds and databases."""
 
     @cache
     def database(path: str) -> list[str]:
-        # What is written to a database is in its log until that is merged; to read it leaves an empty one.
+        # New rows are in the write-ahead log until a checkpoint; reading a database leaves an empty log.
         log = Path(f"{path}-wal")
         return [files_identity(path), files_identity(log) if log.is_file() and log.stat().st_size else ""]
 
-    found = {}
+    digests_ = {}
     for example in examples:
-        asked = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
+        identity = (example.uid, example.db_id, example.question, example.evidence, example.dialect, example.answerable)
         judged = (str(example.golds), str(sorted(example.options.items())))
         files = (
             example.db_path,
             *example.suite,
             *([url] if (url := example.engine_url.partition("duckdb:")[2]) else []),
         )
-        found[example.uid] = digest_of([*asked, *judged, *map(database, dict.fromkeys(files))])
-    return found
+        digests_[example.uid] = digest_of([*identity, *judged, *map(database, dict.fromkeys(files))])
+    return digests_
 
 
 def set_digest(examples: Sequence[Example], sqls: Mapping[str, str | None] | None = None) -> str:
-    """Return a short word for all questions of a set as `digests` knows them, and for predictions of them."""
+    """Return a digest of all questions of a set, by `digests`, and of predictions for them."""
     predicted = [(sqls or {}).get(example.uid) for example in examples]
     return f"{len(examples)} questions, {digest_of([digests(examples), predicted])}"
 
 
-def as_asked(records: Iterable[dict[str, Any]], asked: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the records of questions that are still what they were, by the digest `asked` in each."""
-    return [record for record in records if record["id"] in asked and record.get("asked") == asked[record["id"]]]
+def as_asked(records: Iterable[dict[str, Any]], digests_: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the records of unchanged questions, by the digest `asked` in each."""
+    return [record for record in records if record["id"] in digests_ and record.get("asked") == digests_[record["id"]]]
 
 
-def changed_since(records: Sequence[dict[str, Any]], asked: Mapping[str, str]) -> str:
-    """Return a line on the questions whose records `as_asked` leaves out; nothing where there are none."""
-    known = {one["id"] for one in as_asked(records, asked)}
-    count = len({record["id"] for record in records if record["id"] in asked} - known)
+def changed_since(records: Sequence[dict[str, Any]], digests_: Mapping[str, str]) -> str:
+    """Return a line on the changed questions, whose records `as_asked` omits; "" without any."""
+    known = {record["id"] for record in as_asked(records, digests_)}
+    count = len({record["id"] for record in records if record["id"] in digests_} - known)
     return f"asked again: {count} questions of which the text, a gold or the database has changed" if count else ""
 
 
 def digest_of(what: Any) -> str:
-    """Return a short word for what JSON can write."""
+    """Return a digest of a JSON value."""
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

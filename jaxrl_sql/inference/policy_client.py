@@ -1,6 +1,6 @@
-"""A client of the policy: samples answers to questions from an engine, prompted and read as a recipe does.
+"""A client of the policy: sample answers to questions from an engine, with a recipe's prompts and parsing.
 
-Training, evaluation, `data filter` and `ask` all sample their answers here; what they do with them is theirs.
+Training, evaluation, `data filter` and `ask` all sample their answers with it.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ from jaxrl_sql.types import OUT_OF_TURNS, Example, InputError, Prompt, Response
 
 
 class EnvStates(dict[tuple[int, int], Environment]):
-    """The environment's side of each answer, by prompt and sample: what was observed may not be worth learning from."""
+    """The environments of answers by (prompt, sample), for checks of their observations after sampling."""
 
-    def kept(self, begin: Turns) -> Turns:
-        """Return what `begin` makes, and keep it."""
+    def remember(self, begin: Turns) -> Turns:
+        """Return a function that calls `begin` once per answer and stores its environment."""
         return lambda prompt, sample: self.setdefault((prompt, sample), begin(prompt, sample))
 
     def stop(self, prompt: int, sample: int) -> str:
-        """Return the clock's bound that cut short what an answer observed, if one did."""
+        """Return the time limit that truncated an answer's observations, or ""."""
         side = self.get((prompt, sample))
         return side.stop if side else ""
 
     def ended(self, sample: Sample) -> Sample:
-        """Return a sample with the finish reason OUT_OF_TURNS where its dialogue ended for that."""
+        """Return a sample, with the finish reason OUT_OF_TURNS if its dialogue had no turns left."""
         side = self.get((sample.prompt_index, sample.index))
         return replace(sample, finish_reason=OUT_OF_TURNS) if side and side.is_out_of_turns else sample
 
 
 class PolicyClient(NamedTuple):
-    """A policy that can be asked: its engine, the recipe and style of its prompts, and what runs its queries."""
+    """A policy for sampling: its engine, the recipe and style of its prompts, and the executor of its queries."""
 
     engine: AnyEngine
     recipe: Recipe
@@ -85,33 +85,33 @@ class PolicyClient(NamedTuple):
         ahead: int | None = None,
         begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
-        """Yield `sampling.n` samples a prompt as they finish; `examples[i]` is the question of `prompts[i]`.
+        """Yield `sampling.n` samples per prompt as they finish; `examples[i]` is the question of `prompts[i]`.
 
-        `number` names the rollout: another number, other answers. With a `budget` above 1 a recipe of several turns has
-        so many, and `env_states` keeps the environment's; what was sampled in vain has an `error`. `ahead` and `begun`
-        are the engine's (`Engine.generate`).
+        `number` is the rollout's, which determines its random numbers. With a `budget` above 1, a multi-turn recipe has
+        up to that many turns, and `env_states` stores the environments; samples that failed have an `error`. `ahead`
+        and `begun` are those of `Engine.generate`.
         """
         begin = self._dialogues(examples, budget)
         if begin is None:
             return self.engine.generate(prompts, sampling, number, None, ahead, begun)
         states = EnvStates() if env_states is None else env_states
-        return map(states.ended, self.engine.generate(prompts, sampling, number, states.kept(begin), ahead, begun))
+        return map(states.ended, self.engine.generate(prompts, sampling, number, states.remember(begin), ahead, begun))
 
     def reading(self, sample: Sample) -> ParsedResponse:
-        """Return what is found in an answer."""
+        """Return the parsed answer of a sample."""
         return self.recipe.reading(response(sample), self.style)
 
     def stops(self, more: Sequence[str]) -> tuple[str, ...]:
-        """Return what ends an answer or a turn: the recipe's strings, where answers have its form, and `more`.
+        """Return the stop strings of an answer or a turn: the recipe's, if answers have its form, and `more`.
 
-        Answers of raw SQL end with their statement, where `more` has no strings.
+        Answers of raw SQL end with their statement unless `more` has strings.
         """
         if self.style.answers_raw_sql:
             return tuple(more) or (STATEMENT_END,)
         return (*self.recipe.stops, *more)
 
     def _dialogues(self, examples: Sequence[Example], budget: int) -> Turns | None:
-        """Return the environment's side of answers of up to `budget` turns each; None for a single turn."""
+        """Return a function that makes environments of up to `budget` turns; None for a single turn."""
         make = self.recipe.turns
         if budget == 1 or make is None:
             return None
@@ -122,11 +122,10 @@ class PolicyClient(NamedTuple):
 def open_policy_client(
     policy: PolicySpec, executor: Executor, slots: int, purpose: Purpose, longest: int
 ) -> Iterator[PolicyClient]:
-    """Open a policy's `model.checkpoint` to sample answers of up to `longest` tokens from, in `slots` decode slots.
+    """Open a policy's `model.checkpoint` for answers of up to `longest` tokens, in `slots` decode slots.
 
-    It lies on the mesh; its KV cache takes at most `rollout.memory` of a device. Raises InputError for a model or
-    tokenizer that cannot be read or that do not fit each other, and before it is for weights that a device has no
-    memory for.
+    The weights are on the mesh, and the KV cache takes at most `rollout.memory` of a device. Raises InputError for a
+    model or tokenizer that cannot be read or do not match, and for weights that do not fit into a device's memory.
     """
     model, data = policy.model, policy.data
     keep_programs(policy.compilation_cache)
@@ -138,14 +137,14 @@ def open_policy_client(
     rollout = client_layout(policy.rollout, planned, mesh, machine)
     refuse_damaged_weights(model.checkpoint)
     with jax.set_mesh(mesh):
-        with ThreadPoolExecutor(1) as beside:  # a large vocabulary takes as long to read as small weights
-            reading = beside.submit(load_tokenizer, data.tokenizer.path or model.checkpoint)
+        with ThreadPoolExecutor(1) as pool:  # concurrently: a large vocabulary takes as long to read as small weights
+            reading = pool.submit(load_tokenizer, data.tokenizer.path or model.checkpoint)
             _, params = load_checkpoint(
                 model.checkpoint,
                 model.dtype,
                 mesh,
                 matrices=matrix_dtype(model.dtype, model.compute_dtype),
-                by_layer=rollout_grid(rollout) is None,  # copies take the layers apart themselves
+                by_layer=rollout_grid(rollout) is None,  # replicas split the layers themselves
             )
             tokenizer = reading.result()
         check_rows(tokenizer, shape, f"model.checkpoint={model.checkpoint}")
@@ -160,7 +159,7 @@ def open_policy_client(
 
 
 def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raise InputError, with what would fit, for weights that are larger than a device of the mesh."""
+    """Raise InputError, with settings that would fit, for weights that exceed a device's memory."""
     model, have = planned.section, device_memory(mesh)
     narrow = planned._replace(section=replace(model, dtype="bfloat16"))
     need, half = (client_weights(weights, mesh, rollout_grid(rollout)) for weights in (planned, narrow))
@@ -168,24 +167,24 @@ def _check_memory(planned: PlannedModel, rollout: RolloutConfig, mesh: jax.shard
         return
     devices = f"{-(-need // have)} times as many devices (mesh.fsdp)"
     helps = f"model.dtype=bfloat16, which needs {in_bytes(half)}, or {devices}" if half <= have else devices
-    kept = matrix_dtype(model.dtype, model.compute_dtype)
+    dtype = matrix_dtype(model.dtype, model.compute_dtype)
     raise InputError(
-        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} a device in {kept}, which has "
-        f"{in_bytes(have)}: take {helps}, or a smaller model"
+        f"memory: the weights of {model.checkpoint} need {in_bytes(need)} per device in {dtype}, and a device has "
+        f"{in_bytes(have)}: use {helps}, or a smaller model"
     )
 
 
 def style_for(recipe_name: str, data: DataConfig, tokenizer: Any) -> PromptStyle:
-    """Return the prompts' style, with what the tokenizer's template opens: answers are read as in training.
+    """Return the prompt style, with a reasoning tag that the tokenizer's template opens, as in training.
 
-    Examples are shown as `data.shots` says. Raises InputError as `choose_shots` does.
+    `data.shots` sets the number of few-shot examples. Raises InputError as `choose_shots` does.
     """
     recipe = find_recipe(recipe_name)
     return recipe.opened(recipe.style_for(data), tokenizer)._replace(shots=choose_shots(data))
 
 
 def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str]) -> SamplingParams:
-    """Return how `n` answers a prompt are sampled by a section's numbers."""
+    """Return the sampling parameters of a section for `n` answers per prompt."""
     return SamplingParams(
         temperature=section.temperature,
         top_k=section.top_k,
@@ -201,27 +200,27 @@ def sampling_by(section: SamplingConfig, n: int, seed: int, stop: Sequence[str])
 
 
 def longest_of(section: SamplingConfig) -> int:
-    """Return the tokens of the longest answer that a section's numbers allow, all of its turns together."""
+    """Return the most tokens of an answer by a section, with all of its turns."""
     return sampling_by(section, n=1, seed=0, stop=()).longest
 
 
 def served(sample: Sample) -> Sample:
-    """Return a sample that is an answer; raises InputError for one that the engine could not serve."""
+    """Return a sample; raises InputError if the engine could not serve it."""
     if sample.error:
         raise InputError(f"sampling: {sample.error}")
     return sample
 
 
 def response(sample: Sample) -> Response:
-    """Return what an answer says: who wrote what, turn by turn, so that nothing in a text can pass for another's."""
+    """Return the turns of an answer with their roles, so that a text cannot imitate another role."""
     return tuple((turn.role, turn.text) for turn in sample.turns)
 
 
 Tick = Callable[[int, int], None]
-"""What is told how many answers of how many are there; it may raise to stop the rest."""
+"""Progress callback: (number of answers, total); it may raise to stop sampling."""
 
 AskPolicy = Callable[[str, Sequence[Example], int, int, Tick], list[Answered]]
-"""What samples answers: a set's name, some of its questions, the number of the run, that of the rollout, a tick."""
+"""Samples answers: name of the set, its questions, number of the run, number of the rollout, progress callback."""
 
 
 @contextmanager
@@ -232,9 +231,9 @@ def model_answers(
     sets: Mapping[str, Sequence[Example]],
     display: Display,
 ) -> Iterator[AskPolicy]:
-    """Open the model and yield what samples its answers as the section `evaluate` says; prompts are made at once.
+    """Open the model, make all prompts, and yield a function that samples answers by the section `evaluate`.
 
-    Raises InputError where none fits, and for several turns of a recipe that has one.
+    Raises InputError if no prompt fits, and for several turns of a single-turn recipe.
     """
     most, tell = policy.data.max_prompt_tokens, display.note
     with ExitStack() as opened:
@@ -246,69 +245,71 @@ def model_answers(
         check_turns(client.recipe, cfg.sampling.turns)
         prompts: dict[str, dict[str, Prompt]] = {}
         for name, examples in sets.items():
-            made = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
-            prompts[name] = {prompt.uid: prompt for prompt in made.prompts}
-            if made.skipped:
-                tell(f"{name}: the {len(made.skipped)} prompts that are too long count as wrong")
+            prompt_set = prompts_of(name, examples, client.style, client.engine.tokenizer, most, display)
+            prompts[name] = {prompt.uid: prompt for prompt in prompt_set.prompts}
+            if prompt_set.skipped:
+                tell(f"{name}: the {len(prompt_set.skipped)} prompts that are too long count as wrong")
 
         def generate(name: str, examples: Sequence[Example], run: int, number: int, tick: Tick) -> list[Answered]:
             sampling = sampling_by(cfg.sampling, cfg.samples, policy.seed + run, client.stops(cfg.sampling.stop))
-            asked = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
-            made = answers(client, asked, sampling, number, cfg.sampling.turns, tick)
-            _tell_faults(name, [(one.uid, said.fault) for (one, _), said in zip(asked, made, strict=True)], tell)
-            answered = {one.uid: said for (one, _), said in zip(asked, made, strict=True)}
+            pairs = [(example, prompts[name][example.uid]) for example in examples if example.uid in prompts[name]]
+            results = answers(client, pairs, sampling, number, cfg.sampling.turns, tick)
+            _tell_faults(
+                name, [(example.uid, answer.fault) for (example, _), answer in zip(pairs, results, strict=True)], tell
+            )
+            answered = {example.uid: answer for (example, _), answer in zip(pairs, results, strict=True)}
             long = Answered((), fault=f"prompt over {most} tokens")
-            return [answered.get(one.uid, long) for one in examples]
+            return [answered.get(example.uid, long) for example in examples]
 
         yield generate
 
 
 def _tell_faults(name: str, faults: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> None:
-    """Report how many questions the engine could not serve, and why the first of them."""
-    found = [(uid, fault) for uid, fault in faults if fault]
-    if found:
-        tell(f"{name}: {len(found)} questions are not asked and count as wrong: {found[0][1]} ({found[0][0]})")
+    """Report the number of questions that the engine could not serve, and the reason of the first."""
+    failed = [(uid, fault) for uid, fault in faults if fault]
+    if failed:
+        tell(f"{name}: {len(failed)} questions are not asked and count as wrong: {failed[0][1]} ({failed[0][0]})")
 
 
 def check_turns(recipe: Recipe, turns: int) -> None:
-    """Refuse several turns of a recipe that has one."""
+    """Raise InputError for several turns of a single-turn recipe."""
     if turns > 1 and recipe.turns is None:
         raise InputError(f"recipe {recipe.name} answers in one turn: evaluate.sampling.turns must be 1, not {turns}")
 
 
 def answers(
     client: PolicyClient,
-    asked: Sequence[tuple[Example, Prompt]],
+    pairs: Sequence[tuple[Example, Prompt]],
     sampling: SamplingParams,
     number: int = 0,
     budget: int = 1,
     tick: Tick | None = None,
 ) -> list[Answered]:
-    """Sample `sampling.n` answers to each question and wait for them all; what the engine could not serve says why."""
-    if not asked:
+    """Sample `sampling.n` answers per question and wait for all; questions that cannot be served have a `fault`."""
+    if not pairs:
         return []
-    found: list[dict[int, Sample]] = [{} for _ in asked]
+    samples_of: list[dict[int, Sample]] = [{} for _ in pairs]
     faults: dict[int, str] = {}
-    examples, prompts = [one for one, _ in asked], [prompt for _, prompt in asked]
-    own = []
+    examples, prompts = [example for example, _ in pairs], [prompt for _, prompt in pairs]
+    generated = []
     for sample in client.generate(examples, prompts, sampling, number, budget):
-        own.append(sample)
+        generated.append(sample)
         if tick:
-            tick(sum(not one.error for one in own), len(asked) * sampling.n)
-    for sample in client.engine.gather(own):
+            tick(sum(not sample_.error for sample_ in generated), len(pairs) * sampling.n)
+    for sample in client.engine.gather(generated):
         if sample.error:
             faults[sample.prompt_index] = sample.error
         else:
-            found[sample.prompt_index][sample.index] = sample
-    made = []
-    for i, (prompt, samples) in enumerate(zip(prompts, found, strict=True)):
+            samples_of[sample.prompt_index][sample.index] = sample
+    results = []
+    for i, (prompt, samples) in enumerate(zip(prompts, samples_of, strict=True)):
         if i in faults:
-            made.append(Answered((), prompt=prompt.text, fault=faults[i]))
+            results.append(Answered((), prompt=prompt.text, fault=faults[i]))
             continue
         ordered = [samples[g] for g in range(sampling.n)]
-        sqls = tuple(client.reading(one).sql for one in ordered)
-        tokens = sum(sum(one.written) for one in ordered)
+        sqls = tuple(client.reading(sample_).sql for sample_ in ordered)
+        tokens = sum(sum(sample_.written) for sample_ in ordered)
         reasons = tuple(sample.finish_reason for sample in ordered)
         responses = tuple(map(response, ordered))
-        made.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
-    return made
+        results.append(Answered(sqls, responses, prompt.text, tokens=tokens, finish_reasons=reasons))
+    return results

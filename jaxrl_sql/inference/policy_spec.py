@@ -1,4 +1,4 @@
-"""A model and how it is asked: what a policy client is opened with, and what of it decides answers."""
+"""The specification of a policy: its model, prompts and engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from jaxrl_sql.config import DataConfig, MeshConfig, ModelConfigSection, Rollout
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A model, the recipe and prompts that it is asked by, and the engine that samples its answers.
+    """A model, the recipe and settings of its prompts, and the engine that samples its answers.
 
-    `compilation_cache` and `pad_to_max` are those of the section `run`. For an endpoint `recipe` and `data` alone are
-    read.
+    `compilation_cache` and `pad_to_max` are those of the section `run`. An endpoint needs only `recipe` and `data`.
     """
 
     recipe: str

@@ -1,4 +1,4 @@
-"""Settings of a whole process, made before JAX is imported, and the error where it is not installed."""
+"""Settings of a process, applied before JAX is imported, and the error if JAX is not installed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _JAX = ("jax", "jaxlib", "flax", "optax", "orbax")
 
 
 def prepare_process() -> None:
-    """Set what holds for a whole process, before anything is computed; it may be called again."""
+    """Apply the settings of a process before its first computation; repeated calls have no effect."""
     flags = os.environ.get("XLA_FLAGS", "")
     if gpus.has_compiler() and "xla_gpu_enable_command_buffer" not in flags:
-        # A chunk of decode steps is a loop: as one CUDA graph its small kernels are not launched one by one.
+        # A chunk of decode steps is a loop: one CUDA graph avoids launching its small kernels one by one.
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_command_buffer=+WHILE".strip()
     keep_freed_memory()
 
 
 def lacks_jax(error: ModuleNotFoundError) -> bool:
-    """Return whether a failed import is of JAX or of a package that is installed with it."""
+    """Return whether an import failed because JAX or a package installed with it is missing."""
     return (error.name or "").partition(".")[0] in _JAX
 
 
 @contextmanager
 def needing_jax() -> Iterator[None]:
-    """Raise InputError with the packages to install where JAX cannot be imported."""
+    """Raise InputError with the packages to install if JAX cannot be imported."""
     try:
         yield
     except ModuleNotFoundError as error:

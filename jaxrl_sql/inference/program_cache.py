@@ -1,4 +1,4 @@
-"""Where compiled programs are kept from one command to the next: the same model asked again compiles nothing."""
+"""The cache of compiled programs, so that a repeated command with the same model compiles nothing."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jaxrl_sql.runtime.cache_folder import cache_folder, processor
 
 AUTO = "auto"
 MOST_BYTES = 2 << 30
-"""So much may lie in the user's folder; what was written first goes first."""
+"""Limit of the folder in the user's cache; the oldest files are evicted first."""
 LEAST_S = 0.02
-"""A program that took less to compile is not kept, unless the variable SHORTEST says otherwise."""
+"""Programs with a shorter compilation are not cached, unless the variable SHORTEST is set."""
 SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def keep_programs(named: str) -> None:
-    """Keep compiled programs in the folder that `run.compilation_cache` names, of this process from here on.
+    """Cache compiled programs of this process in the folder of `run.compilation_cache`.
 
-    `auto` is a folder for this processor in the cache that JAXRL_SQL_CACHE names, else the user's; it is not taken
-    where JAX_COMPILATION_CACHE_DIR names one, nor by a run of several processes: each would find other programs there,
-    and on GPUs kernels are chosen by timing them. Empty: none are kept.
+    `auto` is a folder for this processor in the cache of JAXRL_SQL_CACHE, else the user's cache. It is not used if
+    JAX_COMPILATION_CACHE_DIR is set, nor by runs of several processes: each would find different programs, and on GPUs
+    kernels are chosen by timing. Empty: no cache.
     """
     if named == AUTO:
         cache = cache_folder()
@@ -38,14 +38,14 @@ def keep_programs(named: str) -> None:
 
 
 def kept_in() -> str | None:
-    """Return the folder where this process keeps compiled programs."""
-    return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined when it is loaded
+    """Return the folder of this process's compiled programs."""
+    return jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]  # defined at run time
 
 
 def _make_room(folder: Path) -> None:
-    """Remove what was written first where the folder holds more than MOST_BYTES, and what a killed process left empty.
+    """Remove the oldest files of a folder above MOST_BYTES, and empty files of killed processes.
 
-    A folder that cannot be read is left alone: JAX warns of it, and compiles.
+    An unreadable folder is ignored: JAX warns and compiles.
     """
     try:
         stats = [(file.stat(), file) for file in folder.iterdir() if file.is_file()] if folder.exists() else []

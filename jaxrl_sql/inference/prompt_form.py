@@ -1,4 +1,4 @@
-"""The model of a command, fetched where it is the hub's, and the form of its prompts where that follows from it."""
+"""Download the model of a command if it is a hub name, and derive the form of its prompts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxrl_sql.runtime.tokenizer_files import has_chat_template
 
 
 def prepared(config: Settings, with_weights: bool = True) -> Settings:
-    """Return the settings of a command with folders for models of the hub, and with a form for prompts.
+    """Return a command's settings with folders in place of hub names, and with the form of prompts.
 
-    A `data.prompt` of `auto` becomes `chat` where the tokenizer has a chat template, else `compact`, also for a run
-    that trains its tokenizer; a model that is absent is left to its reader. Raises InputError for what cannot be
-    fetched, and for settings that do not go with the form.
+    A `data.prompt` of `auto` becomes `chat` if the tokenizer has a chat template, else `compact`, also for a run that
+    trains its tokenizer. A missing model is reported later. Raises InputError for a failed download, and for settings
+    that contradict the form.
     """
     config = fetched(config, with_weights)
     values = values_by_key(config)

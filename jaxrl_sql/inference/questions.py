@@ -1,4 +1,4 @@
-"""What a run begins from: questions, prompts, tokenizer and the model's shape, by its configuration."""
+"""The inputs of a run by its configuration: questions, prompts, tokenizer and the model's shape."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jaxrl_sql.types import DIALECTS, Example, InputError
 
 
 class PassedQuestions(NamedTuple):
-    """Sets of a caller in Python in place of those of `data.train` and `data.evals`; None: the folder's are read."""
+    """Sets from Python in place of `data.train` and `data.evals`; None: read from the folder."""
 
     train: Benchmark | None = None
     evals: Mapping[str, Benchmark] | None = None
@@ -49,10 +49,10 @@ def load_questions(
     display: Display,
     passed: PassedQuestions = PassedQuestions(),  # noqa: B008 - a constant
 ) -> tuple[Sequence[Example], dict[str, Benchmark]]:
-    """Read the splits (the synthetic ones are made first) and leave out questions whose gold cannot teach.
+    """Read the splits, generating synthetic ones first, and skip questions whose gold is unusable for training.
 
-    A huge training set is opened to be read as its questions are asked; `passed` sets are read from no folder. A set to
-    evaluate on goes by the last part of its path, as `evaluate` has it.
+    A huge training set is streamed; `passed` sets are not read from a folder. The name of an evaluation set is the last
+    part of its path, as in `evaluate`.
     """
     if data.source == "synth":
         with display.work(f"generating databases and questions in {data.dir}"):
@@ -61,20 +61,23 @@ def load_questions(
     names = data.evals if passed.evals is None else [*passed.evals]
     with display.work(f"reading {', '.join(dict.fromkeys((*names, data.train)))} from {data.dir}"):
         loaded, streamed = _read_splits(data, engines, passed)
-    check_hide(data.hide, (example.db_path for found in loaded.values() for example in found.examples))
-    for found in loaded.values():
-        refuse_translated(found.examples, engines.sqlite_version)
+    check_hide(data.hide, (example.db_path for benchmark in loaded.values() for example in benchmark.examples))
+    for benchmark in loaded.values():
+        refuse_translated(benchmark.examples, engines.sqlite_version)
     if streamed is None:
         _tell_dialects(display.note, loaded[data.train].examples)
-    _tell_skipped(display.note, {name: found.skipped for name, found in loaded.items()})
-    for name, found in loaded.items():
-        for note in found.notes:
+    _tell_skipped(display.note, {name: benchmark.skipped for name, benchmark in loaded.items()})
+    for name, benchmark in loaded.items():
+        for note in benchmark.notes:
             display.note(f"{name}: {note}")
     evals: dict[str, Benchmark] = {}
     for split in dict.fromkeys(names):
         evals[unused_name(Path(split).name or split, evals)] = loaded[split]
-    if data.select.limit_eval:  # of a split that is trained on, too
-        evals = {name: one._replace(examples=one.examples[: data.select.limit_eval]) for name, one in evals.items()}
+    if data.select.limit_eval:  # also for the training split
+        evals = {
+            name: benchmark._replace(examples=benchmark.examples[: data.select.limit_eval])
+            for name, benchmark in evals.items()
+        }
     if streamed is not None:
         return _ready(data, sft, streamed, executor, display), evals
     golds = loaded[data.train].examples
@@ -83,7 +86,7 @@ def load_questions(
     _tell_skipped(display.note, {data.train: dropped})
     if not train:
         raise InputError(
-            f"{data.dir}/{data.train}: no question is left whose gold runs within executor.vm_steps and returns rows"
+            f"{data.dir}/{data.train}: no question has a gold that runs within executor.vm_steps and returns rows"
         )
     return train, evals
 
@@ -91,13 +94,15 @@ def load_questions(
 def _read_splits(
     data: DataConfig, engines: ExecutorConfig, passed: PassedQuestions
 ) -> tuple[dict[str, Benchmark], Streamed | None]:
-    """Read the splits by name; a huge training set is opened instead, and read where it is evaluated on."""
+    """Read the splits by name; a huge training set is streamed, and read only if it is an evaluation set too."""
     places = engines.databases
     if passed.evals is None:
         names = [name for name in data.evals if name != data.train]
         loaded = {name: split_questions(data, name, data.select.limit_eval, places) for name in names}
     else:
-        loaded = {name: as_asked(data, found, data.select.limit_eval, places) for name, found in passed.evals.items()}
+        loaded = {
+            name: as_asked(data, benchmark, data.select.limit_eval, places) for name, benchmark in passed.evals.items()
+        }
     if passed.train is not None:
         return {**loaded, data.train: passed_questions(data, passed.train, places)}, None
     streamed = streamed_questions(data, places, engines.sqlite_version)
@@ -115,28 +120,28 @@ def _tell_dialects(tell: Callable[[str], object], examples: Sequence[Example]) -
         if example.dialect != "sqlite"
     )
     if counts:
-        asked = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))
-        tell(f"data: of {len(examples):,} training questions {asked}; the others in SQLite's dialect")
+        shares = ", ".join(f"{count:,} in {name}" for name, count in sorted(counts.items()))
+        tell(f"data: of {len(examples):,} training questions, {shares}; the others are in SQLite's dialect")
 
 
 def _ready(data: DataConfig, sft: SftConfig, streamed: Streamed, executor: Executor, display: Display) -> Streamed:
-    """Let the golds of a huge set run as they are read; raises InputError where the supervised phase would take it."""
+    """Check the golds of a streamed set as it is read; raises InputError if the supervised phase would use it."""
     if sft.steps or sft.epochs:
         raise InputError(
             f"{data.dir}/{data.train}: the supervised phase holds its questions in memory, and there are "
-            f"{len(streamed):,}, over data.stream_above={data.stream_above}: choose by data.select.limit_train or "
+            f"{len(streamed):,}, over data.stream_above={data.stream_above}: set data.select.limit_train or "
             f"data.select.include_ids"
         )
     display.note(
-        f"{data.train}: {len(streamed):,} questions are read, and their golds run, as they are asked: one that cannot "
-        "teach gives its place to the next"
+        f"{data.train}: {len(streamed):,} questions are streamed: each is read, and its gold run, when it is needed; "
+        "questions with an unusable gold are replaced by the next"
     )
 
     def fault_of_gold(example: Example) -> str:
         return next((reason for _, reason in usable_golds(executor, [example], data.select.drop_empty_gold)[1]), "")
 
     streamed.check = fault_of_gold
-    streamed.tell = lambda told: display.note(f"{data.train}: {told}")
+    streamed.tell = lambda line: display.note(f"{data.train}: {line}")
     return streamed
 
 
@@ -149,19 +154,19 @@ def prompts_of(
     display: Display,
     pruning: Pruning | None = None,
 ) -> PromptSet:
-    """Make a split's prompts of up to `longest` tokens, and show which were left out for length."""
+    """Make a split's prompts of up to `longest` tokens, and report the skipped ones."""
     with display.work(f"tokenizing the prompts of {name}", len(examples), "questions") as tick:
         prompts = make_prompts(examples, style, tokenizer, longest, pruning, tick)
     return checked_prompts(name, prompts, longest, display.note)
 
 
 def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[[str], None]) -> PromptSet:
-    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError where none fits."""
+    """Return a split's prompts and report skipped, pruned and damaged ones; raises InputError if none fits."""
     _tell_skipped(note, {name: prompts.skipped})
     if prompts.pruned:
         note(f"{name}: {len(prompts.pruned)} prompts are pruned to {longest} tokens, such as {prompts.pruned[0]}")
     if prompts.faults:
-        note(f"{name}: {len(prompts.faults)} files of descriptions are not whole, such as {prompts.faults[0]}")
+        note(f"{name}: {len(prompts.faults)} description files are damaged, such as {prompts.faults[0]}")
     if not prompts.prompts:
         raise InputError(
             f"{name}: no prompt fits data.max_prompt_tokens={longest}; data.prompt=compact makes the shortest ones"
@@ -170,15 +175,15 @@ def checked_prompts(name: str, prompts: PromptSet, longest: int, note: Callable[
 
 
 def _tell_skipped(tell: Callable[[str], None], skipped: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    for name, found in skipped.items():
-        for line in skipped_lines(found):
+    for name, questions in skipped.items():
+        for line in skipped_lines(questions):
             tell(f"{name}: {line}")
 
 
 def open_tokenizer(
     data: DataConfig, checkpoint: str, folder: Path, train: Sequence[Example], style: PromptStyle
 ) -> Any:
-    """Take the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split."""
+    """Load the tokenizer of `data`, a checkpoint or the synthetic data, or train one on the training split."""
     synthetic = Path(data.dir) / "tokenizer"
     if checkpoint or data.tokenizer.path:
         return load_tokenizer(data.tokenizer.path or checkpoint)
@@ -193,28 +198,28 @@ def open_tokenizer(
 
 
 def model_config(model: ModelConfigSection, tokenizer: Any) -> ModelConfig:
-    """Return the shape of the checkpoint's model, or of one that is made from scratch.
+    """Return the shape of the checkpoint's model, or of a new one.
 
-    Raises InputError for both at once, and as `check_rows` does.
+    Raises InputError if both are set, and as `check_rows` does.
     """
     if model.checkpoint and model.shape:
         raise InputError(
-            f"model.shape={model.shape} is for a new model or a plan: model.checkpoint has a shape already"
+            f"model.shape={model.shape} is for a new model or a plan, and model.checkpoint is set, which has a shape"
         )
     if model.checkpoint:
-        found, named = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
+        shape, named = load_model_config(model.checkpoint), f"model.checkpoint={model.checkpoint}"
     elif model.shape:
-        found, named = published_shape(model.shape), f"model.shape={model.shape}"
+        shape, named = published_shape(model.shape), f"model.shape={model.shape}"
     else:
         return new_shape(model, _last_token(tokenizer) + 1)
-    check_rows(tokenizer, found, named)
-    return found
+    check_rows(tokenizer, shape, named)
+    return shape
 
 
 def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
-    """Raise InputError for a tokenizer with a token that the model `named` has no row for.
+    """Raise InputError if the tokenizer has a token without a row in the embeddings of the model `named`.
 
-    A token for pictures may lack one, as that of Gemma 3's text models does: no prompt holds it.
+    The image token may lack one, as in Gemma 3's text models, because prompts do not contain it.
     """
     tokens = _last_token(tokenizer, but=getattr(tokenizer, "image_token", None)) + 1
     if tokens > shape.vocab_size:
@@ -224,5 +229,5 @@ def check_rows(tokenizer: Any, shape: ModelConfig, named: str) -> None:
 
 
 def _last_token(tokenizer: Any, but: str | None = None) -> int:
-    """Return the greatest id of a token: one whose ids have gaps has fewer tokens than that."""
+    """Return the largest token id, which may exceed the number of tokens."""
     return max(i for text, i in tokenizer.get_vocab().items() if text != but)

@@ -1,4 +1,4 @@
-"""The training questions that a configuration names, as they are asked: nothing is left out for its gold yet."""
+"""Load the questions that a configuration names, before any are skipped because of their golds."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from jaxrl_sql.text2sql.question_sets.stream import Streamed, open_stream
 from jaxrl_sql.types import Example, InputError
 
 TRANSLATED = "translated"
-"""In place of a folder of copies: SQLite runs the questions' own database."""
+"""Value in place of a folder of copies: SQL is translated and runs on the question's SQLite database."""
 
 
 def make_synthetic(data: DataConfig) -> bool:
-    """Generate `data.dir` where its source is `synth`; return whether it was there before."""
+    """Generate `data.dir` if its source is `synth`; return whether it existed."""
     return data.source != "synth" or generate(Path(data.dir), SynthSpec(seed=data.seed)).was_present
 
 
 def training_questions(data: DataConfig, databases: DatabasesConfig) -> Benchmark:
-    """Load `data.train`, generated first where it is synthetic.
+    """Load `data.train`, after generating it if it is synthetic.
 
-    `data.select.include_ids` and `data.select.limit_train` choose among them. Some ask for other dialects,
-    by `data.dialects`, of copies that `databases` names. Raises InputError as `load_split` does, and for ids that are
-    not there.
+    `data.select.include_ids` and `data.select.limit_train` choose questions. By `data.dialects`, a share of them asks
+    for other dialects, on the copies in `databases`. Raises InputError as `load_split` does, and for unknown ids.
     """
     return _with_dialects(data, databases, sqlite_questions(data, databases))
 
 
 def passed_questions(data: DataConfig, passed: Benchmark, databases: DatabasesConfig) -> Benchmark:
-    """Return a caller's training questions as `training_questions` returns those of a folder."""
+    """Return training questions from Python, processed as in `training_questions`."""
     select = data.select
     questions = as_asked(data, passed, 0 if select.include_ids else select.limit_train, databases)
     if select.include_ids:
@@ -52,7 +51,7 @@ def _with_dialects(data: DataConfig, databases: DatabasesConfig, questions: Benc
 
 
 def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | None:
-    """Return what lets a question ask for its dialect; None where all ask for SQLite's."""
+    """Return a function that assigns dialects to questions; None if all are in SQLite's."""
     shares, places = dataclasses.asdict(data.dialects), dataclasses.asdict(databases)
     others = {dialect: places[dialect] for dialect, share in shares.items() if share and dialect != "sqlite"}
     if data.hide and (engine := next((dialect for dialect, place in others.items() if place != TRANSLATED), "")):
@@ -62,23 +61,23 @@ def _in_dialects(data: DataConfig, databases: DatabasesConfig) -> InDialects | N
 
 
 def _copied(dialect: str, place: str) -> tuple[Example, ...]:
-    """Load the questions on an engine's copies; raises InputError where the folder is of another engine, or of none."""
+    """Load the questions on an engine's copies; raises InputError for a folder of another engine or without copies."""
     key = f"executor.databases.{dialect}={place}"
     if not (Path(place) / "questions.jsonl").is_file():
-        raise InputError(f"{key}: no questions.jsonl there: name the --out of `jaxrl-sql data copy … --questions SET`")
+        raise InputError(f"{key}: it has no questions.jsonl: name the --out of `jaxrl-sql data copy … --questions SET`")
     examples = load_folder(place).examples
     if strange := next((example for example in examples if example.dialect != dialect or not example.engine_url), None):
-        raise InputError(f"{key}: {strange.uid} asks for {strange.dialect}: name the copies that are on {dialect}")
+        raise InputError(f"{key}: {strange.uid} is for {strange.dialect}: name copies on {dialect}")
     return examples
 
 
 def split_questions(data: DataConfig, split: str, limit: int, databases: DatabasesConfig | None) -> Benchmark:
-    """Load a split as `load_split` does; what servers have to run knows which of `databases` does (None: not yet)."""
+    """Load a split as `load_split` does, with the servers of `databases` for other engines (None: unset)."""
     return as_asked(data, load_split(data.dir, split, limit), 0, databases)
 
 
 def as_asked(data: DataConfig, questions: Benchmark, limit: int, databases: DatabasesConfig | None) -> Benchmark:
-    """Return the first `limit` questions of a set (0: all) on their servers, with `data.hide` hidden.
+    """Return the first `limit` questions of a set (0: all) with their servers, and with `data.hide` hidden.
 
     `databases` as in `split_questions`.
     """
@@ -89,12 +88,12 @@ def as_asked(data: DataConfig, questions: Benchmark, limit: int, databases: Data
 
 
 def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Benchmark:
-    """Load the training questions as they stand, without a change of dialect."""
+    """Load the training questions in their own dialects."""
     make_synthetic(data)
     select = data.select
     if select.include_ids and (streamed := _huge(data)):
-        kept = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
-        questions = hide_in_benchmark(Benchmark(data.train, "", kept), data.hide)
+        selected = tuple(keep_only(streamed.usable(), select.include_ids, select.limit_train))
+        questions = hide_in_benchmark(Benchmark(data.train, "", selected), data.hide)
     else:
         questions = split_questions(data, data.train, 0 if select.include_ids else select.limit_train, databases)
         if select.include_ids:
@@ -105,17 +104,16 @@ def sqlite_questions(data: DataConfig, databases: DatabasesConfig | None) -> Ben
 
 
 def streamed_questions(data: DataConfig, databases: DatabasesConfig, sqlite_version: str = "") -> Streamed | None:
-    """Open `data.train` to be read by number, where more than `data.stream_above` of its questions are asked for.
+    """Open `data.train` for streaming if more than `data.stream_above` of its questions are used, else return None.
 
-    None where they are fewer, and where `data.select.include_ids` chooses among them: those are loaded. The first
-    opening looks the file through, which takes a minute for ten gigabytes. With `sqlite_version`, a question whose
-    answers are translated is refused when it is read.
+    With `data.select.include_ids` it is None, too. The first opening indexes the file, which takes a minute for ten
+    gigabytes. With `sqlite_version`, a question whose answers are translated is refused when it is read.
     """
     streamed = _huge(data) if _is_streamed(data) else None
     if streamed is not None and data.hide:
         raise InputError(
-            f"data.hide=[{', '.join(data.hide)}] looks at every gold, and {data.dir}/{data.train} is read as it is "
-            "asked: choose by data.select.limit_train or data.select.include_ids, or set data.stream_above=0"
+            f"data.hide=[{', '.join(data.hide)}] needs all golds, and {data.dir}/{data.train} is streamed: set "
+            "data.select.limit_train, data.select.include_ids or data.stream_above=0"
         )
     change = _in_dialects(data, databases)
 
@@ -134,22 +132,22 @@ def _is_streamed(data: DataConfig) -> bool:
 
 
 def choose_shots(data: DataConfig) -> Callable[[Example], Sequence[Example]] | None:
-    """Return what chooses `data.shots` examples for a question among the training questions; None for none.
+    """Return a function that chooses `data.shots` few-shot examples for a question; None for 0.
 
-    They are those of `data.train` down to `data.select.include_ids` and `data.select.limit_train`, the same for every
-    command, and no gold is run for it. Raises InputError where they are not there, or too many to be held in memory.
+    Candidates are the questions of `data.train` by `data.select.include_ids` and `data.select.limit_train`; their golds
+    are not run. Raises InputError if the set is missing or too large for memory.
     """
     if not data.shots:
         return None
     if not Path(data.dir).exists():
         raise InputError(
-            f"data.shots={data.shots} shows questions of the training set, and {data.dir} is not there: name "
-            "data.source, data.dir and data.train"
+            f"data.shots={data.shots} needs the training set, and {data.dir} does not exist: set data.source, data.dir "
+            "and data.train"
         )
     if _is_streamed(data) and _huge(data) is not None:
         raise InputError(
             f"data.shots={data.shots} holds the training questions in memory, and {data.dir}/{data.train} has over "
-            f"data.stream_above={data.stream_above}: choose by data.select.limit_train or data.select.include_ids"
+            f"data.stream_above={data.stream_above}: set data.select.limit_train or data.select.include_ids"
         )
     return Shots(sqlite_questions(data, None).examples, data.shots).choose
 

@@ -98,7 +98,7 @@ def test_rows_are_inserted_until_golds_return_some(
     rows = sum(len(line["inserted"]) for line in changed.values())
     assert run(path, "SELECT (SELECT count(*) FROM student) + (SELECT count(*) FROM pet)") == [(4 + rows,)]
     told = capsys.readouterr().out
-    assert "golds that rows were inserted for" in told
+    assert "golds with inserted rows" in told
     counts = json.loads((out / "counts.json").read_text())
     assert (counts["questions"], counts["kept"], counts["rows inserted"]) == (9, 6, rows)
     assert len(load_folder(out).examples) == 6
@@ -246,7 +246,7 @@ def test_questions_are_worded_anew_where_the_rows_stay(
     questions = {line["id"]: line["question"] for line in lines(tmp_path / "out/questions.jsonl")}
     assert questions["all"] == "Who goes to this school?"
     assert (questions["sold"], change["was"]) == ("<sold>", "<all>")
-    assert json.loads((tmp_path / "out/counts.json").read_text())["questions in other words"] == 1
+    assert json.loads((tmp_path / "out/counts.json").read_text())["questions reworded"] == 1
 
 
 def test_requests_are_bounded_over_runs_and_work_goes_on(

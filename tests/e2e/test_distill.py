@@ -244,7 +244,7 @@ def test_a_teacher_that_never_answers_is_told_with_its_reason(
     with chat_server.serving(lambda _, __: (500, {}, "out of order")) as (url, _):
         assert main([*arguments, f"distill.base_url={url}", "distill.retries=0"]) == 1
     told = capsys.readouterr().err
-    assert re.search(r"not answered: 9, of which 9 for this: .*out of order", told), told
+    assert re.search(r"not answered: 9, of which 9 because of: .*out of order", told), told
 
 
 def test_a_full_disk_is_one_line_and_the_command_goes_on(

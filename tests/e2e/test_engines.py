@@ -283,7 +283,7 @@ def test_questions_are_made_on_a_server(dialect: str, copies: Copies, tmp_path: 
     [
         (["data.dialects={sqlite: 0.5, mysql: 0.4}"], "add up to 0.9"),
         (["data.dialects={sqlite: 0.5, mysql: 0.5}"], "executor.databases.mysql says where it runs"),
-        (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=DATA"], "no questions.jsonl there"),
+        (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=DATA"], "it has no questions.jsonl"),
         (["data.dialects={sqlite: 0.5, duckdb: 0.5}", "executor.databases.duckdb=MYSQL"], "asks for mysql"),
     ],
 )  # fmt: skip

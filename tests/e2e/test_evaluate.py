@@ -258,10 +258,10 @@ def test_other_files_are_not_written_over(
     (run / "config.yaml").write_text("seed: 7\n")
     (run / "metrics.jsonl").write_text("{}\n")
     assert judge(data / "dev", predictions, run) == 2
-    assert "holds metrics.jsonl, so it is another command's folder" in capsys.readouterr().err
+    assert "has metrics.jsonl of another command" in capsys.readouterr().err
     assert (run / "config.yaml").read_text() == "seed: 7\n"
     assert judge(data / "dev", predictions, tmp_path) == 2
-    assert "is where the predictions are" in capsys.readouterr().err
+    assert "has the predictions" in capsys.readouterr().err
 
 
 def test_spiders_lines_keep_their_places_behind_what_cannot_be_judged(
@@ -324,7 +324,7 @@ def test_spider2_is_judged_by_its_tables_and_written_as_it_asks(data: Path, tmp_
         (["--model", "nowhere"], "model nowhere: no such folder"),
         (["--predictions", "P", "evaluate.rules=[bird, best]"], "rules 'best'"),
         (["--predictions", "P", "evaluate.runs=2"], "would all be the same"),
-        (["--predictions", "P", "evaluate.runs=2", "evaluate.sampling.temperature=1"], "sample from a model"),
+        (["--predictions", "P", "evaluate.runs=2", "evaluate.sampling.temperature=1"], "need a model"),
         (["--predictions", "P", "evaluate.vote=loud"], "is none of result, soft"),
         (["--predictions", "P", "--split", "moon"], "moon"),
         (["--predictions", "P", "--out", "/dev/null/out"], "--out /dev/null/out cannot be written"),

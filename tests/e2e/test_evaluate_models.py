@@ -75,13 +75,13 @@ def test_a_list_of_ids_chooses_what_is_asked(four: Path, tmp_path: Path, capsys:
     ids.write_text(json.dumps([{"question_id": "q4", "db_id": "a"}, {"question_id": "q2"}, {"question_id": "none"}]))
     chosen = f"evaluate.include_ids={ids}"
     assert judge(four, every, tmp_path / "all", chosen) == 0
-    assert "2 of 4 questions are asked (evaluate.include_ids)" in capsys.readouterr().out
+    assert "2 of 4 questions are selected (evaluate.include_ids)" in capsys.readouterr().out
     found = numbers(tmp_path / "all")
     assert (found["count"], found["accuracy"], found["missing"]) == (2, 0.5, 0)
     assert judge(four, {"q4": RIGHT, "q2": RIGHT}, tmp_path / "some", chosen) == 0, "no more than is asked is needed"
     assert numbers(tmp_path / "some")["accuracy"] == 1.0
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen) == 2
-    assert "1 of the 2 questions that are asked for have no prediction, such as q2" in capsys.readouterr().err
+    assert "1 of the 2 questions have no prediction, such as q2" in capsys.readouterr().err
     assert judge(four, {"q4": RIGHT}, tmp_path / "few", chosen, "--allow-missing") == 0
     assert (numbers(tmp_path / "few")["missing"], numbers(tmp_path / "few")["count"]) == (1, 1)
     ids.write_text("q9\n")
@@ -405,7 +405,7 @@ def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: P
     ("more", "words"),
     [
         (["--as", "arctic", "evaluate.sampling.turns=2"], "recipe arctic answers in one turn"),
-        (["--as", "arctic", "data.shots=2"], "examples are not shown to an endpoint"),
+        (["--as", "arctic", "data.shots=2"], "examples are not supported with an endpoint"),
         (["--as", "arctic", "--model", str(MODEL)], "give one of --predictions FILE"),
         (["evaluate.base_url=''", "--model", str(MODEL), "evaluate.send_temperature=false"], "is for an endpoint"),
         (["evaluate.max_cost=1"], "evaluate.max_cost=1.0 needs evaluate.prompt_price"),

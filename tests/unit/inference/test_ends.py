@@ -68,7 +68,7 @@ def test_the_last_end_is_taught(values: str, special: Sequence[str], eos: str, t
 
 def test_an_end_that_is_no_token_is_refused() -> None:
     tokenizer = make_tokenizer(QWEN, "<|im_end|>", CHATML)
-    with pytest.raises(InputError, match=r"data\.tokenizer\.eos_token='<end>' is no token of the tokenizer"):
+    with pytest.raises(InputError, match=r"data\.tokenizer\.eos_token='<end>' is not a token of the tokenizer"):
         ends_of_generation(load_config(EvaluateConfig, None, ["data.tokenizer.eos_token=<end>"]).data, "", tokenizer)
 
 

@@ -97,8 +97,8 @@ def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(words: list[str], 
 @pytest.mark.parametrize(
     ("mebibytes", "helps"),
     [
-        (4, r"take model\.dtype=bfloat16, which needs 2\.3 MiB, or 2 times as many devices"),
-        (2, "take 3 times as many"),
+        (4, r"use model\.dtype=bfloat16, which needs 2\.3 MiB, or 2 times as many devices"),
+        (2, "use 3 times as many"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
@@ -109,7 +109,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     config = load_config(EvaluateConfig, None, MODEL)
     with (
         make_executor(config.executor) as executor,
-        pytest.raises(InputError, match=rf"in float32, which has {mebibytes}\.0 MiB: {helps}") as caught,
+        pytest.raises(InputError, match=rf"in float32, and a device has {mebibytes}\.0 MiB: {helps}") as caught,
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96),
     ):
         pass

@@ -36,7 +36,7 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return found, notes
 
-    told = f"set: 1 files of descriptions are not whole, such as {tmp_path}/d/database_description/t.csv: no column "
+    told = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
     found, notes = made(None)
     assert found.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"

@@ -280,7 +280,7 @@ def test_what_the_clock_cut_short_twice_is_not_learned_from(shop: str) -> None:
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT sum(x) FROM c"
     begun = EnvStates()
     with Executor(threads=1, limits=Limits(timeout_ms=300, vm_steps=None)) as executor:
-        begin = begun.kept(lambda _prompt, _sample: SqlTurns(executor, shop, 5))
+        begin = begun.remember(lambda _prompt, _sample: SqlTurns(executor, shop, 5))
         for sample, sql in enumerate(["SELECT 1", endless, "SELECT name FROM nowhere"]):
             observation = begin(0, sample).next(Action(f"<sql>{sql}</sql>", "stop"))
             assert observation is not None

@@ -200,7 +200,7 @@ def test_other_engines_and_sets_that_are_not_read_whole_are_refused(tmp_path: Pa
     copies = dataclasses.replace(data, dialects=DialectsConfig(0.5, postgresql=0.5))
     with pytest.raises(InputError, match=r"data.dialects.postgresql needs another engine"):
         training_questions(copies, DatabasesConfig(postgresql=str(tmp_path)))
-    with pytest.raises(InputError, match=r"looks at every gold.*data.stream_above=0"):
+    with pytest.raises(InputError, match=r"needs all golds.*data.stream_above=0"):
         streamed_questions(dataclasses.replace(data, stream_above=1), DatabasesConfig())
     assert len(split_questions(data, "train", 0, DatabasesConfig()).examples) == 4
 

@@ -99,6 +99,9 @@ $(STAMPS)/rust-tests: $(RUST_FILES) | $(STAMPS)/sqlexec
 # Tests of these folders have their own targets, and importing them takes time.
 OTHERS := --ignore=tests/browser --ignore=tests/multidevice --ignore=tests/parity
 
+.PHONY: test-rust
+test-rust: setup-dev $(STAMPS)/rust-tests ## the tests of the executor in Rust, where its sources changed
+
 .PHONY: test
 test: setup-dev $(STAMPS)/rust-tests ## set up, then run the core tests: Rust's where its sources changed, and Python's
 	$(BIN)/python -m pytest -q $(SHARED) $(OTHERS) $(ARGS)

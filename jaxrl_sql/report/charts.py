@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxrl_sql.report.load import Run, first_grpo_step, names, series
+from jaxrl_sql.runtime.metric_row import row_of
+from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import Record
 
 MOST_POINTS = 600
@@ -57,6 +59,7 @@ def chart_data(run: Run) -> list[Record]:
         data.append(
             {
                 "title": chart.title,
+                "about": meanings(chart),
                 "kind": chart.kind,
                 "percent": chart.percent,
                 "first": chart.is_first,
@@ -65,6 +68,12 @@ def chart_data(run: Run) -> list[Record]:
             }
         )
     return data
+
+
+def meanings(chart: Chart) -> str:
+    """Return a line per metric of a chart: its formula and reading."""
+    rows = dict.fromkeys(row_of(curve.name, TRAINING) for curve in chart.curves)
+    return "\n".join(f"{row.name}: {row.formula}. {row.reading}".strip() for row in rows if row is not None)
 
 
 def points_of(run: Run, curve: Curve) -> list[tuple[int, float]]:
@@ -136,7 +145,6 @@ def _first_charts(run: Run) -> list[Chart]:
         Chart("SQL by status", by_status, "stack", percent=True, is_first=True),
         Chart("Groups without a signal", (Curve("reward/zero_variance", "share"),), percent=True, is_first=True),
         Chart("SFT loss", (Curve("sft/loss", "loss per token"), Curve("sft/held_out_loss", "held out")), is_first=True),
-        Chart("SFT token accuracy", (Curve("sft/token_accuracy", "right tokens"),), percent=True),
         Chart("Entropy", (Curve("policy/entropy", "nats per token"),), is_first=True),
     ]
 

@@ -30,7 +30,6 @@ _NOTES, _WIDTH = 30, 110  # of a notebook's output: number of lines, characters 
 
 SHOWN: tuple[tuple[str, str, str], ...] = (
     ("sft/loss", "loss", ".3f"),
-    ("sft/token_accuracy", "tokens right", ".1%"),
     ("reward/mean", "reward", ".3f"),
     ("status/ok", "runs", ".1%"),
     ("policy/entropy", "entropy", ".3f"),

@@ -63,6 +63,49 @@ def test_it_is_searched_from_disk_and_dark_where_that_is_wanted(browser: Any) ->
     assert faults == []
 
 
+HITS = """() => {
+  const links = [];
+  const collect = (root) => root.querySelectorAll("*").forEach((element) => {
+    if (element.shadowRoot) collect(element.shadowRoot);
+    if (element.matches('a[href*="?h="]')) links.push(element.getAttribute("href").split("?")[0]);
+  });
+  collect(document);
+  return links;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("2 GPUs", "howto/two_gpus.html"), ("ollama", "howto/llama_cpp.html"), ("metrics", "reference/metrics.html")],
+)
+def test_a_search_finds_the_page(browser: Any, text: str, name: str) -> None:
+    """Among the first five pages."""
+    opened = browser.new_page()
+    opened.goto((SITE / "index.html").as_uri())
+    opened.keyboard.press("/")
+    opened.locator("input:focus").wait_for(timeout=20_000)
+    opened.keyboard.type(text, delay=50)
+    opened.wait_for_function(f"() => ({HITS})().length > 0", timeout=20_000)
+    opened.wait_for_timeout(500)  # the results of the last letter
+    pages = list(dict.fromkeys(opened.evaluate(HITS)))
+    opened.close()
+    assert (SITE / name).as_uri() in pages[:5]
+
+
+def test_code_fits_a_window_of_1280_px(browser: Any) -> None:
+    opened = browser.new_page(viewport={"width": 1280, "height": 800})
+    wide = {}
+    for path in sorted(SITE.rglob("*.html")):
+        opened.goto(path.as_uri())
+        blocks = (
+            "[...document.querySelectorAll('article pre > code')].filter((code) => code.scrollWidth > code.clientWidth)"
+        )
+        if count := opened.evaluate(f"() => {blocks}.length"):
+            wide[path.relative_to(SITE).as_posix()] = count
+    opened.close()
+    assert wide == {}
+
+
 def test_the_notebook_ran() -> None:
     text = page("notebooks/quickstart.md")
     assert len(re.findall(r"━+ +step \d+/10", text)) == 1, "a run that is watched in a notebook is one output, its last"

@@ -41,7 +41,7 @@ def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _metrics_have_rows() -> Iterator[None]:
     """Fail where a run writes a metric that the reference lacks."""
     write = MetricsWriter.write

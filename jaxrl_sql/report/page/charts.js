@@ -86,7 +86,7 @@
       watch.observe(element);
       return () => { isGone = true; watch.disconnect(); if (drawn.current) drawn.current.finalize(); drawn.current = null; };
     }, [key]);
-    return html`<figure><figcaption>${chart.title}</figcaption><div class="chart" ref=${place} role="img" aria-label=${summary(chart)}></div></figure>`;
+    return html`<figure><figcaption title=${chart.about}>${chart.title}</figcaption><div class="chart" ref=${place} role="img" aria-label=${summary(chart)}></div></figure>`;
   }
 
   // The charts of two runs as one: a curve a run.

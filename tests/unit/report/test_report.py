@@ -16,6 +16,8 @@ from jaxrl_sql.commands.report import main
 from jaxrl_sql.report.charts import chart_data, charts, smooth, thinned
 from jaxrl_sql.report.html import write_report
 from jaxrl_sql.report.load import load_run, series, split_results
+from jaxrl_sql.runtime.metric_row import row_of
+from jaxrl_sql.runtime.training_metrics import TRAINING
 from jaxrl_sql.types import InputError
 
 
@@ -171,6 +173,13 @@ def test_only_curves_with_numbers_are_drawn(tmp_path: Path, rows: list[dict[str,
     assert [one["title"] for one in shown["charts"]] == titles
 
 
+def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path, FULL, []))
+    names = [curve.name for chart in charts(run) for curve in chart.curves]
+    assert len(names) == 10
+    assert [name for name in names if row_of(name, TRAINING) is None] == []
+
+
 def test_curves_by_hand(tmp_path: Path) -> None:
     """A stack fills what a step lacks; a long curve has its running mean; where GRPO begins is marked."""
     rows = [
@@ -181,6 +190,7 @@ def test_curves_by_hand(tmp_path: Path) -> None:
     assert stack["curves"] == [
         {"word": "ok", "points": [[1, 1.0], [2, 0.5]]}, {"word": "no_sql", "points": [[1, 0.0], [2, 0.5]]},
     ]  # fmt: skip
+    assert stack["about"].startswith("status/<status>: answers with this status / answers. `ok`")
     assert stack["begins"] is None
     reward = chart_data(load_run(write_run(tmp_path, FULL, [])))[0]
     assert reward["begins"] == 3

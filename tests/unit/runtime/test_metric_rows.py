@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jaxrl_sql.runtime.display import DETAILS, SHOWN
 from jaxrl_sql.runtime.evaluation_metrics import EVALUATION
 from jaxrl_sql.runtime.metric_row import RULES, row_of, rows_of, without_row
 from jaxrl_sql.runtime.speed import Speed
@@ -45,6 +46,11 @@ def test_names_of_an_evaluation_without_a_row() -> None:
 def test_a_name_has_one_row(parts: tuple) -> None:  # type: ignore[type-arg]
     names = [row.name for row in rows_of(parts)]
     assert len(set(names)) == len(names)
+
+
+def test_each_metric_of_the_display_has_a_row() -> None:
+    names = [name for name, _, _ in (*SHOWN, *DETAILS) if not name.startswith("spent/")]  # of endpoints
+    assert [name for name in names if row_of(name, TRAINING) is None] == []
 
 
 def test_the_rules_are_those_of_evaluation() -> None:

@@ -113,19 +113,19 @@ def fetch_as_bytes(connection: apsw.Connection, sql: str, width: int) -> Rows:
 
 
 def same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Tell whether two rows are equal cell by cell and type by type."""
+    """Return whether two rows are equal cell by cell and type by type."""
     return len(left) == len(right) and all(type(a) is type(b) and a == b for a, b in zip(left, right, strict=True))
 
 
 def nearly_same(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Tell whether two rows differ at most in the last digits of floats."""
+    """Return whether two rows differ at most in the last digits of floats."""
     if len(left) != len(right):
         return False
     return all(map(nearly_equal, left, right))
 
 
 def nearly_equal(left: object, right: object) -> bool:
-    """Tell whether two values are equal, or floats that differ at most in the last digits."""
+    """Return whether two values are equal, or floats that differ at most in the last digits."""
     if isinstance(left, float) and isinstance(right, float):
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-300)
     return same([left], [right])
@@ -176,10 +176,10 @@ def check(folder: Path, executor: Executor, limit: int | None) -> Tally:
         begun = time.perf_counter()
         verdicts = tally.differing.setdefault(name, Counter())
         for gold, outcome in zip(golds, outcomes, strict=True):
-            found = compare(gold, outcome, fetch, errors)
-            verdicts[found] += 1
-            if found not in {"identical", "both fail", "last digits"}:
-                tally.failed.append(f"{gold.uid}: {name}: {found}: {gold.sql}")
+            result = compare(gold, outcome, fetch, errors)
+            verdicts[result] += 1
+            if result not in {"identical", "both fail", "last digits"}:
+                tally.failed.append(f"{gold.uid}: {name}: {result}: {gold.sql}")
         tally.seconds[name] = time.perf_counter() - begun
     return tally
 
@@ -208,7 +208,7 @@ def rows_of(tally: Tally) -> Iterator[dict[str, object]]:
 
 
 def is_as_expected(tally: Tally) -> bool:
-    """Tell whether every gold ran that can, and apsw agrees on every row."""
+    """Return whether every gold ran that can, and apsw agrees on every row."""
     expected = EXPECTED.get(tally.name)
     counts = (tally.statuses["ok"], tally.statuses.total())
     of_apsw = next(iter(tally.differing.values()))

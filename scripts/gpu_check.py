@@ -1,4 +1,4 @@
-"""Time forward pass, update and decoding of Qwen2.5's shapes on this device, beside what the device can do.
+"""Time forward pass, update and decoding of Qwen2.5's shapes on this device, compared with its measured rates.
 
 `python scripts/gpu_check.py --out DIR`: random weights in bfloat16 (so are activations, gradients and the optimizer's
 state), 0.5B and 1.5B; prompts of 1,024 tokens, G = 8 completions of 512, decoding at 64 rows. Model utilization (MFU)
@@ -54,7 +54,7 @@ def qwen2(width: int, layers: int, heads: int, size: int, ff: int, vocab: int = 
 
 
 class Plan(NamedTuple):
-    """What is timed: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, probes."""
+    """The timed work: models, their dtype, P, G, T, prompts an update and a decoding batch, tokens a chunk, probes."""
 
     models: dict[str, ModelConfig]
     dtype: str
@@ -136,7 +136,7 @@ def backends(config: ModelConfig, dtype: str) -> Iterator[tuple[str, str | None]
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether the device had too little memory."""
+    """Return whether the device had too little memory."""
     return "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower()
 
 
@@ -176,10 +176,10 @@ def _run_updates(plan: Plan, config: ModelConfig, step: Any, optimizer: Any, bat
     began = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
     compile_s = time.perf_counter() - began
-    kept = {"state": state}
+    states = {"state": state}
 
     def call() -> Any:
-        kept["state"], metrics = compiled(kept["state"], batch)
+        states["state"], metrics = compiled(states["state"], batch)
         return metrics
 
     total, weight = call()["policy/loss"]
@@ -205,7 +205,7 @@ def throughput(plan: Plan, seconds: float, flops: float, rate: float, compiled: 
 
 
 class Endless:
-    """A tokenizer whose end token is none of the model's, so that every answer has its full length."""
+    """A tokenizer whose end token the model never samples, so that every answer has its full length."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -217,7 +217,7 @@ class Endless:
         return {**{str(i): i for i in range(self.end)}, "end": self.end}
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
-        """Return how many ids there are: their text is not what is timed."""
+        """Return the number of ids: their text is not timed."""
         return str(len(ids))
 
 
@@ -252,11 +252,11 @@ def time_decode(plan: Plan, config: ModelConfig, attention: str, rate: float, ba
 
 
 def attempt(what: str, model: str, attention: str, measure: Callable[[], Row]) -> Row:
-    """Measure one row; a failure is a row too, and the others go on."""
+    """Measure one row; a failure is a row too."""
     head = {"what": what, "model": model, "attention": attention}
     try:
         return head | measure()
-    except Exception as error:  # noqa: BLE001 - whatever a new platform raises is what this script is to tell
+    except Exception as error:  # noqa: BLE001 - the script reports whatever a new platform raises
         return head | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
 
 
@@ -283,15 +283,15 @@ def measure_all(plan: Plan, rate: float, bandwidth: float) -> Iterator[Row]:
 
 def disagreements(rows: list[Row]) -> list[str]:
     """Return where two backends' losses or log-probabilities differ by more than bfloat16 explains."""
-    found = []
+    messages = []
     for number in ("mean_logprob", "loss"):
         for model in {row["model"] for row in rows}:
             values = {row["attention"]: row[number] for row in rows if row["model"] == model and number in row}
             if not all(map(np.isfinite, values.values())):
-                found.append(f"{model}: {number} is not finite: {values}")
+                messages.append(f"{model}: {number} is not finite: {values}")
             elif values and np.ptp(list(values.values())) > AGREE * max(map(abs, values.values())):
-                found.append(f"{model}: {number} differs: {values}")
-    return found
+                messages.append(f"{model}: {number} differs: {values}")
+    return messages
 
 
 def line(row: Row) -> str:
@@ -334,7 +334,7 @@ def figures_of(row: Row) -> Iterator[Row]:
 
 
 def table_head(result: dict[str, Any], plan: Plan) -> str:
-    """Write what stands above the rows: the device, its rates, shapes, and the columns' names."""
+    """Return the lines above the rows: the device, its rates, shapes, and the columns' names."""
     shape = f"P={plan.prompt:,} G={plan.group} T={plan.completion}; an update of {plan.update_prompts} prompts"
     probes = f"{result['product_tflops']:.1f} TFLOP/s in a {plan.dtype} product of {plan.product:,}"
     columns = (
@@ -351,7 +351,7 @@ def table_head(result: dict[str, Any], plan: Plan) -> str:
 
 
 def write(folder: Path, result: dict[str, Any], plan: Plan) -> None:
-    """Write what was measured so far, as numbers and as a page."""
+    """Write the rows so far, as numbers and as a page."""
     figures = [figure for row in result["rows"] for figure in figures_of(row)]
     fields = {name: value for name, value in result.items() if name != "rows"}
     write_result(folder / "gpu_check.json", figures, machine_facts(), measured=result["rows"], **fields)
@@ -366,12 +366,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_check"))
     parser.add_argument("--tiny", action="store_true", help="small shapes; a CPU gets them without asking")
     parser.add_argument("--models", default="", help="some of the models, as in 0.5B,1.5B")
-    given = parser.parse_args()
+    options = parser.parse_args()
     device = jax.devices()[0]
-    plan = TINY if given.tiny or device.platform == "cpu" else FULL
-    if given.models:
-        plan = plan._replace(models={name: plan.models[name] for name in given.models.split(",")})
-    given.out.mkdir(parents=True, exist_ok=True)
+    plan = TINY if options.tiny or device.platform == "cpu" else FULL
+    if options.models:
+        plan = plan._replace(models={name: plan.models[name] for name in options.models.split(",")})
+    options.out.mkdir(parents=True, exist_ok=True)
     rate, bandwidth = product_rate(plan.product, plan.dtype, plan.runs), copy_rate(plan.copied, plan.runs)
     result: dict[str, Any] = {
         "device": device.device_kind,
@@ -386,10 +386,10 @@ def main() -> int:
     for row in measure_all(plan, rate, bandwidth):
         result["rows"].append(row)
         result["disagreements"] = disagreements(result["rows"])
-        write(given.out, result, plan)
+        write(options.out, result, plan)
         sys.stdout.write(line(row) + "\n")
         sys.stdout.flush()
-    sys.stdout.write("".join(f"{one}\n" for one in result["disagreements"]))
+    sys.stdout.write("".join(f"{text}\n" for text in result["disagreements"]))
     return 1 if result["disagreements"] or any("error" in row for row in result["rows"]) else 0
 
 

@@ -43,12 +43,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/quickstart_seeds"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accuracies and facts of the machine")
     parser.add_argument("overrides", nargs="*", metavar="key.sub=value")
-    given = parser.parse_args()
+    options = parser.parse_args()
     lines, gains = ["seed  set           before   after    gain   SQL wait   minutes"], {name: [] for name in SETS}
     rows: list[dict[str, Any]] = []
-    for seed in given.seeds:
-        folder = given.out / f"seed{seed}"
-        minutes = run_once(given.config, folder, seed, given.overrides)
+    for seed in options.seeds:
+        folder = options.out / f"seed{seed}"
+        minutes = run_once(options.config, folder, seed, options.overrides)
         run = load_run(folder)
         waits, steps = (sum(value for _, value in series(run, f"time/{name}")) for name in ("sql_wait", "step"))
         for name in SETS:
@@ -62,15 +62,15 @@ def main() -> int:
                 f"{seed:4d}  {name:12}  {before:5.1f} %  {after:5.1f} %  {after - before:+5.1f}"
                 f"  {100 * waits / steps:6.2f} %  {minutes:8.1f}"
             )
-    for name, found in gains.items():
-        spread = statistics.stdev(found) if len(found) > 1 else 0.0
-        lines.append(f"{name}: mean gain {statistics.mean(found):+.1f} points (std {spread:.1f}; goal +{GOAL})")
+    for name, points in gains.items():
+        spread = statistics.stdev(points) if len(points) > 1 else 0.0
+        lines.append(f"{name}: mean gain {statistics.mean(points):+.1f} points (std {spread:.1f}; goal +{GOAL})")
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     lines.append(f"largest process {peak:.1f} GiB")
     sys.stdout.write("\n".join(lines) + "\n")
-    if given.json is not None:
-        write_result(given.json, rows, machine_facts())
-    return 0 if all(statistics.mean(found) >= GOAL for found in gains.values()) else 1
+    if options.json is not None:
+        write_result(options.json, rows, machine_facts())
+    return 0 if all(statistics.mean(points) >= GOAL for points in gains.values()) else 1
 
 
 if __name__ == "__main__":

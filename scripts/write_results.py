@@ -56,7 +56,7 @@ def index_text(specification: Mapping[str, Any], results: Mapping[str, Any]) -> 
 
 
 def table_text(table: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Return a section: heading, what was measured, command, date and machine, the table, conclusions."""
+    """Return a section: heading, measured quantity, command, date, machine, table, conclusions."""
     source = ", ".join(filter(None, [command_text(result), result["date"], machine_text(result["machine"])]))
     parts = [f"## {table['title']}", f"{table['about'].strip()} {source[0].upper()}{source[1:]}."]
     parts += ["\n".join(lines_of(result["rows"])), commands_text(result), table.get("conclusions", "").strip()]

@@ -1,4 +1,4 @@
-"""Copy databases: what others read stays as it is."""
+"""Copy SQLite databases with their descriptions, without changing the originals."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from jaxrl_sql.types import Example, InputError
 
 
 def refuse_namesakes(where: str, examples: Iterable[Example]) -> None:
-    """Raise InputError where two databases of other content have one name: a plain folder holds one of each."""
+    """Raise InputError if two databases with different content have one name, because a folder can have only one."""
     first: dict[str, str] = {}
     for db_id, path in dict.fromkeys((example.db_id, example.db_path) for example in examples):
         other = first.setdefault(db_id, path)
         if other != path and content_of(other) != content_of(path):
             raise InputError(
-                f"{where}: {other} and {path} are both called {db_id}, and only one would be written: "
-                "name them apart by the db_id of their questions"
+                f"{where}: {other} and {path} both have the name {db_id}, and only one would be written: "
+                "give their questions different db_id values"
             )
 
 
 def copy_descriptions(source: Path, target: Path) -> None:
-    """Copy what was written about a database's columns, BIRD's folder of CSV files, beside another one."""
+    """Copy the descriptions of a database's columns (BIRD's folder of CSV files) next to another database."""
     described = description_folder(source)
     if described is not None:
         shutil.copytree(described, target.parent / described.name, dirs_exist_ok=True)
 
 
 def write_natural_names(folder: Path, databases: Iterable[tuple[str, Path]]) -> None:
-    """Write what `tables.json` says of databases, Spider's natural names, for their copies in a folder."""
+    """Write the natural names of databases (Spider's `tables.json`) for their copies in a folder."""
     named = [{**record, "db_id": db_id} for db_id, path in databases for record in natural_records(path.resolve())]
     if named:
         (folder / "tables.json").write_text(json.dumps(named, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def copy_database(source: Path, target: Path, is_linked: bool = False) -> None:
-    """Copy a database as it is at one moment, with what its write-ahead log holds; or link to it.
+    """Copy a consistent snapshot of a database, including its write-ahead log; or link to it.
 
-    A copy is not in WAL mode: rows that are written to it later are in the file, which may then be moved.
+    A copy is not in WAL mode, so later writes are in the file itself, which may then be moved.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_linked:

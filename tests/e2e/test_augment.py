@@ -315,7 +315,7 @@ def test_two_databases_of_one_name_are_refused(
     (tmp_path / "own/train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
     assert main([*arguments, f"data.dir={tmp_path}/own"]) == 2
     assert "north/shop.sqlite" in (said := capsys.readouterr().err)
-    assert "are both called shop" in said
+    assert "both have the name shop" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -124,7 +124,7 @@ def test_a_dump_is_loaded_whole_or_not_at_all(
     other = urlsplit(owner)._replace(path="/other").geturl()
     assert "nowhere" in refusal("--from", str(dump), "--to", other)
     dump.write_text(DUMPS[dialect])
-    assert "already holds something" in refusal("--from", str(dump), "--to", owner)
+    assert "not empty" in refusal("--from", str(dump), "--to", owner)
     assert copy(["--from", str(dump), "--to", other]) == 0  # nothing of it was left
     assert "no such file" in refusal("--from", str(tmp_path / "no.sql"), "--to", other)
     assert "name it" in refusal("--from", str(dump), "--to", urlsplit(owner)._replace(path="").geturl())

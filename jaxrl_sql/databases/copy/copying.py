@@ -1,4 +1,4 @@
-"""Copy SQLite files to an engine: all are looked at first, then each is written, read back and compared."""
+"""Copy SQLite files to an engine: plan all copies, then write each, read it back and compare it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LARGEST = 1.7976931348623157e308
 
 
 class CopyError(JaxrlSqlError):
-    """A copy that does not hold the rows of its source."""
+    """A copy has other rows than its source."""
 
 
 class CopyOptions(NamedTuple):
-    """How databases are copied.
+    """Options of a copy.
 
-    `prefix` comes before each name, `readers` may read the copies, `left_out` are (table, column) in lower case, and
-    with `replaces` what an engine's texts and floats cannot hold is replaced.
+    `prefix` precedes each name, `readers` may read the copies, `left_out` are omitted (table, column) in lower case,
+    and `replaces` replaces texts and floats that the engine cannot store.
     """
 
     prefix: str = ""
@@ -38,22 +38,22 @@ class CopyOptions(NamedTuple):
     replaces: bool = False
 
     def name(self, db_id: str) -> str:
-        """Return what a database is called at its target."""
+        """Return the name of a database at its target."""
         return self.prefix + db_id
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what decides the rows that are written."""
+        """Return the options that determine the written rows."""
         return {"left_out": sorted(".".join(pair) for pair in self.left_out), "replace": self.replaces}
 
 
 def copy_files(
     files: Sequence[SourceFile], target: Engine, manifest: Manifest, options: CopyOptions, tell: Tell
 ) -> list[Entry]:
-    """Copy files, but those that are there already; return an entry for each.
+    """Copy files that are not copied yet; return the manifest's entry of each.
 
-    Nothing is written before all files were looked at. Raises InputError for a database that is there and not ours,
-    or holds what the engine cannot, and CopyError where the rows that are read back are others.
+    Nothing is written before all copies are planned. Raises InputError for an existing database that is not in the
+    manifest and for values that the engine cannot store, and CopyError if the rows that are read back differ.
     """
     _refuse_unknown_columns(files, options)
     waiting = [file for file in files if not _is_done(file, target, manifest, options)]
@@ -70,7 +70,7 @@ def copy_files(
             continue
         entry = _copy_file(file, plans[waiting.index(file)], target, manifest, options)
         tell(f"{file.db_id}: copied to {entry['target']}, {_counted(entry)}, digests equal")
-        for line in entry["told"]:
+        for line in entry["notes"]:
             tell(f"  {line}")
     return [manifest.databases[file.db_id] for file in files]
 
@@ -81,7 +81,7 @@ def _counted(entry: Entry) -> str:
 
 
 def _is_done(file: SourceFile, target: Engine, manifest: Manifest, options: CopyOptions) -> bool:
-    """Return whether a file is at its target as it is now, by the manifest, and the database is still there."""
+    """Return whether the current content of a file is at its target, by the manifest, and the database exists."""
     entry = manifest.databases.get(file.db_id)
     if entry is None or entry["name"] != options.name(file.db_id) or entry["settings"] != options.settings:
         return False
@@ -100,13 +100,12 @@ def _refuse_others(files: Sequence[SourceFile], target: Engine, manifest: Manife
                 "rename the file, or give a shorter --prefix"
             )
         if "/" in name or "\0" in name:
-            raise InputError(f"{name}: no name of a database: leave / out of --prefix")
+            raise InputError(f"{name}: invalid name of a database: --prefix must not contain /")
     there = [name for name in names if not manifest.is_ours(name) and target.state(name) == "full"]
     if there:
         more = f" and {len(there) - 1} more" if there[1:] else ""
         raise InputError(
-            f"{target.address.named(there[0])}{more}: already holds something, which {manifest.path} says nothing of: "
-            "remove it, or give --prefix"
+            f"{target.address.named(there[0])}{more}: not empty, not in {manifest.path}: remove it, or give --prefix"
         )
 
 
@@ -125,7 +124,7 @@ def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest,
     manifest.begin(file.db_id, name)
     if is_ours:
         target.drop(name)
-    # The source is left first: where it has changed, nothing stays.
+    # The source is closed first: if it has changed, the copy is rolled back.
     with target.open(name) as writer, open_source(file) as source:
         writer.create(plan.tables)
         digests = {}
@@ -140,7 +139,7 @@ def _copy_file(file: SourceFile, plan: Plan, target: Engine, manifest: Manifest,
         rows = lambda table: _Written(source, table, target.rules).rows()  # noqa: E731
         write_stand_in(path, plan.tables, target.rules, rows, file.path)
     _let_read(target, options, file)
-    plan = plan._replace(told=(*plan.told, *refusals))
+    plan = plan._replace(notes=(*plan.notes, *refusals))
     entry = make_entry(file, name, target.address.named(name), plan, digests, options.settings)
     manifest.finish(file.db_id, entry)
     return entry
@@ -152,18 +151,18 @@ def _let_read(target: Engine, options: CopyOptions, file: SourceFile) -> None:
 
 
 def _compare(file: SourceFile, writer: Writer, table: PlannedTable, wanted: TableDigest) -> None:
-    found = TableDigest()
+    digest = TableDigest()
     for rows in writer.read(table):
-        found = found.plus(rows)
-    if found != wanted:
+        digest = digest.plus(rows)
+    if digest != wanted:
         raise CopyError(
-            f"{file.db_id}: the table {table.source.name} is not what was copied: {wanted.rows} rows of digest "
-            f"{wanted.digest:016x} there, {found.rows} of {found.digest:016x} here"
+            f"{file.db_id}: the table {table.source.name} differs after copying: {wanted.rows} rows of digest "
+            f"{wanted.digest:016x} were written, {digest.rows} of {digest.digest:016x} were read"
         )
 
 
 class _Written:
-    """A table's rows on their way, as the engine's columns hold them, and the digest of those that passed."""
+    """Convert a table's rows for the engine's columns, and compute their digest."""
 
     def __init__(self, source: Source, table: PlannedTable, rules: Rules) -> None:
         self.source = source
@@ -172,7 +171,7 @@ class _Written:
         self.digest = TableDigest()
 
     def rows(self) -> Iterator[Rows]:
-        """Yield the rows that the engine gets."""
+        """Yield the converted rows."""
         changes = [self._change(place) for place in range(len(self.table.columns))]
         for chunk in self.source.rows(self.table.source.table):
             rows = _changed(chunk, changes) if any(changes) else chunk
@@ -180,7 +179,7 @@ class _Written:
             yield rows
 
     def _change(self, place: int) -> Converter | None:
-        """Return what is done to each value of a column, or None for nothing."""
+        """Return the conversion of a column's values, or None."""
         kind, seen = self.table.columns[place].kind, self.table.source.seen[place]
         if kind == "text" and (seen.odd or (seen.nul and not self.rules.holds_nul)):
             return self._replaced_text

@@ -1,4 +1,4 @@
-"""Digests of tables that do not hang on the order of rows: equal on both sides where all rows are."""
+"""Digests of tables that do not depend on the order of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MODULUS = 1 << 64
 
 
 class TableDigest(NamedTuple):
-    """How many rows a table has, and the sum of their 64-bit hashes modulo 2^64."""
+    """The number of a table's rows, and the sum of their 64-bit hashes modulo 2^64."""
 
     rows: int = 0
     digest: int = 0
@@ -24,9 +24,9 @@ class TableDigest(NamedTuple):
 
 
 def hash_row(row: Sequence[Cell]) -> int:
-    r"""Return a hash of a row's values and types: BLAKE2b, cut to 64 bits, of the row as Python writes it in ASCII.
+    r"""Return a hash of a row's values and types: BLAKE2b, truncated to 64 bits, of Python's `ascii` of the row.
 
-    That is `(1, 0.5, 'a\xe9', b'\x00', None)`: each float in the fewest digits that mean it. Minus zero is zero.
+    For example `(1, 0.5, 'a\xe9', b'\x00', None)`, with the shortest representation of floats. Minus zero is zero.
     """
     cells = tuple(row)
     text = ascii(cells)

@@ -1,4 +1,4 @@
-"""Load a dump as it was published, by the client of its server."""
+"""Load a published dump with the client program of its server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxrl_sql.types import InputError
 
 
 def load_dump(dump: Path, url: str, reader: str = "") -> str:
-    """Load a dump into the new or empty database of a URL, which `reader`, a user or a URL, may then read.
+    """Load a dump into the new or empty database of a URL, and let `reader`, a user or a URL, read it.
 
-    Returns the database's name and the server's version. Raises InputError and leaves no part of the dump.
+    Returns the database's name and the server's version. Raises InputError, after removing all of the dump.
     """
     address = parse_address(url).single
     if address.engine not in SERVERS or not address.database:
@@ -31,9 +31,9 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
         raise InputError(f"{server.clients[0]} is not installed, which loads dumps: {server.client_package}")
     server.prepare()
     if server.state(name) == "full":
-        raise InputError(f"{address.named(name)}: already holds something: remove it, or give another name")
+        raise InputError(f"{address.named(name)}: not empty: remove it, or give another name")
     with server.open(name):
-        pass  # now it is there, and empty
+        pass  # creates it empty
     faults = _run(program, dump, server, name)
     if faults:
         server.drop(name)
@@ -44,7 +44,7 @@ def load_dump(dump: Path, url: str, reader: str = "") -> str:
 
 
 def _run(program: str, dump: Path, server: Server, database: str) -> list[str]:
-    """Run a dump by a client; return a line for each failure."""
+    """Run a dump with a client program; return a line per failure."""
     arguments, environment = server.client_options(database)
     with dump.open("rb") as file:
         done = subprocess.run(  # noqa: S603

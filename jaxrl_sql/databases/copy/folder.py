@@ -17,7 +17,7 @@ from jaxrl_sql.text2sql.env.executor import Executor, Limits
 from jaxrl_sql.types import InputError
 
 _MOST_ROWS = 100_000
-# A session is of one database, and a server takes a hundred by default.
+# A session belongs to one database, and a server allows a hundred by default.
 _MOST_SESSIONS = 16
 
 
@@ -39,7 +39,7 @@ def copy_folder(
     questions: Questions | None,
     report: Callable[[str], None],
 ) -> None:
-    """Copy the databases of a folder, or `only` some, and write a manifest to `out`; translate and run the golds.
+    """Copy the databases of a folder (those in `only`, if set), write a manifest to `out`, and translate the golds.
 
     `report` is called with lines about each database, the whole copy, and the golds. Raises InputError as `copy_files`
     does.

@@ -1,7 +1,7 @@
-"""Golds for copied databases: each is translated, run on the engine and on SQLite, and kept where both say the same.
+"""Translate golds for copied databases: each runs on the engine and on SQLite and is kept if the results agree.
 
-Results are equal by the rule `bird`, or where that fails only in the last digits of reals, which depend on the order in
-which an engine adds. Where the gold asks for an order, rows are in the same one, or by the same sort keys.
+Results agree by the rule `bird`, or up to the last digits of reals, which depend on the order of summation. If the gold
+has an ORDER BY, the rows must have the same order or the same sequence of sort keys.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jaxrl_sql.types import Example, InputError
 
 QUESTIONS, LEFT_OUT = "questions.jsonl", "left_out.jsonl"
 
-# Outcomes hold rows until they are let go, so golds run a few at a time.
+# Outcomes hold their rows in memory, so golds run a few at a time.
 _CHUNK = 128
 _DIGITS = 12
 # Characters of a row that a message shows.
@@ -40,11 +40,10 @@ _SHOWN = 80
 
 
 class Gold(NamedTuple):
-    """What came of a gold: `status` is `ok`, or why it is left out; `message` is the engine's.
+    """A translated gold: `status` is `ok` or the reason for dropping it; `message` is the engine's.
 
-    `is_near` where reals differ in their last digits. A gold that `is_tied` cuts a sorted list between rows of equal
-    keys: it is kept while the engine happens to choose as SQLite does. `others` are the question's other golds that
-    hold there too.
+    `is_near`: reals differ in their last digits. `is_tied`: its LIMIT cuts between rows of equal sort keys; it is kept
+    if the engine chooses the same rows as SQLite. `others` are the question's other golds that agree as well.
     """
 
     example: Example
@@ -58,11 +57,11 @@ class Gold(NamedTuple):
 
 
 def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manifest, reader: Address) -> list[Gold]:
-    """Translate and run golds; return what came of each, in order. `reader` is who may read the copies.
+    """Translate and run golds; return them in order. `reader` is the address with which the copies are read.
 
     Statuses are those of runs on the engine, and: `not_copied` (the database), `no_sql`, `not_translated`,
-    `gold_failed` (on SQLite), `tied` (rows that are as good), `different_rows`, `different_order` and
-    `not_itself` (by a rule it is not equal to itself). Raises InputError where the engine does not let the reader in.
+    `gold_failed` (on SQLite), `tied` (other rows of equal sort keys), `different_rows`, `different_order` and
+    `not_itself` (unequal to itself by some rule). Raises InputError if the engine refuses the reader.
     """
     copies = _Copies(manifest)
     schemas: dict[str, EngineSchema] = {}
@@ -79,7 +78,7 @@ def check_golds(executor: Executor, examples: Sequence[Example], manifest: Manif
 
 
 def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
-    """Write the questions whose golds are kept, and those that are left out, each with its status."""
+    """Write the questions with kept golds, and the dropped ones with their status."""
     write_lines(folder / QUESTIONS, [_question(gold, reader) for gold in golds if gold.status == "ok"])
     left = [gold for gold in golds if gold.status != "ok"]
     write_lines(
@@ -99,17 +98,17 @@ def write_golds(folder: Path, golds: Sequence[Gold], reader: Address) -> None:
 
 
 def summary_lines(golds: Sequence[Gold], version: str) -> list[str]:
-    """Return the share of golds that are kept, and how many are left out by status."""
+    """Return the share of kept golds, and the number of dropped ones by status."""
     kept_golds = [gold for gold in golds if gold.status == "ok"]
     near = sum(gold.is_near for gold in kept_golds)
     share = 100 * len(kept_golds) / len(golds) if golds else 0.0
-    lines = [f"{len(kept_golds)} of {len(golds)} golds ({share:.1f} %) give on {version} what they give on SQLite"]
+    lines = [f"{len(kept_golds)} of {len(golds)} golds ({share:.1f} %) have equal results on {version} and SQLite"]
     if near:
-        lines.append(f"  kept:     {near:>5}  but for the last digits of reals")
+        lines.append(f"  kept:     {near:>5}  equal up to the last digits of reals")
     if tied := sum(gold.is_tied for gold in kept_golds):
-        lines.append(f"  kept:     {tied:>5}  where a LIMIT cuts through ties, and both choose the same rows")
+        lines.append(f"  kept:     {tied:>5}  with a LIMIT through ties, where both choose the same rows")
     statuses = Counter(gold.status for gold in golds if gold.status != "ok")
-    return lines + [f"  left out: {count:>5}  {status}" for status, count in statuses.most_common()]
+    return lines + [f"  dropped:  {count:>5}  {status}" for status, count in statuses.most_common()]
 
 
 def engine_schema(entry: Entry) -> EngineSchema:
@@ -148,7 +147,7 @@ def _question(gold: Gold, reader: Address) -> dict[str, Any]:
 
 
 class _Copies:
-    """Finds the copy of a database: of the file itself, or else of one that holds the same."""
+    """Find the copy of a database, or of a file with the same content."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.entries = list(manifest.databases.values())
@@ -168,7 +167,7 @@ class _Copies:
 
 
 def _has_rows(entry: Entry, path: str, content: str) -> bool:
-    """Return whether the source of a copy, where it is there as it was, has the tables and rows of a file."""
+    """Return whether the source of a copy exists unchanged and has the tables and rows of a file."""
     source = entry["source"]
     names = {table.name for table in read_schema(path).tables}
     if names != entry["tables"].keys() or not Path(source["path"]).is_file():
@@ -181,7 +180,7 @@ def _translated(example: Example, copies: _Copies, schemas: dict[str, EngineSche
     path = str(Path(example.db_path).resolve())
     entry = copies.of(path)
     if entry is None:
-        message = f"{path}: no database that was copied has the same tables and rows"
+        message = f"{path}: no copied database has the same tables and rows"
         return Gold(example, "", status="not_copied", message=message)
     if not example.gold_sql:
         return Gold(example, entry["name"], status="no_sql")
@@ -196,10 +195,10 @@ def _run(
 ) -> Iterator[Gold]:
     there = [(reader.url(gold.name), gold.sql) for gold in golds]
     wanted = _outcomes(executor, [(gold.example.db_path, gold.example.gold_sql) for gold in golds])
-    found = _outcomes(executor, there)
+    results = _outcomes(executor, there)
     urls, sqls = [url for url, _ in there], [sql for _, sql in there]
     itself = executor.score_many(urls, sqls, sqls, rules=SOUND_RULES)
-    for place, (gold, here, other) in enumerate(zip(golds, wanted, found, strict=True)):
+    for place, (gold, here, other) in enumerate(zip(golds, wanted, results, strict=True)):
         judged = _with_ties(_judged(gold, here, other, reader))
         if judged.status == "different_order" and _has_equal_keys(executor, gold, schemas, reader):
             judged = judged._replace(status="ok")
@@ -210,17 +209,21 @@ def _run(
 
 
 def _others(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> tuple[str, ...]:
-    """Return a question's other golds as the engine has them, those that give there what they give on SQLite."""
+    """Return the translations of a question's other golds that have equal results on both."""
     if gold.status != "ok":
         return ()
     schema = schemas[str(Path(gold.example.db_path).resolve())]
     written = ((sql, to_engine(sql, reader.engine, schema)) for sql in gold.example.other_golds)
     alike = [Gold(replace(gold.example, gold_sql=sql), gold.name, there) for sql, there in written if there]
-    return tuple(one.sql for one in _run(executor, alike, schemas, reader) if one.status == "ok") if alike else ()
+    return (
+        tuple(other_gold.sql for other_gold in _run(executor, alike, schemas, reader) if other_gold.status == "ok")
+        if alike
+        else ()
+    )
 
 
 def _outcomes(executor: Executor, queries: Sequence[tuple[str, str]]) -> list[Outcome]:
-    """Run queries; what the clock stopped runs once more by itself."""
+    """Run queries; queries that timed out run once more alone."""
     outcomes = executor.execute_many(queries)
     return [
         executor.execute(*query) if outcome.status == "timeout" else outcome
@@ -246,7 +249,7 @@ def _judged(gold: Gold, here: Outcome, there: Outcome, reader: Address) -> Gold:
 
 
 def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...]]) -> str:
-    """Return the numbers of rows, and the first row on each side that the other lacks."""
+    """Return the numbers of rows, and the first row of each side that the other lacks."""
     here, there = Counter(ours), Counter(theirs)
     lacking = (("there", there - here), ("on SQLite", here - there))
     rows = [
@@ -256,7 +259,7 @@ def _difference(ours: Sequence[tuple[Any, ...]], theirs: Sequence[tuple[Any, ...
 
 
 def _with_ties(gold: Gold) -> Gold:
-    """Note whether a gold that ran leaves open which of equally good rows come back."""
+    """Set whether a gold's LIMIT cuts through rows of equal sort keys."""
     if gold.status not in ("ok", "different_rows"):
         return gold
     tied = read_file(gold.example.db_path, lambda connection: is_tied(connection, gold.example.gold_sql))
@@ -264,7 +267,7 @@ def _with_ties(gold: Gold) -> Gold:
 
 
 def _has_equal_keys(executor: Executor, gold: Gold, schemas: Mapping[str, EngineSchema], reader: Address) -> bool:
-    """Return whether both sort rows by the same keys, so that only rows of equal keys stand in another order."""
+    """Return whether both results have the same sequence of sort keys, so that only ties are in another order."""
     keys = key_query(gold.example.gold_sql)
     path = str(Path(gold.example.db_path).resolve())
     there = to_engine(keys, reader.engine, schemas[path]) if keys else None
@@ -275,5 +278,5 @@ def _has_equal_keys(executor: Executor, gold: Gold, schemas: Mapping[str, Engine
 
 
 def _plain(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return rows whose reals are cut to twelve digits."""
+    """Return rows with reals rounded to twelve digits."""
     return [tuple(float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell for cell in row) for row in rows]

@@ -1,4 +1,4 @@
-"""What was copied: a JSON file that is written whole after each database, and says what a broken copy goes on from."""
+"""The manifest of a copy: a JSON file, written atomically after each database, from which a copy resumes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FILE = "manifest.json"
 _FORM = 1
 
 Entry = dict[str, Any]
-"""A copied database: its source, its name, its tables, and `told`, the lines that say what is not as it was."""
+"""A copied database: its source, its name, its tables, and `notes`, lines on differences from the source."""
 
 
 @dataclass
 class Manifest:
-    """The databases that were copied to one place; `begun` are those that were not finished, by their names there."""
+    """The databases that were copied to one target; `begun` are the names of unfinished ones."""
 
     path: Path
     target: str
@@ -34,31 +34,31 @@ class Manifest:
     begun: list[str] = field(default_factory=list)
 
     def begin(self, db_id: str, name: str) -> None:
-        """Note that a database is being written, before it is."""
+        """Record that a database is about to be written."""
         self.databases.pop(db_id, None)
         self.begun = [*dict.fromkeys([*self.begun, name])]
         self.write()
 
     def finish(self, db_id: str, entry: Entry) -> None:
-        """Note that a database is whole."""
+        """Record that a database is complete."""
         self.databases[db_id] = entry
         self.begun = [name for name in self.begun if name != entry["name"]]
         self.write()
 
     def locate(self, file: SourceFile) -> None:
-        """Note where a file lies that was copied, and has been moved since: golds find their copy by it."""
+        """Record the current path of a copied file, by which golds find their copy."""
         source, path = self.databases[file.db_id]["source"], str(file.path.resolve())
         if source["path"] != path:
             source["path"] = path
             self.write()
 
     def is_ours(self, name: str) -> bool:
-        """Return whether a database was made by a copy that this manifest is of."""
+        """Return whether a database was created by this manifest's copies."""
         return name in self.begun or any(entry["name"] == name for entry in self.databases.values())
 
     def write(self) -> None:
-        """Write the file, whole or not at all; raises InputError where it cannot be written."""
-        found = {
+        """Write the file atomically; raises InputError if it cannot be written."""
+        content = {
             "form": _FORM,
             "target": self.target,
             "version": self.version,
@@ -68,40 +68,40 @@ class Manifest:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with written_whole(self.path) as file:
-                file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
+                file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written ({error.strerror}): name another --out") from error
 
 
 def open_manifest(folder: Path, address: Address, version: str) -> Manifest:
-    """Return the manifest of a folder, or a new one; raises InputError for one of another place."""
+    """Return the manifest of a folder, or a new one; raises InputError for a manifest of another target."""
     path = folder / FILE
     if not path.exists():
         return Manifest(path, address.shown, version)
     manifest = load_manifest(folder)
     if manifest.target != address.shown:
-        raise InputError(f"{path}: is of copies to {manifest.target}, not to {address.shown}: name another --out")
+        raise InputError(f"{path}: its copies are at {manifest.target}, not at {address.shown}: name another --out")
     manifest.version = version
     return manifest
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a folder; raises InputError where there is none that can be read."""
+    """Read the manifest of a folder; raises InputError if there is no valid one."""
     path = folder / FILE
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    found = load_json(text, path)
-    if not isinstance(found, dict) or found.get("form") != _FORM:
-        raise InputError(f"{path}: no manifest of copies that this version reads: name another --out")
-    return Manifest(path, found["target"], found["version"], found["databases"], found["begun"])
+    content = load_json(text, path)
+    if not isinstance(content, dict) or content.get("form") != _FORM:
+        raise InputError(f"{path}: not a manifest that this version can read: name another --out")
+    return Manifest(path, content["target"], content["version"], content["databases"], content["begun"])
 
 
 def make_entry(
     file: SourceFile, name: str, shown: str, plan: Plan, digests: Mapping[str, TableDigest], settings: Mapping[str, Any]
 ) -> Entry:
-    """Return what is kept of a finished database; `settings` are those of the command that decide what is written."""
+    """Return the entry of a finished database; `settings` are the options that determine the written rows."""
     stat = file.path.stat()
     return {
         "name": name,
@@ -114,7 +114,7 @@ def make_entry(
         },
         "settings": dict(settings),
         "tables": {table.source.name: _table(table, digests[table.name]) for table in plan.tables},
-        "told": list(plan.told),
+        "notes": list(plan.notes),
     }
 
 

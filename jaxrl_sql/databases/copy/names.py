@@ -1,4 +1,4 @@
-"""What tables and columns are called at an engine: as in SQLite in lower case, or otherwise where that is refused."""
+"""Names of tables and columns at an engine: SQLite's in lower case, changed if the engine refuses them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from jaxrl_sql.databases.engines.tables import NameRules
 
 
 def new_names(names: Sequence[str], noun: str, rules: NameRules) -> tuple[dict[str, str], list[str]]:
-    """Return what each name becomes, and those that become more than themselves in lower case.
+    """Return the new name of each name, and the names that change beyond lower case.
 
-    `noun` is `table` or `column`, and what a name without letters becomes, with its place.
+    `noun` is `table` or `column`; with its position it replaces an unusable name.
     """
-    found: dict[str, str] = {}
+    renamed: dict[str, str] = {}
     changed = []
     for place, name in enumerate(names, 1):
         folded = fold(name)
         usable = _usable(folded, f"{noun}_{place}", rules, is_column=noun == "column")
-        while usable in found.values():
+        while usable in renamed.values():
             usable = _shortened(f"{usable}_{place}", rules)
-        found[name] = usable
+        renamed[name] = usable
         if usable != folded:
             changed.append(name)
-    return found, changed
+    return renamed, changed
 
 
 def fold(name: str) -> str:
-    """Return a name as unquoted SQL is read by PostgreSQL: ASCII letters in lower case, which SQLite takes as equal."""
+    """Return a name with ASCII letters in lower case, as PostgreSQL folds unquoted names."""
     return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 def _usable(name: str, place: str, rules: NameRules, *, is_column: bool) -> str:
-    """Return a name that the engine takes: not empty, not its own, and no longer than it may be."""
+    """Return a name that the engine accepts: not empty, not reserved, and not too long."""
     usable = name.rstrip(" ") or place
     if rules.is_basic:
         usable = "".join(letter if letter <= "\uffff" else "_" for letter in usable)
@@ -40,7 +40,7 @@ def _usable(name: str, place: str, rules: NameRules, *, is_column: bool) -> str:
 
 
 def _shortened(name: str, rules: NameRules) -> str:
-    """Return a name of at most the engine's length, with a hash of all of it at its end where it was cut."""
+    """Return a name of at most the engine's length; a truncated name ends with a hash of the whole name."""
 
     def length(text: str) -> int:
         return len(text.encode("utf-8", "surrogateescape")) if rules.counts_bytes else len(text)

@@ -18,29 +18,29 @@ _ENDINGS = (".sqlite", ".db", ".sqlite3")
 def find_files(folder: Path) -> list[SourceFile]:
     """Return the SQLite files of a folder: `ID/ID.sqlite` or `ID.sqlite`, there or in its folder of databases.
 
-    A file may be given as well. Raises InputError where there is none, or where two have the same identifier.
+    `folder` may be a file. Raises InputError if there is no file, or if two have the same identifier.
     """
     if folder.is_file():
         return [SourceFile(folder.stem, folder, content_of(folder))]
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder, and no SQLite file")
     root = next((folder / name for name in _ROOTS if (folder / name).is_dir()), folder)
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in sorted(root.iterdir()):
         file = _own_file(path) if path.is_dir() else path
         if file is None or file.suffix not in _ENDINGS:
             continue
         db_id = path.name if path.is_dir() else path.stem
-        if db_id in found:
-            raise InputError(f"{file}: {found[db_id]} is called {db_id}, too: move one of them away")
-        found[db_id] = file
-    if not found:
+        if db_id in paths:
+            raise InputError(f"{file}: {paths[db_id]} is called {db_id}, too: move one of them away")
+        paths[db_id] = file
+    if not paths:
         raise InputError(f"{root}: no SQLite file ID/ID.sqlite or ID.sqlite in it")
-    return [SourceFile(db_id, path, content_of(path)) for db_id, path in found.items()]
+    return [SourceFile(db_id, path, content_of(path)) for db_id, path in paths.items()]
 
 
 def _own_file(folder: Path) -> Path | None:
-    """Return the file that a database's folder is of: called as it is, or the only one."""
+    """Return the database of a folder: the file with its name, or the only one."""
     files = [path for path in sorted(folder.iterdir()) if path.suffix in _ENDINGS]
     named = [path for path in files if path.stem == folder.name]
     return (named or files)[0] if named or len(files) == 1 else None
@@ -48,9 +48,9 @@ def _own_file(folder: Path) -> Path | None:
 
 @lru_cache(maxsize=256)
 def content_by_rows(path: str, content: str) -> dict[str, tuple[tuple[str, ...], TableDigest]] | None:
-    """Return the columns and the rows' digest of each table of a file with this content; None where it cannot be read.
+    """Return the columns and the rows' digest of each table of a file; None if it cannot be read.
 
-    Files of other bytes may hold the same: one that was written again, or copied by SQLite.
+    Files with different bytes may have the same rows, for example after a copy by SQLite. `content` is for the cache.
     """
     try:
         with open_source(SourceFile(Path(path).stem, Path(path), content)) as source:

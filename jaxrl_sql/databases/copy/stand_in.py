@@ -1,4 +1,4 @@
-"""A SQLite file with a copy's names, types and rows: prompts are made from it, while the SQL runs on the engine."""
+"""Stand-ins: SQLite files with a copy's names, types and rows, for prompts; the SQL runs on the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_sql.types import InputError
 
 
 def stand_in(folder: Path, db_id: str) -> Path:
-    """Return where a database's stand-in is, in the folder that a copy writes."""
+    """Return the path of a database's stand-in in the output folder of a copy."""
     return folder / "databases" / db_id / f"{db_id}.sqlite"
 
 
@@ -27,9 +27,9 @@ def write_stand_in(
     rows: Callable[[PlannedTable], Iterable[Rows]],
     described: Path,
 ) -> None:
-    """Write tables as the engine has them, with what was written about their columns beside `described`.
+    """Write tables as the engine has them, with the column descriptions next to `described`.
 
-    The file is there when it is whole. Raises InputError where it cannot be written.
+    The file is written atomically. Raises InputError if it cannot be written.
     """
     scratch = path.with_name(f"{path.name}.part")
     try:

@@ -126,7 +126,7 @@ class Writer(ABC):
         try:
             self.run(sql)
         except self.error as error:
-            return [f"{what} is left out: {one_line(error)}"]
+            return [f"{what} is dropped: {one_line(error)}"]
         return []
 
     def run(self, sql: str) -> None:

@@ -1,7 +1,7 @@
-"""Column types: what stands in a SQLite column decides, and its declared type where nothing does.
+"""Kinds of columns: determined by the values of a SQLite column, or by its declared type if it has no values.
 
-SQLite keeps any value in any column; an engine's column holds one type. A column is of the one kind that holds all its
-values as they are, or text where numbers stand beside text; what no kind holds is refused.
+SQLite stores any value in any column; an engine's column has one type. The kind is the one that holds all values
+unchanged, or text for a mixture of numbers and texts. Values that no kind can hold are refused.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Literal, NamedTuple, cast
 from jaxrl_sql.types import Cell
 
 Kind = Literal["integer", "real", "text", "date", "timestamp", "blob"]
-"""64-bit integers, 64-bit floats, text, days, seconds of days without a zone, and bytes."""
+"""64-bit integers, 64-bit floats, text, dates, timestamps without a zone, and bytes."""
 
 Converter = Callable[[Cell], Cell]
 
 Rows = list[tuple[Cell, ...]]
 
 CHUNK = 5_000
-"""So many rows are read, sent and compared at a time."""
+"""Number of rows that are read, written and compared at a time."""
 
 _PLAIN = {type(None), int, float, str, bytes}
-# Integers up to here have a float of their own.
+# Integers up to here are exact as floats.
 _EXACT = 2**53
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SECOND = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
 
 class Seen(NamedTuple):
-    """What stands in a column: how many values of each class, and what a type has to know of them.
+    """Statistics of a column's values: counts by storage class, and properties that determine its kind.
 
-    `longest` is in characters and `widest` in bytes, of text and blobs. `beyond` are integers that no float holds;
-    `nul` and `odd` texts with the character NUL and with bytes that are no UTF-8.
+    `longest` (characters) and `widest` (bytes) are sizes of texts and blobs. `beyond` counts integers that no float
+    represents, `nul` texts with the character NUL, and `odd` texts with invalid UTF-8.
     """
 
     integers: int = 0
@@ -54,12 +54,12 @@ class Seen(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Return whether numbers stand beside text."""
+        """Return whether there are both numbers and texts."""
         return bool(self.texts and (self.integers or self.reals))
 
 
 def look(values: Sequence[Cell], *, is_dated: bool) -> Seen:
-    """Return what stands in some values of a column; texts that are dates are counted where the column's type asks."""
+    """Return the statistics of some values of a column; dates are counted only if `is_dated`."""
     ints = [value for value in values if type(value) is int]
     floats = [value for value in values if type(value) is float]
     texts = [value for value in values if type(value) is str]
@@ -85,25 +85,22 @@ def look(values: Sequence[Cell], *, is_dated: bool) -> Seen:
     )
 
 
-def merged(one: Seen, other: Seen) -> Seen:
-    """Return what stands in two parts of a column together."""
-    added = Seen(*map(sum, zip(one, other, strict=True)))
-    return added._replace(longest=max(one.longest, other.longest), widest=max(one.widest, other.widest))
+def merged(first: Seen, other: Seen) -> Seen:
+    """Return the statistics of two parts of a column together."""
+    added = Seen(*map(sum, zip(first, other, strict=True)))
+    return added._replace(longest=max(first.longest, other.longest), widest=max(first.widest, other.widest))
 
 
 def is_dated(declared: str) -> bool:
-    """Return whether a declared type says that its values are dates or times."""
+    """Return whether a declared type is one of dates or times."""
     return bool(re.search("date|time", declared, re.IGNORECASE))
 
 
 def kind_of(declared: str, seen: Seen) -> Kind | str:
-    """Return the kind that holds a column's values, or in words why none does.
-
-    Raises nothing: a text that is no kind is the reason.
-    """
+    """Return the kind of a column's values, or the reason why no kind fits (any other text)."""
     if seen.blobs:
         others = [name for name in ("integers", "reals", "texts") if getattr(seen, name)]
-        return f"holds blobs beside {' and '.join(others)}" if others else "blob"
+        return f"has both blobs and {' and '.join(others)}" if others else "blob"
     if seen.texts:
         if not seen.is_mixed and is_dated(declared):
             if seen.dates == seen.texts:
@@ -112,12 +109,12 @@ def kind_of(declared: str, seen: Seen) -> Kind | str:
                 return "timestamp"
         return "text"
     if seen.reals:
-        return "holds reals beside integers beyond 2^53, which no float holds" if seen.beyond else "real"
+        return "has both reals and integers beyond 2^53, which no float represents" if seen.beyond else "real"
     return "integer" if seen.integers else _declared_kind(declared)
 
 
 def affinity_of(declared: str) -> str:
-    """Return the affinity of a declared type, by which SQLite compares a column; "" is none.
+    """Return the affinity of a declared type, by which SQLite compares a column; "" for BLOB affinity.
 
     Datatypes In SQLite, section 3.1.
     """
@@ -132,7 +129,7 @@ def affinity_of(declared: str) -> str:
 
 
 def _declared_kind(declared: str) -> Kind:
-    """Return the kind of a column without values; one that never held a date is text."""
+    """Return the kind of a column without values; declared dates become text."""
     upper = declared.upper()
     kinds: dict[str, Kind] = {"integer": "integer", "text": "text", "real": "real"}
     if "BOOL" in upper:
@@ -143,12 +140,12 @@ def _declared_kind(declared: str) -> Kind:
 
 
 def to_real(value: Cell) -> Cell:
-    """Return an integer as the float that it is equal to, and anything else as it is."""
+    """Convert an integer to a float; return other values unchanged."""
     return float(value) if isinstance(value, int) else value
 
 
 def to_text(value: Cell) -> Cell:
-    """Return a number in the fewest digits that mean it, and anything else as it is."""
+    """Convert a number to its shortest exact text; return other values unchanged."""
     return repr(value) if isinstance(value, int | float) else value
 
 
@@ -177,14 +174,14 @@ def _reads(read: Callable[[str], object], text: str) -> bool:
 
 
 def plain_rows(rows: Sequence[tuple[object, ...]]) -> list[tuple[Cell, ...]]:
-    """Return rows that a driver gave as SQLite has them."""
+    """Convert rows of a driver to SQLite's types."""
     if set(map(type, chain.from_iterable(rows))) <= _PLAIN:
         return cast("list[tuple[Cell, ...]]", rows)
     return [tuple(map(_plain_cell, row)) for row in rows]
 
 
 def _plain_cell(value: object) -> Cell:
-    """Return a value that a driver gave as SQLite has it: dates and times as text, a view of bytes as bytes."""
+    """Convert a driver's value to SQLite's types: dates and times to text, memory views to bytes."""
     if value is None or isinstance(value, int | float | str | bytes):
         return int(value) if isinstance(value, bool) else value
     if isinstance(value, datetime):
@@ -195,5 +192,5 @@ def _plain_cell(value: object) -> Cell:
 
 
 def decode_text(raw: bytes) -> str:
-    """Decode SQLite's text; bytes that are no UTF-8 become surrogate escapes, so that none is lost."""
+    """Decode SQLite's text; invalid UTF-8 becomes surrogate escapes, so that no byte is lost."""
     return raw.decode("utf-8", "surrogateescape")

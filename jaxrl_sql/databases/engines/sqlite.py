@@ -109,7 +109,7 @@ class Source:
 
 @contextmanager
 def open_source(file: SourceFile) -> Iterator[Source]:
-    """Open a file to read all of it at one moment; raises InputError where it cannot be read, or changes meanwhile."""
+    """Open a file to read all of it at one moment; raises InputError if it cannot be read, or changes meanwhile."""
     try:
         with closing(open_read_only(file.path)) as connection:
             connection.text_factory = decode_text

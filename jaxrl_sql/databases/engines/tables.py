@@ -108,7 +108,7 @@ class PlannedTable:
 
 
 class Plan(NamedTuple):
-    """A database's tables, parents before their children where that is possible; `told` is what differs, in lines."""
+    """A database's tables, parents before children if possible, and notes on differences from the source."""
 
     tables: tuple[PlannedTable, ...]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]

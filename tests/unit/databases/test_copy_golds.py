@@ -150,7 +150,7 @@ def test_golds_find_the_copy_of_the_same_database_elsewhere(
     kept, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
     assert {"plain", "text", "sorted"} <= kept.keys()
     assert left["elsewhere"]["status"] == "not_copied"
-    assert "no database that was copied has the same tables and rows" in left["elsewhere"]["message"]
+    assert "no copied database has the same tables and rows" in left["elsewhere"]["message"]
     assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
 
 

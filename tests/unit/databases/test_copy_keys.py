@@ -40,12 +40,12 @@ INSERT INTO lost VALUES (1, 5, 'x'), (9, NULL, NULL);
 INSERT INTO loose VALUES ('a', 1), (NULL, 2), (NULL, 3);
 """
 KEYS_TOLD = [
-    "the view seen is left out",
-    "visit: 2 indexes of expressions or of some rows are left out",
-    "loose: its primary key (k) holds NULL and is only unique",
-    "lost: the foreign key (city) to City (Id) is left out: 1 rows refer to none",
-    "lost: the foreign key (name) to City (Name) is left out: its columns have other types",
-    "lost: the foreign key (note) to City (note) is left out: what it refers to is no key",
+    "the view seen is omitted",
+    "visit: 2 indexes of expressions or partial indexes are dropped",
+    "loose: its primary key (k) has NULL values and becomes a unique key",
+    "lost: the foreign key (city) to City (Id) is dropped: 1 rows reference no row",
+    "lost: the foreign key (name) to City (Name) is dropped: its columns have other types",
+    "lost: the foreign key (note) to City (note) is dropped: it does not reference a key",
 ]
 
 
@@ -57,8 +57,8 @@ def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place, 
         "original_column_name,column_name,column_description\nNote,,what people's \\ say\n", encoding="utf-8"
     )
     assert main(place.arguments(tmp_path / "in")) == 0
-    itself = "person: the foreign key (boss) to person is left out: DuckDB wants the rows that it leads to before"
-    assert place.entry("keys")["told"] == KEYS_TOLD + ([itself] if place.engine == "duckdb" else [])
+    itself = "person: the foreign key (boss) to person is dropped: DuckDB needs the referenced rows first"
+    assert place.entry("keys")["notes"] == KEYS_TOLD + ([itself] if place.engine == "duckdb" else [])
     constraints = {
         "duckdb": """SELECT table_name, constraint_type, list_sort(constraint_column_names)::VARCHAR
                      FROM duckdb_constraints() WHERE constraint_type <> 'NOT NULL'""",
@@ -107,7 +107,7 @@ def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place, 
     script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
     source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in words]})
     assert main(place.arguments(source)) == 0
-    assert place.entry("words")["told"] == ["n: NOCASE and RTRIM are left out: texts are compared as they are"]
+    assert place.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
     assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(words)
     assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
@@ -119,7 +119,7 @@ def test_a_key_that_is_too_long_for_mariadb_is_left_out(
     script = "CREATE TABLE t (k TEXT PRIMARY KEY, s TEXT UNIQUE)"
     source = make_file(tmp_path / "in", "long", script, {"t": [("x" * 701, "y" * 700)]})
     assert main(place.arguments(source)) == 0
-    assert place.entry("long")["told"] == ["t: the primary key (k) is left out: MariaDB holds 700 characters"]
+    assert place.entry("long")["notes"] == ["t: the primary key (k) is dropped: MariaDB holds 700 characters"]
     assert place.entry("long")["tables"]["t"]["unique"] == [["s"]]
 
 

@@ -58,8 +58,8 @@ Refusal = Callable[[Sequence[str]], str]
         ("", [None], "text"),
         ("BLOB", [], "blob"),
         ("TEXT", [b"\x00"], "blob"),
-        ("TEXT", [b"\x00", "a", 1], "holds blobs beside integers and texts"),
-        ("", [2**53 + 1, 0.5], "holds reals beside integers beyond 2^53, which no float holds"),
+        ("TEXT", [b"\x00", "a", 1], "has both blobs and integers and texts"),
+        ("", [2**53 + 1, 0.5], "has both reals and integers beyond 2^53, which no float represents"),
     ],
 )
 def test_a_columns_values_decide_its_type(declared: str, values: list[Any], kind: str) -> None:
@@ -130,7 +130,7 @@ def test_odd_names_and_values_arrive_as_they_are(tmp_path: Path, place: Place, m
     assert [kind["type"] for kind in entry["tables"]["empty"]["columns"].values()] == [
         "integer", "text", "real", "blob", "text", "real", "text",
     ]  # fmt: skip
-    assert entry["told"] == ["it's.b: 3 numbers beside 1 texts are copied as texts"]
+    assert entry["notes"] == ["it's.b: 3 numbers next to 1 texts are copied as texts"]
 
 
 def test_rows_of_many_chunks_arrive(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
@@ -171,7 +171,7 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
     assert main(place.arguments(source, "--replace")) == 0
     nul = "\ufffd" if place.engine == "postgresql" else "\0"
     assert place.fetch("bytes", "SELECT a, b FROM t") == [(f"a{nul}b", "a\ufffd")]
-    assert any("are replaced" in line for line in place.entry("bytes")["told"])
+    assert any("are replaced" in line for line in place.entry("bytes")["notes"])
 
 
 def test_a_column_that_no_type_holds_is_refused_or_left_out(
@@ -180,10 +180,10 @@ def test_a_column_that_no_type_holds_is_refused_or_left_out(
     folder = make_file(tmp_path / "in", "a", "CREATE TABLE u (x INT)", {"u": [(1,)]})
     make_file(folder, "b", "CREATE TABLE T (K INTEGER PRIMARY KEY, V)", {"t": [(1, b"x"), (2, "x")]})
     message = refusal(place.arguments(folder))
-    assert "T.V holds blobs beside texts" in message
+    assert "T.V has both blobs and texts" in message
     assert "--leave-out 'T.V'" in message
     assert not (place.out / "manifest.json").exists()  # nothing is begun before all was looked at
     assert main(place.arguments(folder, "--leave-out", "t.v")) == 0
     assert sorted(place.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
-    assert place.entry("b")["told"] == ["T.V is left out, and the keys that it is of"]
+    assert place.entry("b")["notes"] == ["T.V is omitted, with its keys"]
     assert "no database has this column" in refusal(place.arguments(folder, "--leave-out", "t.w", "--prefix", "other"))

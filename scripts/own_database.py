@@ -1,4 +1,4 @@
-"""Make a team's database and its sheet of 60 questions, as docs/own_database.md has them: for a run of that page.
+"""Make a database and 60 questions for the commands of docs/tutorials/own_database.md.
 
     python scripts/own_database.py shop
 

@@ -55,12 +55,13 @@ def test_the_readme_is_the_home_page(pages: Path) -> None:
 
 def test_links_are_the_sites_own(build: ModuleType, pages: Path) -> None:
     text = (
-        "[a](docs/runs.md#watching) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) ![e](docs/compare.png)\n"
-        "```\n[f](docs/runs.md)\n```\n"
+        "[a](docs/reference/files.md#caches) [b](LICENSE) [c](https://x.org) [d](sqlexec_rs/README.md) "
+        "![e](docs/compare.png)\n"
+        "```\n[f](docs/reference/files.md)\n```\n"
     )
     assert build.relinked(text, "README.md", "howto/x.md", build.places()) == (
-        "[a](../runs.md#watching) b [c](https://x.org) [d](../api/sqlexec_rs.md) ![e](../compare.png)\n"
-        "```\n[f](docs/runs.md)\n```\n"
+        "[a](../reference/files.md#caches) b [c](https://x.org) [d](../api/sqlexec_rs.md) ![e](../compare.png)\n"
+        "```\n[f](docs/reference/files.md)\n```\n"
     )
     assert "](docs/" not in (pages / "index.md").read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """The commands of short pages run, in their order and in small.
 
-Of docs: resume.md, recipe.md, lora.md, dialect.md; of skills/: each SKILL.md.
+Of docs: resume.md, recipe.md, lora.md, engines.md, quickstart.md; of skills/: each SKILL.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "<!-- run by tests/docs/test_howto.py -->"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (*ROOT.glob("docs/howto/*.md"), *ROOT.glob("skills/*/SKILL.md"))
+    for path in (*ROOT.glob("docs/howto/*.md"), *ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("skills/*/SKILL.md"))
     if MARK in path.read_text(encoding="utf-8")
 )
 SYNTH = ["data.source=folder", "data.dir=data"]
@@ -56,8 +56,9 @@ def smaller(message: list[str]) -> list[str]:
 def commands(page: str) -> list[list[str]]:
     """Return the words of the commands that a page says run here."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    result = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return [shlex.split(line, comments=True) for block in result for line in block.splitlines()]
+    found = re.findall(rf"^{re.escape(MARK)}\n```sh\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in found for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line, comments=True) for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,15 @@ from typing import Any
 import duckdb
 import pytest
 
+import jaxrl_sql
 from jaxrl_sql.commands.export import main as export
 from jaxrl_sql.config import ExecutorConfig
 from jaxrl_sql.datagen.synth import SynthSpec, generate
 from jaxrl_sql.text2sql.adapters.episode import SqlTask, example_of
 from jaxrl_sql.text2sql.benchmarks import load_folder
 from jaxrl_sql.text2sql.env.executor import make_executor
+from jaxrl_sql.text2sql.rewards.score import Answer
+from jaxrl_sql.types import Example, Reward
 from sqlexec_rs import Executor, Limits
 from sqlexec_rs.servers import Server
 
@@ -32,9 +35,11 @@ HERE, ADAPTERS = "tests/docs/test_python_examples.py", "tests/unit/text2sql/adap
 # Of each page its examples in order, and the test that runs each.
 RUN = {
     "README.md": ["tests/e2e/test_api.py"],
-    "docs/environment.md": [HERE, HERE, ADAPTERS, ADAPTERS, ADAPTERS, ADAPTERS],
     "docs/explanation/recipes.md": [HERE],
-    "docs/models.md": [HERE],
+    "docs/howto/other_trainers.md": [ADAPTERS, ADAPTERS, ADAPTERS, ADAPTERS],
+    "docs/howto/reward.md": [HERE],
+    "docs/howto/trl_environment.md": [HERE, HERE],
+    "docs/howto/weights.md": [HERE],
     "docs/reference/executor_servers.md": [HERE, HERE],
     "docs/reference/rules.md": [HERE],
     "skills/read-a-run/SKILL.md": [HERE],
@@ -108,7 +113,7 @@ def test_a_model_is_loaded_and_saved(folder: Path) -> None:
     assert export([str(START), "--gguf", "f16", "--out", "exported"]) == 0
     (written,) = (folder / "exported").glob("*.gguf")
     written.rename("gemma-3-270m-Q4_K_M.gguf")
-    run("docs/models.md", 0, {})
+    run("docs/howto/weights.md", 0, {})
     assert (folder / "out" / "model.safetensors").is_file()
 
 
@@ -124,12 +129,12 @@ def test_a_recipe_scores_responses(data: Path) -> None:
 def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "pop.sqlite")) as connection:
         connection.execute("CREATE TABLE singer(name TEXT)")
-    names = run("docs/environment.md", 0, {})
+    names = run("docs/howto/trl_environment.md", 0, {})
     assert names["observation"] is not None
-    result: list[dict[str, Any]] = []
-    names["GRPOTrainer"] = lambda *_, **options: result.append(options)
-    run("docs/environment.md", 1, names)
-    assert [*result[0], *result[1]] == ["environment_factory", "reward_funcs"]
+    made: list[dict[str, Any]] = []
+    names["GRPOTrainer"] = lambda *_, **options: made.append(options)
+    run("docs/howto/trl_environment.md", 1, names)
+    assert [*made[0], *made[1]] == ["environment_factory", "reward_funcs"]
     task: SqlTask = names["task"]
     columns = {"db_path": ["pop.sqlite"], "gold_sql": ["SELECT count(*) FROM singer"]}
     text = "<think>so</think><solution>SELECT count(*) FROM singer</solution>"
@@ -137,6 +142,14 @@ def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) 
     example = example_of({"db_path": "pop.sqlite", "gold_sql": "SELECT 1"})
     assert task.score(example, text).reward.total == 0.0
     task.executor.close()
+
+
+def test_a_reward_function_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setattr(jaxrl_sql, "train", lambda *_, **options: passed.append(options))
+    run("docs/howto/reward.md", 0, {})
+    answer = Answer("x" * 100, "SELECT 1", Example("q", "", "", "", "SELECT 1"), "ok", Reward(1.0, {}))
+    assert passed[0]["reward"](answer) == pytest.approx(0.9)
 
 
 def test_a_file_of_duckdb_is_queried(folder: Path) -> None:

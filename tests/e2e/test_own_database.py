@@ -1,4 +1,4 @@
-"""Every command of docs/own_database.md runs, in its order, on a database with odd names, NULLs and dates as text."""
+"""Every command of docs/tutorials/own_database.md runs on a database with odd names, NULLs and dates as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.__main__ import main
 from jaxrl_sql.models import ModelConfig, Norms, Rope, init_params, load_tokenizer, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "own_database.md"
+PAGE = ROOT / "docs" / "tutorials" / "own_database.md"
 # What a run is in small; the page's own numbers are for a real model.
 ALL = ["data.schema=compact", "data.max_prompt_tokens=320", "run.pad_to_max=true"]
 SMALL = [*ALL, "validation.sampling.max_new_tokens=8", "validation.max_num_seqs=8"]
@@ -50,7 +50,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def commands() -> list[list[str]]:
     """Return the arguments of `jaxrl-sql` in the page's commands."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     start, train = ".venv/bin/jaxrl-sql ", ".venv/bin/python -m jaxrl_sql.train "
     assert all(line.startswith((start, train)) for line in lines)
     return [shlex.split(line.removeprefix(start).replace(train, "train ")) for line in lines]

@@ -100,7 +100,7 @@ def test_rewards_prompts_and_evaluation_work_without_jax(dist: Path, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "pop.sqlite")) as connection:
         connection.execute("CREATE TABLE singer(name)")
     (tmp_path / "dev.csv").write_text("question,sql,db_path\nHow many?,SELECT count(*) FROM singer,pop.sqlite\n")
-    page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/howto/trl_environment.md").read_text(encoding="utf-8")
     example = page.partition("```python\n")[2].partition("```")[0]
     code = f"{example}\nassert observation is not None and reward == -1.0, (observation, reward)\n" + WITHOUT_JAX
     run(programs, tmp_path, "python", "-W", "error", "-c", code)

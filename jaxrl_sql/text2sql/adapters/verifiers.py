@@ -1,6 +1,6 @@
 """A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run.
 
-verifiers finds both in a module of its own that names them in `__all__`; docs/environment.md has it.
+verifiers finds both in a module of its own that names them in `__all__`; docs/howto/other_trainers.md has it.
 """
 
 from __future__ import annotations

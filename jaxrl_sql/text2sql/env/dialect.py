@@ -1,7 +1,7 @@
 """SQL of other dialects: run by its own engine, or MySQL's by SQLite, translated by sqlglot and what `mysql` adds.
 
-Only what `docs/data.md` lists is translated. For the rest `to_sqlite` returns None, which makes the answer a syntax
-error, and `why_refused` gives its name: parts that MySQL lacks and SQLite would run (`refused`), and parts without
+Only the list in `docs/reference/engines.md` is translated. For the rest `to_sqlite` returns None, and the answer is a
+syntax error. `why_refused` gives its name: parts that MySQL lacks and SQLite would run (`refused`), and parts without a
 translation (`mysql`). Not emulated: MySQL compares text without regard to case and trailing blanks; SQLite does not.
 Quantities that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC with its
 defaults.

@@ -248,8 +248,8 @@ def test_every_parameter_of_openai_s_package_is_known() -> None:
 
 def test_the_page_lists_the_parameters() -> None:
     """Lines of the page begin with what they list, and names are in backticks, with a neutral value behind `=`."""
-    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    section = page.split("### Parameters\n")[1].split("\n#")[0]
+    page = (ROOT / "docs/reference/server.md").read_text(encoding="utf-8")
+    section = page.split("## Parameters\n")[1].split("\n#")[0]
 
     def listed(title: str) -> set[str]:
         (item,) = re.findall(rf"^- \*\*{title}\*\*(.*?)(?=^- \*\*|^$|\Z)", section, re.MULTILINE | re.DOTALL)

@@ -226,7 +226,7 @@ def test_a_tools_argument_of_another_type_is_no_sql(task: SqlTask, row: dict[str
 
 def examples() -> list[str]:
     """Return the code of the page's last section, for trainers that have no adapter."""
-    page = Path(__file__).parents[4].joinpath("docs/environment.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[4].joinpath("docs/howto/other_trainers.md").read_text(encoding="utf-8")
     return re.findall(r"```python\n(.*?)```", page.partition("## skyrl-gym and verl")[2], flags=re.DOTALL)
 
 
@@ -254,7 +254,7 @@ def test_skyrl_gyms_environment_of_the_page(
 
 def example_with(word: str) -> str:
     """Return the example of the page that holds a word."""
-    page = Path(__file__).parents[4].joinpath("docs/environment.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[4].joinpath("docs/howto/other_trainers.md").read_text(encoding="utf-8")
     (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if word in one)
     return str(text)
 

@@ -452,8 +452,8 @@ def alike(left: object, right: object) -> bool:
 
 
 def test_the_documentation_lists_the_functions_that_are_compared() -> None:
-    page = (Path(jaxrl_sql.__file__).parents[1] / "docs/data.md").read_text(encoding="utf-8")
-    section = page.partition("### MySQL translated for SQLite")[2].partition("| windows |")
+    page = (Path(jaxrl_sql.__file__).parents[1] / "docs/reference/engines.md").read_text(encoding="utf-8")
+    section = page.partition("## MySQL translated for SQLite")[2].partition("| windows |")
     table = section[0] + section[1] + section[2].split("\n")[0]
     listed = [name for cell in re.findall(r"\| `([A-Z0-9_ ]+)` \|", table) for name in cell.split()]
     called = set(re.findall(r"\b([A-Z][A-Z0-9_]+)(?=\()", EXPRESSIONS + QUERIES))

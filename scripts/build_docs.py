@@ -85,14 +85,14 @@ def relinked(text: str, source: str, place: str, staged: Mapping[str, str]) -> s
     here = place.rpartition("/")[0]
 
     def link(result: re.Match[str]) -> str:
-        image, message, target = result.groups()
+        image, text, target = result.groups()
         path, _, anchor = target.partition("#")
         if "://" in path or not path:
             return result[0]
         to = staged.get(normpath(f"{source.rpartition('/')[0] or '.'}/{path}"), "")
         if not to:
-            return message
-        return f"{image}[{message}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
+            return text
+        return f"{image}[{text}]({relpath(to, here or '.')}{'#' if anchor else ''}{anchor})"
 
     out, end = [], 0
     for block in FENCED.finditer(text):
@@ -143,9 +143,9 @@ def run_notebook(pages: Path, *, is_run: bool) -> None:
 
 def take_pictures(pages: Path, run: Path | None) -> None:
     """Write the page of what `jaxrl-sql view` shows, with pictures of a run's pages."""
-    words = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](howto/read_answers.md).\n"
+    heading = "# Look at answers\n\n`jaxrl-sql view RUN` makes a folder of pages: [how](howto/read_answers.md).\n"
     if run is None:
-        _write(pages / "pictures.md", message)
+        _write(pages / "pictures.md", heading)
         return
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the other parts of this file need none of it
 
@@ -170,7 +170,7 @@ def take_pictures(pages: Path, run: Path | None) -> None:
     shown = "The notebook's run, as it was when this site was built."
     images = (("run", "The run"), ("answers", "Its answers"), ("group", "A group: the answers side by side"))
     body = "\n\n".join(f"## {title}\n\n![{title}](pictures/{name}.png)" for name, title in images)
-    _write(pages / "pictures.md", f"{message}\n{shown}\n\n{body}\n")
+    _write(pages / "pictures.md", f"{heading}\n{shown}\n\n{body}\n")
 
 
 def llms(pages: Path) -> str:
@@ -194,8 +194,8 @@ def first_sentence(text: str) -> str:
     """Return a page's first sentence of prose as plain words on one line."""
     blocks = (block.strip() for block in FENCED.sub("", text).split("\n\n"))
     prose = (block for block in blocks if block and block[0] not in "#|<!:-")
-    message = LINK.sub(r"\2", " ".join(next(prose, "").split()))
-    return re.split(r"(?<=\.)\s", message)[0].rstrip(":")
+    sentence = LINK.sub(r"\2", " ".join(next(prose, "").split()))
+    return re.split(r"(?<=\.)\s", sentence)[0].rstrip(":")
 
 
 def _write(path: Path, text: str) -> None:

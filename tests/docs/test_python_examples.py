@@ -131,14 +131,14 @@ def test_an_environment_holds_a_dialogue_and_makes_what_trl_takes(folder: Path) 
         connection.execute("CREATE TABLE singer(name TEXT)")
     names = run("docs/howto/trl_environment.md", 0, {})
     assert names["observation"] is not None
-    made: list[dict[str, Any]] = []
-    names["GRPOTrainer"] = lambda *_, **options: made.append(options)
+    trainers: list[dict[str, Any]] = []
+    names["GRPOTrainer"] = lambda *_, **options: trainers.append(options)
     run("docs/howto/trl_environment.md", 1, names)
-    assert [*made[0], *made[1]] == ["environment_factory", "reward_funcs"]
+    assert [*trainers[0], *trainers[1]] == ["environment_factory", "reward_funcs"]
     task: SqlTask = names["task"]
     columns = {"db_path": ["pop.sqlite"], "gold_sql": ["SELECT count(*) FROM singer"]}
     text = "<think>so</think><solution>SELECT count(*) FROM singer</solution>"
-    assert result[1]["reward_funcs"](prompts=["?"], completions=[text], **columns) == [1.0]
+    assert trainers[1]["reward_funcs"](prompts=["?"], completions=[text], **columns) == [1.0]
     example = example_of({"db_path": "pop.sqlite", "gold_sql": "SELECT 1"})
     assert task.score(example, text).reward.total == 0.0
     task.executor.close()

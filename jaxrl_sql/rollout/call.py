@@ -25,7 +25,6 @@ from jaxrl_sql.rollout.scheduler import (
     ChunkPlan,
     Limits,
     RunningCompletion,
-    close,
     cut_groups,
     first_state,
     plan,
@@ -52,7 +51,6 @@ class EngineCall:
         self, model_runner: ModelRunner, vocabulary: Vocabulary, request: GenerationRequest, stats: RolloutStats
     ) -> None:
         self.model_runner, self.vocabulary, self.request, self.stats = model_runner, vocabulary, request, stats
-        self.params = model_runner.params
         self.automata, self.refused = find_refused(request, vocabulary, model_runner.model.config, model_runner.config)
         served = [i for i in range(len(request.prompts)) if i not in self.refused]
         begun = (request.begun_sample(i, g) for i in served for g in range(request.samplings[i].n))
@@ -64,7 +62,6 @@ class EngineCall:
         self.log = ChunkLog()
         self.before: InFlightChunk | None = None
         self.launched: InFlightChunk | None = None
-        self._is_finite = True
         self._open(served)
 
     def _open(self, served: Sequence[int]) -> None:
@@ -83,29 +80,22 @@ class EngineCall:
         completion = max((sampling.longest for sampling in samplings), default=1)
         groups = cut_groups(request, served, config.group_size(most))
         prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
-        sizes = runner.at_least_open(config.sizes(len(groups), most, prompt, completion))
-        levels = config.levels(sizes)
-        runner.open_pools(sizes, levels[0][0])
+        sizes = runner.open_pools(config.sizes(len(groups), most, prompt, completion))
         limits = Limits(
             config.max_num_seqs, config.chunk_steps, completion, sizes.group_size,
             partial(config.fits_prefill, smallest=config.block_size),
         )  # fmt: skip
-        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, levels)
+        blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.levels(sizes))
         self.state = first_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
         stops = StopCriteria(np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.found)
         self.runner = CallRunner(
-            runner, request, chunk_config, stops, self.automata.first, sizes, self.state, self.stats
+            runner, request, chunk_config, stops, self.automata.first, sizes, self.state.taken, self.stats
         )
-
-    @property
-    def num_waiting(self) -> int:
-        """Return how many completions await a slot, as far as logs were read."""
-        return self.state.queued - (self.log.taken if self.log.number else self.state.taken)
 
     @property
     def has_work(self) -> bool:
         """Return whether there is something to decode or to read, of this call or of the next one."""
-        return bool(self.partial or self.num_waiting or self.state.groups or self.before)
+        return bool(self.state.waiting or self.before or len(self.state.completions) > len(self.log.finished))
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
@@ -142,7 +132,6 @@ class EngineCall:
         """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
         failed = self._await_observations()
-        self.log.uses_cache = self.params is self.model_runner.params
         chunk, self.log = plan(self.state, self.log), ChunkLog()
         for number in chunk.begun:
             prompt, sample, *_ = chunk.after.completions[number]
@@ -157,8 +146,8 @@ class EngineCall:
         self.model_runner.prefix_cache = chunk.after.prefixes
         try:
             log = self.runner.execute(chunk, self._continuations(chunk))
-        except BaseException:
-            self.state.prefixes.reset()  # their blocks may not have been written
+        except BaseException:  # a program that failed has donated its pool, and cached blocks may not be written
+            self.model_runner.release()
             raise
         self.launched = None if log is None else InFlightChunk(log, chunk.after.num_chunks, bool(chunk.prefills))
         self.stats.host_seconds += time.perf_counter() - began
@@ -167,7 +156,11 @@ class EngineCall:
     def read(self) -> list[Sample]:
         """Wait for the chunk before the last launched one and return the samples that are finished with it."""
         before, self.before = self.before, self.launched
-        return [] if before is None else self._read_chunk(before)
+        try:
+            return [] if before is None else self._read_chunk(before)
+        except BaseException:  # weights that have diverged leave numbers in blocks that no call may read, even masked
+            self.model_runner.release()
+            raise
 
     def cancel(self, prompt: int) -> None:
         """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
@@ -177,16 +170,6 @@ class EngineCall:
         assert self.request.turns is None, "a dialogue's environment has work under way"
         assert self.request.ahead is None, "the next call's samples are not given up"
         self.log.cancelled.add(prompt)
-
-    def close(self) -> None:
-        """Give back what the call still holds (its caller may have stopped early).
-
-        Weights that have diverged leave numbers in the blocks that no later call may read, not even masked.
-        """
-        if self.model_runner.prefix_cache is self.state.prefixes:  # else its pools were released
-            self.model_runner.prefix_cache = close(self.state)
-        if not self._is_finite:
-            self.model_runner.release()
 
     # --- logs
 
@@ -209,10 +192,9 @@ class EngineCall:
         """Add a chunk's tokens to their completions -> those whose turn ended, in order; raises NotFiniteError."""
         live = log.completion >= 0
         steps, written = int(live.any(axis=1).sum()), int(live.sum())
-        self._is_finite = all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob))
-        if not self._is_finite:
+        if not all(bool(np.isfinite(x[live]).all()) for x in (log.logprob, log.behavior_logprob)):
             raise NotFiniteError(self.model_runner.cache_dtype)
-        self.stats.note(steps, written, is_full=self.num_waiting > 0 or bool(self.state.groups))
+        self.stats.note(steps, written, is_full=self.state.queued > self.log.taken or bool(self.state.waiting))
         ended = []
         for slot in np.flatnonzero(live.any(axis=0)).tolist():
             at = np.flatnonzero(live[:, slot])

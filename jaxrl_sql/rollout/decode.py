@@ -96,7 +96,7 @@ class DecodeSlots:
 
     request: the completion of each; state [N] (SlotState); length [N]: tokens of its completion; stop_state [N]: of its
     stop strings' automaton; hidden [N,D] predicts its next token; seen [N,V] bool: the tokens of its text (or None);
-    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: completions taken from the ring.
+    group_slots [E,G]: the slot that reads each prompt as the g-th of its group; taken: the ring's next completion.
     """
 
     request: DecodeRequest
@@ -158,7 +158,7 @@ class StepLog:
     """What a chunk of steps wrote.
 
     [steps,N] each: completion (-1: nothing), token, its log-probabilities, end (End). Afterwards: length [N] of the
-    slots' completions, and how many completions were taken from the ring.
+    slots' completions, and the number of the ring's next completion (`taken`).
     """
 
     completion: jax.Array
@@ -196,9 +196,9 @@ def empty_request(count: int, full: Callable[..., Any] = np.full) -> DecodeReque
 
 @partial(jax.jit, static_argnames=("config", "slots", "prompt_slots", "group_size", "dtype", "penalizes"))
 def empty_slots(
-    config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool
+    config: ModelConfig, slots: int, prompt_slots: int, group_size: int, dtype: Any, penalizes: bool, taken: int = 0
 ) -> DecodeSlots:
-    """Return slots of which none has a completion."""
+    """Return slots of which none has a completion, the first of which has number `taken`."""
     empty = DecodeSlots(
         request=empty_request(slots, jnp.full),
         state=jnp.full(slots, SlotState.FREE, jnp.int32),
@@ -207,7 +207,7 @@ def empty_slots(
         hidden=jnp.zeros((slots, config.d_model), dtype),
         seen=jnp.zeros((slots, config.vocab_size), bool) if penalizes else None,
         group_slots=jnp.full((prompt_slots, group_size), slots, jnp.int32),
-        taken=jnp.zeros((), jnp.int32),
+        taken=jnp.asarray(taken, jnp.int32),
     )
     return _pinned(empty)
 

@@ -59,6 +59,7 @@ class Engine:
         if params is not self.runner.params:
             self.runner.params = params
             self.reset_prefix_cache()
+            self.runner.prefix_cache.capacity = 0  # a call under way caches no more blocks of the old ones
 
     def reset_prefix_cache(self) -> None:
         """Forget what is cached of prompts."""
@@ -103,7 +104,6 @@ class Engine:
         try:
             yield from call.run()
         finally:
-            call.close()
             self._is_generating = False
             self.stats.seconds = time.perf_counter() - began
 

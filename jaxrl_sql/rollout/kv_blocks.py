@@ -43,7 +43,7 @@ class PrefixCache:
     """
 
     block_size: int
-    capacity: int
+    capacity: int = 0
     num_blocks: int = 0
     free_blocks: list[int] = field(default_factory=list)
     cached: OrderedDict[PrefixKey, CachedBlock] = field(default_factory=OrderedDict)
@@ -53,9 +53,9 @@ class PrefixCache:
         """Return a cache that may be changed without changing this one."""
         return replace(self, free_blocks=self.free_blocks.copy(), cached=self.cached.copy())
 
-    def open(self, num_blocks: int) -> None:
-        """Take a pool of `num_blocks` blocks of prompts, all of them free."""
-        self.num_blocks = num_blocks
+    def open(self, num_blocks: int, capacity: int) -> None:
+        """Begin a call with `num_blocks` blocks of prompts, all of them free, and room for so many cached ones."""
+        self.num_blocks, self.capacity = num_blocks, capacity
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
     def _full_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
@@ -77,17 +77,13 @@ class PrefixCache:
             self.cached.move_to_end(key)
         return found
 
-    def count_cached(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of a prompt are cached."""
-        return len(self._match(self._full_blocks(tokens))) * self.block_size
-
-    def first_missing(self, tokens: Sequence[int]) -> PrefixKey | None:
-        """Return the key of the first full block of a prompt that is not cached; None where all are."""
+    def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
+        """Return how many tokens of a prompt are cached, and the key of its first full block that is not (or None)."""
         pieces = self._full_blocks(tokens)
-        found = self._match(pieces)
-        if len(found) == len(pieces):
-            return None
-        return (found[-1].number if found else ROOT), pieces[len(found)]
+        cached = self._match(pieces)
+        parent = cached[-1].number if cached else ROOT
+        missing = (parent, pieces[len(cached)]) if len(cached) < len(pieces) else None
+        return len(cached) * self.block_size, missing
 
     def allocate(self, tokens: Sequence[int]) -> Allocation | None:
         """Allocate blocks for a prompt; None, and takes nothing, where too few are free."""

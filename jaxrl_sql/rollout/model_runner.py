@@ -36,7 +36,7 @@ from jaxrl_sql.rollout.decode import (
     resume_requests,
 )
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size, power_of_two
-from jaxrl_sql.rollout.kv_blocks import PrefixCache, block_owner
+from jaxrl_sql.rollout.kv_blocks import BlockTable, PrefixCache, block_owner
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import ChunkPlan, Prefill, PrefillBatch, SchedulerState
 from jaxrl_sql.rollout.stats import RolloutStats
@@ -70,8 +70,7 @@ class ModelRunner:
     def release(self) -> None:
         """Drop all KV blocks, and the weights by layer; the next call makes new ones."""
         self._split = None
-        size = self.config.block_size
-        self.prefix_cache = PrefixCache(size, self.config.prefix_cache_tokens // size)
+        self.prefix_cache = PrefixCache(self.config.block_size)
         self.prompt_pool: KVPool | None = None
         self.prefix_pool: KVPool | None = None
         self.completion_pool: KVPool | None = None
@@ -79,22 +78,24 @@ class ModelRunner:
 
     # --- the sizes of the pools
 
-    def at_least_open(self, sizes: EngineSizes) -> EngineSizes:
-        """Return the sizes for a call: where one program is to serve all, no fewer blocks of prompts than there are."""
-        have = _num_blocks(self.prompt_pool) if self.config.max_prompt_bucket else 0
-        return sizes._replace(prompt_blocks=max(sizes.prompt_blocks, have))
+    def open_pools(self, sizes: EngineSizes) -> EngineSizes:
+        """Open the pools of a call, new where the last call's have another size, and return their sizes.
 
-    def open_pools(self, sizes: EngineSizes, completion_blocks: int) -> None:
-        """Make the pools of a call, those of prompts and of completions, where the last call's are of another size."""
-        self.prefix_cache.capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        Where one program is to serve all calls the pool of prompts never shrinks.
+        """
+        if self.config.max_prompt_bucket:
+            sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
         self.max_prefix_blocks = sizes.prefix_blocks
         if _num_blocks(self.prompt_pool) != sizes.prompt_blocks:
             self.prompt_pool = None
             self.prompt_pool = self._new_pool(sizes.prompt_blocks, self.config.block_size)
-            self.prefix_cache.open(sizes.prompt_blocks)
+        capacity = min(self.config.prefix_cache_tokens // self.config.block_size, sizes.prefix_blocks)
+        self.prefix_cache.open(sizes.prompt_blocks, capacity)
+        completion_blocks = self.config.levels(sizes)[0][0]
         if _num_blocks(self.completion_pool) != completion_blocks:
             self.completion_pool = None
             self.completion_pool = self._new_pool(completion_blocks, self.config.completion_block_size)
+        return sizes
 
     def resize_completions(self, blocks: int) -> None:
         """Give the pool of completions so many blocks, a layer at a time: no more than one is there twice."""
@@ -147,44 +148,8 @@ class ModelRunner:
             halves = (self.prefix_pool.k, self.prefix_pool.v)
             self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
 
-    # --- programs
-
-    def prefill(self, weights: PyTree, hidden: jax.Array, chunk: PrefillChunk, has_past: bool) -> jax.Array:
-        """Prefill a chunk of prompts -> the prompt slots' states (`decode.prefill_chunk`)."""
-        self.prompt_pool, hidden = decode.prefill_chunk(weights, self.model, self.prompt_pool, hidden, chunk, has_past)
-        return hidden
-
-    def decode(
-        self,
-        weights: PyTree,
-        config: ChunkConfig,
-        prompts: PromptSlots,
-        slots: DecodeSlots,
-        blocks: BlockMap,
-        ring: RequestRing,
-        stops: StopCriteria,
-    ) -> tuple[DecodeSlots, StepLog]:
-        """Launch a chunk of decode steps -> the slots after it, and its log (`decode.decode_chunk`)."""
-        (self.completion_pool, slots), log = decode.decode_chunk(
-            weights, config, self.prompt_pool, prompts, self._state(slots), blocks, ring, stops
-        )
-        return slots, log
-
-    def append_observation(
-        self,
-        weights: PyTree,
-        prompts: PromptSlots,
-        slots: DecodeSlots,
-        table: np.ndarray,
-        observation: ObservationBatch,
-    ) -> DecodeSlots:
-        """Append observations to paused slots -> the slots after it (`decode.append_observation`)."""
-        self.completion_pool, slots = decode.append_observation(
-            weights, self.model, self.prompt_pool, prompts, self._state(slots), table, observation
-        )
-        return slots
-
-    def _state(self, slots: DecodeSlots) -> DecodeState:
+    def decode_state(self, slots: DecodeSlots) -> DecodeState:
+        """Return what decoding changes; the pool is donated, and what a program returns takes its place."""
         assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
@@ -212,7 +177,8 @@ class Continuation(NamedTuple):
 class CallRunner:
     """The arrays of one call: its decode slots, its prompt slots, and the ring of completions that wait for a slot.
 
-    `start_states` are those of the stop strings' automata. The weights are those that the call began with.
+    `start_states` are those of the stop strings' automata; `first` is the number of the first completion in the ring,
+    which has each at its number modulo its size. The weights are those that the call began with.
     """
 
     def __init__(
@@ -223,7 +189,7 @@ class CallRunner:
         stops: StopCriteria,
         start_states: Mapping[tuple[str, ...], int],
         sizes: EngineSizes,
-        state: SchedulerState,
+        first: int,
         stats: RolloutStats,
     ) -> None:
         self.runner, self.config, self.weights = runner, runner.config, runner.weights()
@@ -232,11 +198,11 @@ class CallRunner:
         model, dtype, penalizes = runner.model.config, runner.cache_dtype, chunk_config.penalizes
         self.hidden, self.seen = empty_prompt_states(model, sizes.prompt_slots, dtype, penalizes)
         n = self.config.max_num_seqs
-        self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes)
+        self.slots = empty_slots(model, n, sizes.prompt_slots, sizes.group_size, dtype, penalizes, first)
         self.table = np.full((sizes.prompt_slots, sizes.prompt_columns), NONE, np.int32)
         self.lengths = np.zeros(sizes.prompt_slots, np.int32)
-        self.num_begun = state.num_begun
-        self.ring: Any = empty_request(state.limits.ring)
+        # Enough for all completions that are queued and not known to have a slot.
+        self.ring: Any = empty_request(2 * n + sizes.group_size)
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> StepLog | None:
@@ -244,9 +210,10 @@ class CallRunner:
         self.prepare(plan, continued)
         if not plan.launches:
             return None
-        self.slots, log = self.runner.decode(
-            self.weights, self.chunk_config, self.prompt_slots(), self.slots, self.block_map(plan),
-            self.request_ring(plan), self.stops,
+        runner = self.runner
+        (runner.completion_pool, self.slots), log = decode.decode_chunk(
+            self.weights, self.chunk_config, runner.prompt_pool, self.prompt_slots(), runner.decode_state(self.slots),
+            self.block_map(plan.after.blocks), self.request_ring(plan), self.stops,
         )  # fmt: skip
         self.stats.chunks += 1
         return log
@@ -254,18 +221,18 @@ class CallRunner:
     def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
         """Do a plan's work before its chunk of decode steps."""
         self.table[plan.freed] = NONE
-        self.ring.max_length[self._places(plan.cut)] = 1
+        self.ring.max_length[self._ring_places(plan.cut)] = 1
         self._release(plan.released)
         for batch in plan.prefills:
             self._prefill(batch)
-        self._write(self.ring, self._places(plan.queued), plan.queued, plan.after)
+        self._write(self.ring, self._ring_places(plan.queued), plan.queued, plan.after)
         self._release(plan.preempted)
         self.stats.preemptions += len(plan.preempted)
         self._resume(plan)
         if plan.launches:
-            self.runner.resize_completions(plan.num_blocks)
+            self.runner.resize_completions(plan.after.blocks.num_blocks)
         if continued:
-            self._append(continued, plan.table)
+            self._append(continued, plan.after.blocks.table())
 
     def prompt_slots(self) -> PromptSlots:
         """Return the prompts as the device needs them."""
@@ -275,9 +242,10 @@ class CallRunner:
         lengths: Any = self.lengths.copy()
         return PromptSlots(blocks, lengths, self.hidden, self.seen)
 
-    def block_map(self, plan: ChunkPlan) -> BlockMap:
-        """Return which slot holds which block of completions."""
-        return BlockMap(plan.table, *block_owner(plan.table, plan.num_blocks, self.config.completion_block_size))
+    def block_map(self, blocks: BlockTable) -> BlockMap:
+        """Return the blocks of completions by slot, and the slot of each block."""
+        table = blocks.table()
+        return BlockMap(table, *block_owner(table, blocks.num_blocks, blocks.block_size))
 
     def request_ring(self, plan: ChunkPlan) -> RequestRing:
         """Return the ring as the device needs it."""
@@ -304,7 +272,7 @@ class CallRunner:
 
     def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
         """Append tokens to the slots of their completions, which decode on in the next chunk."""
-        n, most, prompts = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots()
+        n, most, prompts, runner = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots(), self.runner
         for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
             pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
             pieces = [piece for piece in pieces if piece.tokens or not first]
@@ -315,13 +283,15 @@ class CallRunner:
                 observation = ObservationBatch(
                     _padded(slot, x, n), padded, length, _padded(max_length, x, 0), _padded(stop_state, x, 0)
                 )
-                self.slots = self.runner.append_observation(self.weights, prompts, self.slots, table, observation)
+                runner.completion_pool, self.slots = decode.append_observation(
+                    self.weights, runner.model, runner.prompt_pool, prompts, runner.decode_state(self.slots), table,
+                    observation,
+                )  # fmt: skip
 
     # --- requests
 
-    def _places(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the places of completions in the ring."""
-        return (np.array(numbers, np.int64) - self.num_begun) % self.ring.completion.shape[0]
+    def _ring_places(self, numbers: Sequence[int]) -> np.ndarray:
+        return np.array(numbers, np.int64) % len(self.ring.completion)
 
     def _write(self, arrays: Any, place: np.ndarray, numbers: Sequence[int], state: SchedulerState) -> None:
         """Write the requests of completions into the host's arrays, at places [X]."""
@@ -379,8 +349,10 @@ class CallRunner:
                 if start[row] < length[row] <= start[row] + width:
                     ends[row] = prompt_slot
             has_past = bool(self.config.max_prompt_bucket or ((start > 0) & (count > 0)).any())
-            chunk = PrefillChunk(padded, count, start, table, ends)
-            self.hidden = self.runner.prefill(self.weights, self.hidden, chunk, has_past)
+            chunk, runner = PrefillChunk(padded, count, start, table, ends), self.runner
+            runner.prompt_pool, self.hidden = decode.prefill_chunk(
+                self.weights, runner.model, runner.prompt_pool, self.hidden, chunk, has_past
+            )
             self.stats.padded_tokens += padded.size
             start = np.minimum(start + width, length)
 

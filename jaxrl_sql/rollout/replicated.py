@@ -32,7 +32,7 @@ from jaxrl_sql.parallel.processes import exchange, exchange_bytes
 from jaxrl_sql.rollout.call import EngineCall
 from jaxrl_sql.rollout.engine import BUSY, Engine, make_request
 from jaxrl_sql.rollout.engine_config import EngineConfig
-from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, Part, Sample, SamplingParams
+from jaxrl_sql.rollout.sampling import ASSISTANT, GenerationRequest, RequestGroup, Sample, SamplingParams
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.text2sql.env.turns import Turns
 from jaxrl_sql.types import InputError, Prompt, Tokenizer, Turn
@@ -115,8 +115,7 @@ class ReplicatedEngine:
                 calls.append((replica, _in(replica, replica.engine.begin, request.part(dealt[replica.number]))))
             yield from _run(calls, goes_ahead=ahead is not None)
         finally:
-            for replica, call in calls:
-                _in(replica, call.close)
+            for replica, _ in calls:
                 replica.engine.stats.seconds = time.perf_counter() - began
             self._is_generating = False
 
@@ -194,7 +193,7 @@ def _is_unfinished(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool
     return any(exchange([own])) if goes_ahead else own
 
 
-def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:
+def deal(request: GenerationRequest, replicas: int) -> list[list[RequestGroup]]:
     """Deal the prompts of a call to replicas, by their tokens and the samples of each alone.
 
     Prompts that begin alike stand together, so that a replica has them in its prefix cache, and each replica has its
@@ -206,12 +205,12 @@ def deal(request: GenerationRequest, replicas: int) -> list[list[Part]]:
     return [[*own, *more] for own, more in zip(first, rest, strict=True)]
 
 
-def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Part]]:
+def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[RequestGroup]]:
     """Deal these prompts of a call."""
     order = sorted(of, key=lambda i: request.prompts[i].token_ids)
     total, is_cut = sum(request.samplings[i].n for i in of), len(order) < replicas
     edges = [total * number // replicas for number in range(replicas + 1)]
-    dealt: list[list[Part]] = [[] for _ in range(replicas)]
+    dealt: list[list[RequestGroup]] = [[] for _ in range(replicas)]
     begin = 0
     for i in order:
         n = request.samplings[i].n
@@ -219,9 +218,9 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Par
             for number, (low, high) in enumerate(pairwise(edges)):
                 first, last = max(low - begin, 0), min(high - begin, n)
                 if first < last:
-                    dealt[number].append(Part(i, first, last))
+                    dealt[number].append(RequestGroup(i, first, last))
         else:  # it goes where its middle falls
-            dealt[(2 * begin + n) * replicas // (2 * total)].append(Part(i, 0, n))
+            dealt[(2 * begin + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
         begin += n
     return dealt
 

@@ -132,12 +132,17 @@ class Sample:
         return tuple(turn.role == ASSISTANT for turn in self.turns for _ in turn.token_ids)
 
 
-class Part(NamedTuple):
-    """A prompt of a call and those of its samples, `first` to before `last`, that one engine makes."""
+class RequestGroup(NamedTuple):
+    """A prompt of a call and those of its samples, `first` to before `last`, that one engine or prompt slot serves."""
 
     prompt: int
     first: int
     last: int
+
+    @property
+    def samples(self) -> range:
+        """Return their numbers."""
+        return range(self.first, self.last)
 
 
 class GenerationRequest(NamedTuple):
@@ -158,15 +163,15 @@ class GenerationRequest(NamedTuple):
     samplings: Sequence[SamplingParams]
     step: int
     turns: Turns | None
-    parts: Sequence[Part] = ()
+    parts: Sequence[RequestGroup] = ()
     numbers: Sequence[int] = ()
     ahead: int | None = None
     begun: Mapping[tuple[int, int], Sample] = {}
 
-    def part(self, parts: Sequence[Part]) -> GenerationRequest:
+    def part(self, parts: Sequence[RequestGroup]) -> GenerationRequest:
         """Return the request for these parts of it."""
-        samplings = [replace(self.samplings[one.prompt], n=one.last - one.first) for one in parts]
-        return self._replace(prompts=[self.prompts[one.prompt] for one in parts], samplings=samplings, parts=parts)
+        samplings = [replace(self.samplings[part.prompt], n=len(part.samples)) for part in parts]
+        return self._replace(prompts=[self.prompts[part.prompt] for part in parts], samplings=samplings, parts=parts)
 
     def place(self, prompt: int, sample: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a prompt of this request and of one of its samples."""
@@ -182,6 +187,11 @@ class GenerationRequest(NamedTuple):
     def begun_sample(self, prompt: int, sample: int) -> Sample | None:
         """Return what the call before made of a sample, if it began it."""
         return self.begun.get(self.place(prompt, sample))
+
+    def unfinished_samples(self, group: RequestGroup) -> list[int]:
+        """Return the samples of a group that the call before did not finish."""
+        begun = {g: self.begun_sample(group.prompt, g) for g in group.samples}
+        return [g for g, sample in begun.items() if sample is None or sample.finish_reason == UNFINISHED]
 
     def key_place(self, prompt: int) -> tuple[int, int, int]:
         """Return the step, prompt and sample that the random keys of a prompt's first sample are derived from."""

@@ -165,7 +165,6 @@ class Batcher:
                 _tell(asked, [*call.launch(), *call.read()])
                 _tell(asked, _unfinished(asked, call))
         finally:
-            call.close()
             self._cancelled += len({id(asked[at][0]) for at in cancelled})
 
 

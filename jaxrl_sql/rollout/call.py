@@ -7,7 +7,8 @@ device never waits while the host decodes text or hands SQL on. `scheduler.plan`
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import numpy as np
 from jaxrl_sql.rollout.decode import ChunkConfig, End, StepLog, StopCriteria
 from jaxrl_sql.rollout.kv_blocks import BlockTable
 from jaxrl_sql.rollout.model_runner import CallRunner, Continuation, ModelRunner
-from jaxrl_sql.rollout.partial_sample import PartialSample
 from jaxrl_sql.rollout.refusals import find_refused
 from jaxrl_sql.rollout.sampling import ASSISTANT, ENVIRONMENT, UNFINISHED, GenerationRequest, NotFiniteError, Sample
 from jaxrl_sql.rollout.scheduler import (
@@ -25,15 +25,50 @@ from jaxrl_sql.rollout.scheduler import (
     ChunkPlan,
     Limits,
     RunningCompletion,
-    cut_groups,
-    first_state,
+    initial_state,
     plan,
+    split_groups,
 )
 from jaxrl_sql.rollout.stats import RolloutStats
 from jaxrl_sql.rollout.stop_strings import Vocabulary, cut_after_stop
 from jaxrl_sql.text2sql.env.executor import ExecutorError
-from jaxrl_sql.text2sql.env.turns import Action, PendingObservation
+from jaxrl_sql.text2sql.env.turns import Action, Environment, PendingObservation
 from jaxrl_sql.types import Turn
+
+
+@dataclass
+class PartialSample:
+    """The tokens that were read of a completion: the pieces of its current turn, and the turns before."""
+
+    tokens: list[np.ndarray] = field(default_factory=list)
+    logprobs: list[np.ndarray] = field(default_factory=list)
+    behavior_logprobs: list[np.ndarray] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    environment: Environment | None = None
+    text: str = ""
+
+    def end_turn(self, detokenize: Callable[[tuple[int, ...]], str]) -> str:
+        """End the current turn and return its text."""
+        ids, logprobs, behavior_logprobs = self.so_far()
+        for piece in (self.tokens, self.logprobs, self.behavior_logprobs):
+            piece.clear()
+        self.text = detokenize(ids)
+        self.turns.append(Turn(ASSISTANT, ids, logprobs, behavior_logprobs, self.text))
+        return self.text
+
+    def so_far(self) -> tuple[tuple[Any, ...], ...]:
+        """Return the tokens of the current turn, and their log-probabilities, full and as they were sampled."""
+        pieces = (self.tokens, self.logprobs, self.behavior_logprobs)
+        return tuple(tuple(np.concatenate(piece).tolist()) if piece else () for piece in pieces)
+
+    def length(self) -> int:
+        """Return the tokens of all ended turns."""
+        return sum(len(turn.token_ids) for turn in self.turns)
+
+    def token_ids(self) -> tuple[int, ...]:
+        """Return all tokens, those of the current turn too."""
+        ended = (token for turn in self.turns for token in turn.token_ids)
+        return (*ended, *(token for piece in self.tokens for token in piece.tolist()))
 
 
 class InFlightChunk(NamedTuple):
@@ -78,7 +113,7 @@ class EngineCall:
         )
         most = max((sampling.n for sampling in samplings), default=1)
         completion = max((sampling.longest for sampling in samplings), default=1)
-        groups = cut_groups(request, served, config.group_size(most))
+        groups = split_groups(request, served, config.group_size(most))
         prompt = max(config.max_prompt_bucket, *(len(request.prompts[i].token_ids) for i in served), 1)
         sizes = runner.open_pools(config.sizes(len(groups), most, prompt, completion))
         limits = Limits(
@@ -86,8 +121,10 @@ class EngineCall:
             partial(config.fits_prefill, smallest=config.block_size),
         )  # fmt: skip
         blocks = BlockTable(config.completion_block_size, config.max_num_seqs, config.levels(sizes))
-        self.state = first_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
-        stops = StopCriteria(np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.found)
+        self.state = initial_state(request, groups, limits, runner.prefix_cache, blocks, sizes.prompt_slots)
+        stops = StopCriteria(
+            np.array(self.vocabulary.end_tokens, np.int32), self.automata.table, self.automata.is_complete
+        )
         self.runner = CallRunner(
             runner, request, chunk_config, stops, self.automata.first, sizes, self.state.taken, self.stats
         )
@@ -99,20 +136,20 @@ class EngineCall:
 
     def run(self) -> Iterator[Sample]:
         """Yield the samples as they finish; the chunk that is read is always the one before the last launched."""
-        yield from self.known()
+        yield from self.ready_samples()
         while self.unfinished:
             yield from self.launch()
             yield from self.read()
-        yield from self.left()
+        yield from self.ahead_samples()
 
-    def known(self) -> Iterator[Sample]:
+    def ready_samples(self) -> Iterator[Sample]:
         """Yield a sample for each that cannot be served, and those that an earlier call finished."""
         for i, reason in self.refused.items():
             for sample in range(self.request.samplings[i].n):
                 yield Sample(*self.request.place(i, sample), (), (), (), "", "refused", error=reason)
         yield from self.finished_before
 
-    def left(self) -> Iterator[Sample]:
+    def ahead_samples(self) -> Iterator[Sample]:
         """Yield the next call's samples when this one is over, finished or not."""
         if self.request.ahead is None:
             return
@@ -125,11 +162,10 @@ class EngineCall:
 
     def place(self, number: int) -> tuple[int, int]:
         """Return the numbers in the whole call of a completion's prompt and sample."""
-        queued = self.state.completions[number]
-        return self.request.place(queued.prompt, queued.sample)
+        return self.request.place(*self.state.completions[number][:2])
 
     def launch(self) -> list[Sample]:
-        """Launch the next chunk, where there is room for it, without waiting; return the samples that failed."""
+        """Launch the next chunk, if there is room for it, without waiting; return the samples that failed."""
         began = time.perf_counter()
         failed = self._await_observations()
         chunk, self.log = plan(self.state, self.log), ChunkLog()
@@ -215,7 +251,7 @@ class EngineCall:
         """End a turn: return the sample if it was the completion's last, else ask its environment."""
         sample = self.partial[number]
         sampling = self.request.samplings[self.state.completions[number].prompt]
-        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stops))
+        text = sample.end_turn(partial(self._detokenize, end=end, stops=sampling.stop))
         reason = "length" if end == End.LENGTH else "stop"
         if self.request.turns is not None:
             if sample.environment is None:
@@ -287,7 +323,7 @@ class EngineCall:
             sample, sampling = self.partial[number], self.request.samplings[chunk.after.completions[number].prompt]
             tokens = sample.token_ids() if number in chunk.resumed else sample.turns[-1].token_ids
             end = min(sample.length() + sampling.max_new_tokens, sampling.longest)
-            state = self.automata.first[sampling.stops]
+            state = self.automata.first[tuple(sampling.stop)]
             for token in (token for piece in sample.tokens for token in piece):
                 state = int(self.automata.table[state, token])
             continued.append(Continuation(chunk.after.running[number].slot, tokens, end, state))

@@ -42,7 +42,7 @@ class End(IntEnum):
 
 
 class ChunkConfig(NamedTuple):
-    """What a chunk of decode steps is compiled for (static).
+    """The static arguments of a chunk of decode steps.
 
     samples: some completion is not greedy; truncates: some leaves tokens out; penalizes: some penalizes repetition;
     missing: ids without a token.
@@ -83,11 +83,11 @@ class RequestRing(NamedTuple):
 
 
 class StopCriteria(NamedTuple):
-    """What ends a completion: token_ids [X], and the stop strings' automata, table [A,V] and found [A] (`Stops`)."""
+    """End tokens token_ids [X], and the stop strings' automata: table [A,V] and is_complete [A] (`Stops`)."""
 
     token_ids: Any
     table: Any
-    found: Any
+    is_complete: Any
 
 
 @flax.struct.dataclass
@@ -110,7 +110,7 @@ class DecodeSlots:
 
 
 class DecodeState(NamedTuple):
-    """What decoding changes: the pool of the completions' KV blocks, and the slots."""
+    """The state that decoding changes: the pool of the completions' KV blocks, and the slots."""
 
     pool: KVPool
     slots: DecodeSlots
@@ -155,7 +155,7 @@ class ObservationBatch(NamedTuple):
 
 @flax.struct.dataclass
 class StepLog:
-    """What a chunk of steps wrote.
+    """The output of a chunk of steps.
 
     [steps,N] each: completion (-1: nothing), token, its log-probabilities, end (End). Afterwards: length [N] of the
     slots' completions, and the number of the ring's next completion (`taken`).
@@ -262,7 +262,7 @@ def _find_ends(
     stop_state = stops.table[slots.stop_state, token].astype(jnp.int32)
     stop_state = jnp.where(is_running, stop_state, slots.stop_state)
     end = jnp.where(length >= slots.request.max_length, End.LENGTH, End.NOT)
-    end = jnp.where(stops.found[stop_state], End.STRING, end)
+    end = jnp.where(stops.is_complete[stop_state], End.STRING, end)
     end = jnp.where(jnp.isin(token, stops.token_ids), End.TOKEN, end)
     return length, stop_state, jnp.where(is_running, end, End.NOT)
 

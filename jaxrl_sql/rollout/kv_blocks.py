@@ -54,7 +54,7 @@ class PrefixCache:
         return replace(self, free_blocks=self.free_blocks.copy(), cached=self.cached.copy())
 
     def open(self, num_blocks: int, capacity: int) -> None:
-        """Begin a call with `num_blocks` blocks of prompts, all of them free, and room for so many cached ones."""
+        """Begin a call with `num_blocks` blocks of prompts, all of them free, and room for `capacity` cached ones."""
         self.num_blocks, self.capacity = num_blocks, capacity
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
 
@@ -65,17 +65,17 @@ class PrefixCache:
 
     def _match(self, pieces: Sequence[tuple[int, ...]]) -> list[CachedBlock]:
         """Return the cached blocks that a prompt begins with, and mark them used, the first one most recently."""
-        found: list[CachedBlock] = []
+        matched: list[CachedBlock] = []
         keys = []
         for piece in pieces:
-            key = (found[-1].number if found else ROOT, piece)
+            key = (matched[-1].number if matched else ROOT, piece)
             if key not in self.cached:
                 break
             keys.append(key)
-            found.append(self.cached[key])
+            matched.append(self.cached[key])
         for key in reversed(keys):
             self.cached.move_to_end(key)
-        return found
+        return matched
 
     def lookup(self, tokens: Sequence[int]) -> tuple[int, PrefixKey | None]:
         """Return how many tokens of a prompt are cached, and the key of its first full block that is not (or None)."""
@@ -91,17 +91,17 @@ class PrefixCache:
         if need > len(self.free_blocks):
             return None
         blocks = [self.free_blocks.pop() for _ in range(need)]
-        found = self._match(self._full_blocks(tokens))
-        copies = [(cached.block, block) for cached, block in zip(found, blocks, strict=False)]
-        return Allocation(blocks, len(found) * self.block_size, copies)
+        matched = self._match(self._full_blocks(tokens))
+        copies = [(cached.block, block) for cached, block in zip(matched, blocks, strict=False)]
+        return Allocation(blocks, len(matched) * self.block_size, copies)
 
     def insert(self, tokens: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
         """Cache the full blocks of a prompt, now that they are written -> copies to make, (block, cached block)."""
         copies: list[tuple[int, int]] = []
         pieces = self._full_blocks(tokens)
-        found = self._match(pieces)
-        parent = found[-1].number if found else ROOT
-        for piece, block in list(zip(pieces, blocks, strict=False))[len(found) :]:
+        matched = self._match(pieces)
+        parent = matched[-1].number if matched else ROOT
+        for piece, block in list(zip(pieces, blocks, strict=False))[len(matched) :]:
             place = len(self.cached)
             if place == self.capacity:
                 place = self.cached.popitem(last=False)[1].block
@@ -147,7 +147,7 @@ class BlockTable:
         return self.levels[self.level][0]
 
     def need(self, tokens: np.ndarray) -> np.ndarray:
-        """Return the blocks that so many tokens [X] take."""
+        """Return the blocks that tokens [X] take."""
         return np.minimum(-(-tokens // self.block_size), self.blocks.shape[1])
 
     def reserve(self, tokens: np.ndarray) -> bool:

@@ -36,7 +36,7 @@ from jaxrl_sql.rollout.decode import (
     resume_requests,
 )
 from jaxrl_sql.rollout.engine_config import EngineConfig, EngineSizes, pool_size, power_of_two
-from jaxrl_sql.rollout.kv_blocks import BlockTable, PrefixCache, block_owner
+from jaxrl_sql.rollout.kv_blocks import PrefixCache, block_owner
 from jaxrl_sql.rollout.sampling import GenerationRequest
 from jaxrl_sql.rollout.scheduler import ChunkPlan, Prefill, PrefillBatch, SchedulerState
 from jaxrl_sql.rollout.stats import RolloutStats
@@ -81,7 +81,7 @@ class ModelRunner:
     def open_pools(self, sizes: EngineSizes) -> EngineSizes:
         """Open the pools of a call, new where the last call's have another size, and return their sizes.
 
-        Where one program is to serve all calls the pool of prompts never shrinks.
+        The pool of prompts never shrinks if one program is to serve all calls.
         """
         if self.config.max_prompt_bucket:
             sizes = sizes._replace(prompt_blocks=max(sizes.prompt_blocks, _num_blocks(self.prompt_pool)))
@@ -98,7 +98,7 @@ class ModelRunner:
         return sizes
 
     def resize_completions(self, blocks: int) -> None:
-        """Give the pool of completions so many blocks, a layer at a time: no more than one is there twice."""
+        """Resize the pool of completions to `blocks` blocks, a layer at a time: no more than one exists twice."""
         if _num_blocks(self.completion_pool) == blocks:
             return
         pool, self.completion_pool = self.completion_pool, None
@@ -115,7 +115,7 @@ class ModelRunner:
 
     @property
     def cache_dtype(self) -> np.dtype:
-        """Return the dtype of keys and values, and of the states that are kept beside them."""
+        """Return the dtype of keys and values, and of the hidden states."""
         if self.prompt_pool is not None:
             return self.prompt_pool.k[0].dtype
         return jnp.dtype(self.model.compute_dtype or jax.tree.leaves(self.params)[0].dtype)
@@ -129,8 +129,8 @@ class ModelRunner:
             self.prompt_pool = decode.copy_blocks(self.prefix_pool, cached, self.prompt_pool, blocks)
 
     def save_prefixes(self, copies: Sequence[tuple[int, int]], at_least: int) -> None:
-        """Copy blocks of prompts to where they are cached: (block, cached block) each, `at_least` in one program."""
-        # Where room is small a cached block may be written twice in a batch: the last one is what is known.
+        """Copy blocks of prompts to cached blocks: (block, cached block) each, `at_least` in one program."""
+        # In a small cache a block may be written twice in a batch: the last write counts.
         copies = [(block, place) for place, block in {place: block for block, place in copies}.items()]
         if copies and self.prompt_pool is not None:
             self._reserve_prefixes(1 + max(place for _, place in copies))
@@ -139,7 +139,7 @@ class ModelRunner:
             self.prefix_pool = decode.copy_blocks(self.prompt_pool, blocks, self.prefix_pool, places)
 
     def _reserve_prefixes(self, blocks: int) -> None:
-        """Have room for so many cached blocks; nothing computes with them where they lie, so this pool grows."""
+        """Grow the pool of cached blocks to `blocks` blocks at least; no program but copies reads it."""
         most = self.max_prefix_blocks
         wanted = most if self.config.max_prompt_bucket else min(pool_size(blocks, self.config.ways), most)
         if self.prefix_pool is None:
@@ -149,7 +149,7 @@ class ModelRunner:
             self.prefix_pool = KVPool(*(tuple(decode.grow_keys(keys, wanted) for keys in half) for half in halves))
 
     def decode_state(self, slots: DecodeSlots) -> DecodeState:
-        """Return what decoding changes; the pool is donated, and what a program returns takes its place."""
+        """Return the state that decoding changes; a program's result must replace its pool, which is donated."""
         assert self.completion_pool is not None, "open_pools comes first"
         return DecodeState(self.completion_pool, slots)
 
@@ -210,18 +210,14 @@ class CallRunner:
         self.prepare(plan, continued)
         if not plan.launches:
             return None
-        runner = self.runner
-        (runner.completion_pool, self.slots), log = decode.decode_chunk(
-            self.weights, self.chunk_config, runner.prompt_pool, self.prompt_slots(), runner.decode_state(self.slots),
-            self.block_map(plan.after.blocks), self.request_ring(plan), self.stops,
-        )  # fmt: skip
+        (self.runner.completion_pool, self.slots), log = decode.decode_chunk(*self.decode_arguments(plan))
         self.stats.chunks += 1
         return log
 
     def prepare(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> None:
         """Do a plan's work before its chunk of decode steps."""
         self.table[plan.freed] = NONE
-        self.ring.max_length[self._ring_places(plan.cut)] = 1
+        self.ring.max_length[self._ring_places(plan.truncated)] = 1
         self._release(plan.released)
         for batch in plan.prefills:
             self._prefill(batch)
@@ -242,14 +238,15 @@ class CallRunner:
         lengths: Any = self.lengths.copy()
         return PromptSlots(blocks, lengths, self.hidden, self.seen)
 
-    def block_map(self, blocks: BlockTable) -> BlockMap:
-        """Return the blocks of completions by slot, and the slot of each block."""
-        table = blocks.table()
-        return BlockMap(table, *block_owner(table, blocks.num_blocks, blocks.block_size))
-
-    def request_ring(self, plan: ChunkPlan) -> RequestRing:
-        """Return the ring as the device needs it."""
-        return RequestRing(jax.tree.map(np.copy, self.ring), np.int32(plan.tail))
+    def decode_arguments(self, plan: ChunkPlan) -> tuple[Any, ...]:
+        """Return the arguments of a plan's `decode.decode_chunk`."""
+        blocks, table = plan.after.blocks, plan.after.blocks.table()
+        return (
+            self.weights, self.chunk_config, self.runner.prompt_pool, self.prompt_slots(),
+            self.runner.decode_state(self.slots),
+            BlockMap(table, *block_owner(table, blocks.num_blocks, blocks.block_size)),
+            RequestRing(jax.tree.map(np.copy, self.ring), np.int32(plan.tail)), self.stops,
+        )  # fmt: skip
 
     # --- slots
 
@@ -306,7 +303,7 @@ class CallRunner:
             group_index,
         )
         arrays.max_length[place] = [sampling.max_new_tokens for sampling in samplings]
-        arrays.start_state[place] = [self.start_states[sampling.stops] for sampling in samplings]
+        arrays.start_state[place] = [self.start_states[tuple(sampling.stop)] for sampling in samplings]
         arrays.pauses[place] = self.request.turns is not None
         arrays.key[place] = self.keys[prompt, sample]
         for name, values in arrays.sampling._asdict().items():
@@ -321,8 +318,11 @@ class CallRunner:
         self.runner.load_prefixes(copies, at_least)
         ids = [self.request.prompts[prompt.group.prompt].token_ids for prompt in batch.prompts]
         self._run_chunks(batch.prompts, ids)
-        if self.seen is not None:
-            self.seen = self._mark_seen(self.seen, batch.prompts, ids)
+        if self.seen is not None:  # for repetition penalties
+            x = self.config.prefill_shape(len(ids), 1)[0]
+            slots = _padded([prompt.prompt_slot for prompt in batch.prompts], x, len(self.lengths))
+            tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
+            self.seen = mark_seen(self.seen, slots, tokens, length)
         self.runner.save_prefixes(batch.saved, at_least)
 
     def _run_chunks(self, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> None:
@@ -356,13 +356,6 @@ class CallRunner:
             self.stats.padded_tokens += padded.size
             start = np.minimum(start + width, length)
 
-    def _mark_seen(self, seen: jax.Array, prompts: Sequence[Prefill], ids: Sequence[tuple[int, ...]]) -> jax.Array:
-        """Mark the tokens of a batch of prompts, for repetition penalties."""
-        x = self.config.prefill_shape(len(prompts), 1)[0]
-        slots = _padded([prompt.prompt_slot for prompt in prompts], x, len(self.lengths))
-        tokens, length = pad_tokens([*ids, *[()] * (x - len(ids))], self.table.shape[1] * self.config.block_size)
-        return mark_seen(seen, slots, tokens, length)
-
 
 def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
     """Cut pieces, the short ones first, into batches that are run at a time, as they are padded to the longest."""
@@ -393,7 +386,7 @@ def _all_keys(request: GenerationRequest, purpose: rng.Purpose) -> np.ndarray:
 def _sample_keys(
     seed: jax.Array, step: jax.Array, prompt: jax.Array, first: jax.Array, purpose: rng.Purpose, samples: int
 ) -> jax.Array:
-    """Derive the keys of so many samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
+    """Derive the keys of `samples` samples, from number `first` [X] on, of prompts [X] with seeds [X] at steps [X].
 
     Returns [X,samples,2] uint32.
     """

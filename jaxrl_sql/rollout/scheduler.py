@@ -57,7 +57,7 @@ class PrefillBatch(NamedTuple):
 class Limits(NamedTuple):
     """Bounds of a call: decode slots, steps per chunk, tokens of a longest completion, and completions per group.
 
-    `fits_prefill` returns whether so many prompts, the longest of so many tokens, are prefilled together.
+    `fits_prefill` returns whether a number of prompts, with a number of tokens in the longest, are prefilled together.
     """
 
     slots: int
@@ -131,12 +131,13 @@ class SchedulerState:
 class ChunkPlan:
     """The device's next work, in this order, and the state `after` it.
 
-    Prompt slots whose completions are all finished (`freed`); decode slots to release; completions that were cancelled
-    (`dropped`, and `num_dropped` of prompts that were not prefilled) or end with their first token (`cut`); prompts to
-    prefill; completions that enter the ring (`queued`), or that an earlier call began (`begun`); slots to preempt;
-    completions to resume; completions to append tokens to. Where it `launches` a chunk of decode steps follows, with
-    the KV blocks of `after`, which takes completions before number `tail` from the ring; else the last log is read
-    first, or no completion is left.
+    freed: prompt slots whose completions are all finished; released: decode slots of finished completions.
+    dropped: cancelled completions, and num_dropped of prompts that were not prefilled; truncated: cancelled ones in the
+    ring, which end with their first token.
+    prefills; queued: completions that enter the ring; begun: those that an earlier call began.
+    preempted: decode slots; resumed: completions; appended: completions to append tokens to.
+    launches: whether a chunk of decode steps follows, with the KV blocks of `after`; it takes completions before number
+    `tail` from the ring. Otherwise the last log is read first, or no completion is left.
     """
 
     after: SchedulerState
@@ -144,7 +145,7 @@ class ChunkPlan:
     released: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     num_dropped: int = 0
-    cut: list[int] = field(default_factory=list)
+    truncated: list[int] = field(default_factory=list)
     prefills: list[PrefillBatch] = field(default_factory=list)
     queued: list[int] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
@@ -159,13 +160,13 @@ def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
     """Return the next chunk's plan, after the events of a log; neither argument is changed."""
     state = SchedulerState(**{f.name: copy.copy(getattr(state, f.name)) for f in fields(state)})
     chunk = ChunkPlan(state)
-    _note(chunk, log)
+    _apply_log(chunk, log)
     if state.cancelled:
         if state.is_in_flight:  # the contents of slots are known when it is read
             return chunk
         _drop_cancelled(chunk)
     _admit(chunk)
-    may_take = _find_room(chunk) if state.completions else None
+    may_take = _reserve_blocks(chunk) if state.completions else None
     if may_take is not None:
         chunk.appended, state.appends = state.appends, []
         chunk.launches, chunk.tail = True, min(state.taken + may_take, state.queued)
@@ -176,7 +177,7 @@ def plan(state: SchedulerState, log: ChunkLog) -> ChunkPlan:
 # --- the state at the start of a call
 
 
-def cut_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
+def split_groups(request: GenerationRequest, served: Collection[int], size: int) -> list[RequestGroup]:
     """Return the groups of a call's prompts, the next call's last.
 
     Prompts with the same prefix follow each other, so that it is cached when the next one needs it.
@@ -189,7 +190,7 @@ def cut_groups(request: GenerationRequest, served: Collection[int], size: int) -
     ]
 
 
-def first_state(
+def initial_state(
     request: GenerationRequest,
     groups: Sequence[RequestGroup],
     limits: Limits,
@@ -214,7 +215,7 @@ def first_state(
 # --- events
 
 
-def _note(chunk: ChunkPlan, log: ChunkLog) -> None:
+def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
     """Bring the state up to the events of a log."""
     state = chunk.after
     if log.number:
@@ -259,16 +260,15 @@ def _drop_cancelled(chunk: ChunkPlan) -> None:
     chunk.dropped = [n for n in (*state.running, *state.preempted) if state.completions[n].prompt in prompts]
     chunk.released += [state.running[number].slot for number in chunk.dropped if number in state.running]
     _set_length(state, chunk.released, 0)
-    for numbered in (state.running, state.preempted):
-        for number in chunk.dropped:
-            numbered.pop(number, None)
     for number in chunk.dropped:
+        state.running.pop(number, None)
+        state.preempted.pop(number, None)
         _finish(chunk, number)
     state.appends = [number for number in state.appends if number in state.running]
     unfinished = state.request.unfinished_samples
     chunk.num_dropped = sum(len(unfinished(group)) for group in state.waiting if group.prompt in prompts)
     state.waiting = [group for group in state.waiting if group.prompt not in prompts]
-    chunk.cut = [n for n in range(state.taken, state.queued) if state.completions[n].prompt in prompts]
+    chunk.truncated = [n for n in range(state.taken, state.queued) if state.completions[n].prompt in prompts]
 
 
 # --- admission
@@ -288,7 +288,7 @@ def _admit(chunk: ChunkPlan) -> None:
 
 
 def _next_batch(state: SchedulerState, completions: int) -> list[Prefill]:
-    """Allocate prompt slots and blocks for the next prompts, as many as are wanted and prefilled at a time.
+    """Allocate prompt slots and blocks for the next prompts, up to `completions` of them and one prefill.
 
     A prompt that lacks the same block as one of this batch waits until it is cached, and one that finds too few
     free blocks until others are finished.
@@ -334,20 +334,20 @@ def _enqueue(chunk: ChunkPlan, prompt_slot: int, group: RequestGroup) -> None:
 # --- room
 
 
-def _find_room(chunk: ChunkPlan) -> int | None:
+def _reserve_blocks(chunk: ChunkPlan) -> int | None:
     """Reserve KV blocks for the next chunk -> how many completions it may take from the ring.
 
-    None where they are too few while a chunk is in flight.
+    None if they are too few and a chunk is in flight.
     """
     state = chunk.after
     # For all tokens that slots may write until the host looks again.
     reach = np.minimum(state.slot_length + 2 * state.limits.chunk_steps, state.limits.longest)
     if not state.preempted and state.blocks.reserve(reach):
         return state.queued - state.taken
-    return None if state.is_in_flight else _make_room(chunk)
+    return None if state.is_in_flight else _preempt_or_resume(chunk)
 
 
-def _make_room(chunk: ChunkPlan) -> int:
+def _preempt_or_resume(chunk: ChunkPlan) -> int:
     """Decide which completions have slots; no chunk runs meanwhile, so all lengths are known.
 
     Those that are in slots stay, the oldest first, as long as there are blocks for a chunk of steps; the others

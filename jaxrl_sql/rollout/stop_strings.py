@@ -28,12 +28,13 @@ STATEMENT_END = "\0;"
 class Stops(NamedTuple):
     """The automata of several sets of strings, stacked.
 
-    table [A,V] int16 or int32: the state after a token; found [A] bool: a string is complete (and stays so); first: the
-    start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes (`bucket`).
+    table [A,V] int16 or int32: the state after a token; is_complete [A] bool: a string is complete (and stays so);
+    first: the start state of each set's automaton. A is 1 without strings, else rounded up to one of few sizes
+    (`bucket`).
     """
 
     table: np.ndarray
-    found: np.ndarray
+    is_complete: np.ndarray
     first: dict[tuple[str, ...], int]
 
 
@@ -72,7 +73,7 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
     """Return the ids that end a completion.
 
     These are the tokenizer's end token, those that end a turn in known templates, and those that are `declared`
-    elsewhere. Raises InputError where there are none.
+    elsewhere. Raises InputError without any.
     """
     names = [tokenizer.eos_token, "<|im_end|>", "<|eot_id|>", "<end_of_turn>"]
     known = tokenizer.get_vocab()
@@ -141,27 +142,27 @@ def _from_piece(name: str) -> bytes:
 
 def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return delta [A,256] and found [A]; a state in which a string is complete is never left."""
-    delta, found = [dict[int, int]()], [False]
+    delta, is_complete = [dict[int, int]()], [False]
     for string in strings:
         state = 0
         for byte in string:
             if byte not in delta[state]:
                 delta[state][byte] = len(delta)
                 delta.append({})
-                found.append(False)
+                is_complete.append(False)
             state = delta[state][byte]
-        found[state] = True
+        is_complete[state] = True
     full = np.zeros((len(delta), _BYTE), np.int16)
     behind = [0] * len(delta)
     queue = [0]
     for state in queue:
         full[state] = full[behind[state]] if state else 0
-        found[state] |= found[behind[state]]
+        is_complete[state] |= is_complete[behind[state]]
         for byte, child in delta[state].items():
             behind[child] = int(full[state, byte]) if state else 0
             full[state, byte] = child
             queue.append(child)
-    done = np.array(found)
+    done = np.array(is_complete)
     full[done] = np.flatnonzero(done)[:, None]
     return full, done
 
@@ -224,26 +225,26 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
     """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
     A string is refused when no sequence of tokens produces it, so that it never would be found; STATEMENT_END, which
-    stands alone, never is.
+    is the only string of its set, never is.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
     refused: dict[tuple[str, ...], str] = {}
-    for strings in dict.fromkeys(sets):
-        if not strings:
-            continue
+    for strings in dict.fromkeys(strings for strings in sets if strings):
         never = [string for string in strings if string != STATEMENT_END and not _can_occur(string, pieces)]
         if never:
             refused[strings] = f"no tokens write the stop string {never[0]!r}"
             continue
         ends_statement = strings == (STATEMENT_END,)
-        delta, found = _statement_automaton() if ends_statement else _automaton(string.encode() for string in strings)
+        delta, is_complete = (
+            _statement_automaton() if ends_statement else _automaton(string.encode() for string in strings)
+        )
         offset = sum(len(table) for table in tables)
         table = np.zeros((len(delta), vocab_size), np.int16)
         width = min(vocab_size, len(pieces))
         table[:, :width] = _over_tokens(delta, pieces)[:, :width]
         tables.append(table.astype(np.int32) + offset)
-        founds.append(found)
+        founds.append(is_complete)
         first[strings] = offset
     if len(tables) > 1:  # one of few sizes, each of which is a decode program; no state leads to the rows that fill it
         have = sum(len(table) for table in tables)
@@ -256,7 +257,7 @@ def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_s
 
 def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
     """Return whether some sequence of tokens produces the string: its automaton's end can be reached."""
-    delta, found = _automaton([string.encode()])
+    delta, is_complete = _automaton([string.encode()])
     table = _over_tokens(delta, sorted(set(pieces)))
     reached = {0}
     todo = [0]
@@ -264,7 +265,7 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
         new = set(np.unique(table[todo.pop()]).tolist()) - reached
         reached |= new
         todo.extend(new)
-    return bool(found[list(reached)].any())
+    return bool(is_complete[list(reached)].any())
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
@@ -277,10 +278,10 @@ def cut_after_stop(text: str, stop: Sequence[str]) -> str:
 
 def _first_statement(text: str) -> str:
     """Cut a text after the semicolon that ends its first statement, if one does."""
-    delta, found = _statement_automaton()
+    delta, is_complete = _statement_automaton()
     state, written = 0, text.encode(errors="replace")
     for at, byte in enumerate(written):
         state = delta[state, byte]
-        if found[state]:
+        if is_complete[state]:
             return written[: at + 1].decode()
     return text

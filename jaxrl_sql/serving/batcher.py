@@ -156,7 +156,7 @@ class Batcher:
         call = engine.begin(request)
         cancelled: set[int] = set()
         try:
-            _tell(asked, call.known())
+            _tell(asked, call.ready_samples())
             while call.unfinished:
                 for at, (job, _) in enumerate(asked):
                     if (job.cancelled or self._is_closed) and at not in cancelled and at not in call.refused:

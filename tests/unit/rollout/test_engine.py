@@ -287,15 +287,11 @@ def test_no_step_copies_a_prompt_for_its_samples() -> None:
     n, p, size = 32, 1024, 64
     config = dataclasses.replace(CONFIG, max_positions=2048)
     engine = Engine(config, PARAMS, Letters(), EngineConfig(n, block_size=size))
-    call, runner = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16), engine.runner
+    call = begin(engine, make_prompts(p, p), n=16, max_new_tokens=16)
     chunk, device = plan(call.state, call.log), call.runner
     device.prepare(chunk, ())
     assert chunk.launches
-    program = decode_chunk.lower(
-        device.weights, device.chunk_config, runner.prompt_pool, device.prompt_slots(),
-        runner.decode_state(device.slots), device.block_map(chunk.after.blocks), device.request_ring(chunk),
-        device.stops,
-    )  # fmt: skip
+    program = decode_chunk.lower(*device.decode_arguments(chunk))
     copies = n * p * CONFIG.n_kv_heads * CONFIG.head_dim * 4
     assert program.compile().memory_analysis().temp_size_in_bytes < copies
 

@@ -24,9 +24,9 @@ from jaxrl_sql.rollout.scheduler import (
     PrefilledCompletion,
     RunningCompletion,
     SchedulerState,
-    cut_groups,
-    first_state,
+    initial_state,
     plan,
+    split_groups,
 )
 from jaxrl_sql.types import Prompt
 
@@ -61,8 +61,8 @@ def make_state(
     cache.open(prompt_blocks, capacity=8)
     table = BlockTable(SIZE, slots, [*levels, (blocks, -(-longest // SIZE))])
     limits = Limits(slots, STEPS, longest, group_size, fits_prefill)
-    groups = cut_groups(request, range(len(prompts)), group_size)
-    return first_state(request, groups, limits, cache, table, 2 * slots)
+    groups = split_groups(request, range(len(prompts)), group_size)
+    return initial_state(request, groups, limits, cache, table, 2 * slots)
 
 
 def begun_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
@@ -293,7 +293,7 @@ def test_waiting_completions_of_a_cancelled_prompt_end_with_their_first_token() 
     state = plan(make_state([[1] * 9, [2] * 9, [3] * 9, [4] * 9], slots=2), ChunkLog()).after
     log = ChunkLog(1, 2, np.array([4, 4]), {i: RunningCompletion(i, 4) for i in range(2)}, cancelled={0, 2, 3})
     chunk = plan(state, log)
-    assert (chunk.dropped, chunk.cut, chunk.num_dropped) == ([0], [2], 1)
+    assert (chunk.dropped, chunk.truncated, chunk.num_dropped) == ([0], [2], 1)
     assert sorted(chunk.after.completions) == [1, 2]
 
 
@@ -351,7 +351,7 @@ class Slots:
         """Do a plan's work, and run its chunk -> its log; `ended` turns are in `num_ended`."""
         n = state.limits.slots
         self.number = self.number or [None] * n
-        self.cut |= set(chunk.cut)
+        self.cut |= set(chunk.truncated)
         for slot in (*chunk.released, *chunk.preempted):
             self.number[slot] = None
         for number in chunk.queued:

@@ -60,8 +60,8 @@ def slurm(launch: LaunchOptions, run: str) -> str:
     return f"""#!/bin/bash
 # Submit it with `sbatch FILE`. {launch.folder}, with what the configuration names, is on storage that all hosts see.
 {"".join(f"#SBATCH {option}{chr(10)}" for option in asks)}
-# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. `scancel` #
-# signals this script, too, and the job is not requeued.
+# A SIGTERM of preemption, or {GRACE_S} s before the time limit, is for the tasks: they save and end. scancel sends
+# one to this script, too, and the job is not requeued.
 cancelled=
 trap 'cancelled=1' TERM
 srun --kill-on-bad-exit=1 {shlex.join(train_command(launch))}

@@ -1,7 +1,7 @@
 """One call of the engine: it plans and launches chunks of decode steps, reads their logs, and runs completions' turns.
 
 The host works one chunk behind the device: it launches the next chunk before it reads the log of the last one, so the
-device never waits while the host decodes text or hands SQL on. `scheduler.plan` decides what a chunk does.
+device never waits while the host decodes text or submits SQL. `scheduler.plan` decides what a chunk does.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class EngineCall:
     def cancel(self, prompt: int) -> None:
         """Stop the samples of a prompt that are unfinished: their slots and blocks are free from the next chunk on.
 
-        Those whose turn is about to begin may still come, of one token. Not for calls of several turns.
+        Samples in the ring may still be returned, with one token. Not for calls of several turns.
         """
         assert self.request.turns is None, "a dialogue's environment has work under way"
         assert self.request.ahead is None, "the next call's samples are not given up"
@@ -293,7 +293,7 @@ class EngineCall:
     def _await_observations(self) -> list[Sample]:
         """Note the observations that environments owe, to be appended; return the samples whose observation failed.
 
-        Waits for all of them, so that a chunk never depends on how fast SQL ran.
+        Waits for all of them, so that a chunk never depends on the speed of SQL.
         """
         failed = []
         for number, observation in self.observations.items():

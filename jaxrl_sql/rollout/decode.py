@@ -1,6 +1,6 @@
 """The engine's jitted programs: slots that decode, and take the next completion from a ring when theirs has ended.
 
-A chunk of steps runs without the host. Its tokens are returned as a log, one row a step, that names the completion of
+A chunk of steps runs without the host. Its tokens are returned as a log, one row per step, that names the completion of
 each token; so no slot reserves room for a longest completion, and a slot starts another one in the very next step.
 """
 
@@ -357,7 +357,7 @@ def append_observation(
     table: jax.Array,
     observation: ObservationBatch,
 ) -> DecodeState:
-    """Append tokens to paused slots, which decode on up to their new end; table [N,J] holds their blocks."""
+    """Append tokens to paused slots, which then decode up to their new end; table [N,J] holds their blocks."""
     (pool, slots), (slot, tokens, length, max_length, stop_state) = state, observation
     prompt, held, before = (
         x.at[slot].get(mode="clip") for x in (slots.request.prompt_slot, slots.length, slots.hidden)
@@ -429,7 +429,7 @@ def mark_seen(seen: jax.Array, prompt_slot: jax.Array, tokens: jax.Array, length
 
 @jax.jit
 def on_devices(tree: Any) -> Any:
-    """Put the host's arrays, which programs read again and again, whole on every device."""
+    """Put the host's arrays, which many programs read, whole on every device."""
     return jax.tree.map(lambda x: constrain(jnp.asarray(x), ("none",) * x.ndim), tree)
 
 

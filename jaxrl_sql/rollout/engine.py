@@ -1,6 +1,6 @@
 """The engine: prompts in, finished samples out, in the order in which they finish.
 
-A prompt is prefilled once and read by all of its samples; completions are decoded side by side, and a slot whose
+A prompt is prefilled once and read by all of its samples; completions are decoded in parallel, and a slot whose
 completion has ended takes the next one in the following step.
 """
 
@@ -66,7 +66,7 @@ class Engine:
         self.runner.prefix_cache.reset()
 
     def release(self) -> None:
-        """Free the KV cache, for others to use its memory until the next call."""
+        """Free the memory of the KV cache until the next call."""
         self.runner.release()
 
     def generate(
@@ -78,7 +78,7 @@ class Engine:
         ahead: int | None = None,
         begun: Sequence[Sample] = (),
     ) -> Iterator[Sample]:
-        """Yield `sampling.n` samples a prompt as they finish; `sampling` is one for all prompts, or one for each.
+        """Yield `sampling.n` samples per prompt as they finish; `sampling` is one for all prompts, or one for each.
 
         A request that cannot be served is a sample of its own, first of all, with finish reason `refused`. A sample's
         random numbers depend on (seed, step, prompt index, sample index, position) alone. `turns` makes the environment
@@ -108,16 +108,16 @@ class Engine:
             self.stats.seconds = time.perf_counter() - began
 
     def begin(self, request: GenerationRequest) -> EngineCall:
-        """Return a new call, whose counts are `stats` from now on."""
+        """Return a new call and make its counts `stats`."""
         self.stats = RolloutStats(slots=self.config.max_num_seqs)
         return EngineCall(self.runner, self.vocabulary, request, self.stats)
 
     def gather(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of a call as all processes have them: each has all of them already."""
+        """Return the samples of a call, which every process has."""
         return list(samples)
 
     def gather_stats(self) -> RolloutStats:
-        """Return the counts of the last call, which are all processes' already."""
+        """Return the counts of the last call, which are those of all processes."""
         return self.stats
 
 

@@ -72,14 +72,14 @@ class EngineConfig:
     end_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse sizes of nothing."""
+        """Refuse sizes below 1."""
         for name in ("max_num_seqs", "block_size", "completion_block_size", "chunk_steps", "ways"):
             if getattr(self, name) < 1:
                 raise InputError(f"engine: {name} must be at least 1, not {getattr(self, name)}")
         object.__setattr__(self, "prefill_tokens", max(self.prefill_tokens, self.block_size))
 
     def group_size(self, samples: int) -> int:
-        """Return how many completions read one copy of a prompt, where the most that a prompt has are `samples`."""
+        """Return how many completions read one copy of a prompt, for prompts of up to `samples` samples."""
         if self.rounds_groups:
             samples = power_of_two(samples)
         return min(samples, self.max_num_seqs, MAX_GROUP)
@@ -103,7 +103,7 @@ class EngineConfig:
     def levels(self, sizes: EngineSizes) -> list[tuple[int, int]]:
         """Return the (blocks, columns) that the pool of completions and their table grow through, the last for all.
 
-        A completion is soon of the longest while most are not, so the second level has all columns.
+        Some completion soon has the maximum length while most are shorter, so the second level has all columns.
         """
         full, columns = sizes.completion_blocks, sizes.completion_columns
         quarter, half = (pool_size(-(-full // share), self.ways) for share in (4, 2))

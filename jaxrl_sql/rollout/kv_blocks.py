@@ -1,8 +1,8 @@
-"""Which sequence holds which KV block: bookkeeping on the host, without the arrays themselves.
+"""Allocation of KV blocks: bookkeeping on the host, without the arrays themselves.
 
 Prompts that are being decoded from hold blocks that every decode step reads. Copies of their full blocks stay in the
-prefix cache, as long as its room and the weights last, under the tokens that they and all blocks before them hold: a
-later prompt with the same prefix copies them back instead of computing them. A completion's blocks follow its length.
+prefix cache until it is full or the weights change. Their keys are the tokens up to their end: a later prompt with the
+same prefix copies them back instead of computing them. A completion's blocks follow its length.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class CachedBlock(NamedTuple):
 class PrefixCache:
     """The blocks of prompts: `num_blocks` of those being decoded from, and up to `capacity` cached ones.
 
-    A cached block is found by the number of the one before it and its own tokens. Numbers are never given twice, so
-    that a block whose predecessor was evicted is never found again, and is evicted in its turn.
+    A cached block is found by the number of the one before it and its own tokens. Numbers are never reused, so that a
+    block whose predecessor was evicted is never found again, and is evicted later.
     """
 
     block_size: int
@@ -86,7 +86,7 @@ class PrefixCache:
         return len(cached) * self.block_size, missing
 
     def allocate(self, tokens: Sequence[int]) -> Allocation | None:
-        """Allocate blocks for a prompt; None, and takes nothing, where too few are free."""
+        """Allocate blocks for a prompt; None, with nothing allocated, if too few are free."""
         need = -(-len(tokens) // self.block_size)
         if need > len(self.free_blocks):
             return None
@@ -113,7 +113,7 @@ class PrefixCache:
         return copies
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Give a prompt's blocks back."""
+        """Free a prompt's blocks."""
         self.free_blocks.extend(reversed(blocks))
 
     def reset(self) -> None:

@@ -68,7 +68,7 @@ class ModelRunner:
         return self._split[1]
 
     def release(self) -> None:
-        """Drop all KV blocks, and the weights by layer; the next call makes new ones."""
+        """Free all KV blocks, and the weights by layer; the next call makes new ones."""
         self._split = None
         self.prefix_cache = PrefixCache(self.config.block_size)
         self.prompt_pool: KVPool | None = None
@@ -178,7 +178,7 @@ class CallRunner:
     """The arrays of one call: its decode slots, its prompt slots, and the ring of completions that wait for a slot.
 
     `start_states` are those of the stop strings' automata; `first` is the number of the first completion in the ring,
-    which has each at its number modulo its size. The weights are those that the call began with.
+    where each is at its number modulo the ring's size. The weights are those that the call began with.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class CallRunner:
         self.keys = _all_keys(request, self.config.purpose)
 
     def execute(self, plan: ChunkPlan, continued: Sequence[Continuation]) -> StepLog | None:
-        """Do a plan's work, where `continued` are its completions to append to -> the log of the chunk it launches."""
+        """Do a plan's work, with the tokens of its `appended` completions -> the log of the chunk that it launches."""
         self.prepare(plan, continued)
         if not plan.launches:
             return None
@@ -268,7 +268,7 @@ class CallRunner:
         )
 
     def _append(self, continued: Sequence[Continuation], table: np.ndarray) -> None:
-        """Append tokens to the slots of their completions, which decode on in the next chunk."""
+        """Append tokens to the slots of their completions, which decode in the next chunk."""
         n, most, prompts, runner = self.config.max_num_seqs, self.config.prefill_chunk, self.prompt_slots(), self.runner
         for first in range(0, max(len(appended.tokens) for appended in continued) or 1, most):
             pieces = [piece._replace(tokens=piece.tokens[first : first + most]) for piece in continued]
@@ -358,7 +358,7 @@ class CallRunner:
 
 
 def _batches(pieces: Sequence[Continuation], fits: Callable[[int, int], bool]) -> Iterator[list[Continuation]]:
-    """Cut pieces, the short ones first, into batches that are run at a time, as they are padded to the longest."""
+    """Split pieces into batches, short ones first, since a batch is padded to its longest piece."""
     batch: list[Continuation] = []
     for piece in sorted(pieces, key=lambda piece: len(piece.tokens)):
         if batch and not fits(len(batch) + 1, len(piece.tokens)):

@@ -84,7 +84,7 @@ class ReplicatedEngine:
             replica.engine.reset_prefix_cache()
 
     def release(self) -> None:
-        """Free the KV caches and the copies of the weights, for others to use their memory until the next call."""
+        """Free the memory of the KV caches and the copied weights until the next call."""
         self._brought = None
         for replica in self.replicas:
             replica.engine.params = None
@@ -132,9 +132,9 @@ class ReplicatedEngine:
     def _bring(self) -> None:
         """Copy the parameters to the replicas, unless they have them.
 
-        An array at a time, waited for, and stacked ones go as soon as their layers are taken: no more than one is there
-        twice. On processors the waiting is needed in any case: XLA has few threads, a program that finds some thirty
-        others of its device before it keeps one, and a collective that all these wait for never gets its own.
+        Arrays are copied one at a time, and stacked ones are freed as soon as their layers are taken: no more than one
+        exists twice. On CPUs it must wait for each copy: XLA has few threads there, each queued program blocks one, and
+        a collective that all of them wait for would never get a thread.
         """
         if self._brought is self.params:
             return
@@ -170,9 +170,9 @@ def _in(replica: Replica, function: Callable[..., Any], *arguments: Any) -> Any:
 def _run(calls: Sequence[tuple[Replica, EngineCall]], goes_ahead: bool) -> Iterator[Sample]:
     """Yield the samples of all replicas: chunks are launched on all before the first log is awaited.
 
-    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew.
-    If the call `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are,
-    on all processes: they count rounds of chunks, one and the same number, and never time.
+    Each is launched by its own thread, since the first launch compiles, for each replica's devices anew. If the call
+    `goes_ahead`, a replica whose own samples are finished begins the next call's until those of all are, on all
+    processes: they all run the same number of rounds of chunks, whatever the time.
     """
     for _, call in calls:
         yield from call.ready_samples()
@@ -219,7 +219,7 @@ def _deal(request: GenerationRequest, of: range, replicas: int) -> list[list[Req
                 first, last = max(low - begin, 0), min(high - begin, n)
                 if first < last:
                     dealt[number].append(RequestGroup(i, first, last))
-        else:  # it goes where its middle falls
+        else:  # its middle decides its replica
             dealt[(2 * begin + n) * replicas // (2 * total)].append(RequestGroup(i, 0, n))
         begin += n
     return dealt
@@ -232,7 +232,7 @@ def _mover(place: jax.sharding.NamedSharding, dtype: Any) -> Callable[[jax.Array
 
 
 def _moved(leaf: Any, place: jax.sharding.NamedSharding, dtype: Any) -> jax.Array:
-    """Bring an array to the grid and wait for it; one that lies on a mesh of its devices comes by one program."""
+    """Copy an array to the grid and wait for it; an array on a mesh of the same devices is copied by one program."""
     held = getattr(leaf, "sharding", None)
     if isinstance(held, jax.NamedSharding) and held.device_set == place.device_set:
         return jax.block_until_ready(_mover(place, dtype)(leaf))
@@ -248,7 +248,7 @@ def _on(mesh: jax.sharding.Mesh, x: jax.Array) -> jax.Array:
 
 
 def pack_samples(samples: Sequence[Sample]) -> bytes:
-    """Write samples as bytes: numbers as arrays, each bit of them, and the rest as JSON."""
+    """Write samples as bytes: numbers as arrays, bit for bit, and the rest as JSON."""
     heads = [
         (sample.prompt_index, sample.index, sample.text, sample.finish_reason, sample.error,
          [(turn.role, len(turn.token_ids), turn.text) for turn in sample.turns])
@@ -286,7 +286,7 @@ def make_engine(
 ) -> AnyEngine:
     """Return an engine on a mesh that is set: one over all of it (`layout` None), or (replicas, tensor) of its devices.
 
-    Raises InputError for a layout that the devices do not make up.
+    Raises InputError for a layout that does not match the devices.
     """
     if layout is None:
         return Engine(model, params, tokenizer, config)

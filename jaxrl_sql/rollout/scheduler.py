@@ -131,10 +131,10 @@ class SchedulerState:
 class ChunkPlan:
     """The device's next work, in this order, and the state `after` it.
 
-    freed: prompt slots whose completions are all finished; released: decode slots of finished completions.
+    freed: prompt slots whose completions are all finished; released: decode slots of finished or cancelled completions.
     dropped: cancelled completions, and num_dropped of prompts that were not prefilled; truncated: cancelled ones in the
     ring, which end with their first token.
-    prefills; queued: completions that enter the ring; begun: those that an earlier call began.
+    prefills: prompts in batches; queued: completions that enter the ring; begun: those that an earlier call began.
     preempted: decode slots; resumed: completions; appended: completions to append tokens to.
     launches: whether a chunk of decode steps follows, with the KV blocks of `after`; it takes completions before number
     `tail` from the ring. Otherwise the last log is read first, or no completion is left.
@@ -216,7 +216,7 @@ def initial_state(
 
 
 def _apply_log(chunk: ChunkPlan, log: ChunkLog) -> None:
-    """Bring the state up to the events of a log."""
+    """Apply the events of a log to the state."""
     state = chunk.after
     if log.number:
         state.num_read, state.taken = log.number, log.taken

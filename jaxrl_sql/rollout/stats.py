@@ -42,7 +42,7 @@ class RolloutStats:
             self.full_tokens += tokens
 
     def plus(self, other: RolloutStats) -> RolloutStats:
-        """Return the sums over two calls of as many slots."""
+        """Return the sums over two calls with the same slots."""
         counted = [f.name for f in fields(self) if f.name not in {"slots", "engines"}]
         added = {name: getattr(self, name) + getattr(other, name) for name in counted}
         return RolloutStats(slots=other.slots, engines=other.engines, **added)

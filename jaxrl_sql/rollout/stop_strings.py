@@ -1,4 +1,4 @@
-"""Stop strings, and the end of a SQL statement, found in the token stream wherever tokens are cut.
+"""Stop strings, and the end of a SQL statement, found in the token stream at any byte of a token.
 
 All strings of a request become one automaton over bytes (Aho and Corasick 1975), and a step over a whole token is
 looked up in a table: state and token -> state. So the device sees the end of a completion in the step that samples it.
@@ -48,16 +48,16 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, declared_ends: Iterable[int] = ()) -> None:
         self.tokenizer, self.control = tokenizer, ControlTokens(tokenizer)
         self.end_tokens = end_tokens(tokenizer, declared_ends)
-        # Of a quarter of a million tokens an automaton takes twenty seconds, and every rollout asks for the same.
+        # An automaton over 250,000 tokens takes twenty seconds to build, and every rollout needs the same ones.
         self.find_stops = lru_cache(maxsize=8)(self._find_stops)
         self.missing_ids = lru_cache(maxsize=2)(partial(missing_ids, tokenizer, ends=self.end_tokens))
 
     def observed(self, text: str) -> list[int]:
-        """Return the ids of an environment's text: of control tokens it writes a dialogue's tags alone."""
+        """Return the ids of an environment's text, whose only control tokens are a dialogue's tags."""
         return self.control.encode(self.control.shield(text, but=TAGS))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, all of them and each space: SQL's quoted values hold spaces that prose has not."""
+        """Return the exact text of tokens: cleaned-up spaces would change SQL's quoted values."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _find_stops(self, sets: tuple[tuple[str, ...], ...], vocab_size: int) -> Found:
@@ -86,7 +86,7 @@ def end_tokens(tokenizer: Tokenizer, declared: Iterable[int] = ()) -> list[int]:
 def missing_ids(tokenizer: Tokenizer, vocab_size: int, ends: Iterable[int] = ()) -> IdRanges:
     """Return the ids of a model's vocabulary that have no token: rows that it is padded with, and gaps between ids.
 
-    `ends` end a completion, and so have one, also where the tokenizer lacks it.
+    `ends` end a completion and so have one, even if the tokenizer lacks it.
     """
     has_token = np.zeros(vocab_size, bool)
     has_token[[token for token in (*tokenizer.get_vocab().values(), *ends) if token < vocab_size]] = True
@@ -141,7 +141,7 @@ def _from_piece(name: str) -> bytes:
 
 
 def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and found [A]; a state in which a string is complete is never left."""
+    """Return delta [A,256] and is_complete [A]; a state in which a string is complete is never left."""
     delta, is_complete = [dict[int, int]()], [False]
     for string in strings:
         state = 0
@@ -169,7 +169,7 @@ def _automaton(strings: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _statement_automaton() -> tuple[np.ndarray, np.ndarray]:
-    """Return delta [A,256] and found [A] of the end of a statement; state 0 is before the statement's first token.
+    """Return delta [A,256] and is_complete [A] of the end of a statement; state 0 is before its first token.
 
     Quotes and comments are SQLite's: '', "", ``, [], -- to the end of a line, /* */.
     """
@@ -224,8 +224,8 @@ def _over_tokens(delta: np.ndarray, pieces: Sequence[bytes]) -> np.ndarray:
 def make_stops(sets: Iterable[tuple[str, ...]], pieces: Sequence[bytes], vocab_size: int) -> Found:
     """Build the automata of all sets of strings -> them, and the reason for each set that is refused.
 
-    A string is refused when no sequence of tokens produces it, so that it never would be found; STATEMENT_END, which
-    is the only string of its set, never is.
+    A string is refused when no sequence of tokens produces it, so that it would never occur; STATEMENT_END, the only
+    string of its set, never is.
     """
     tables, founds = [np.zeros((1, vocab_size), np.int32)], [np.zeros(1, bool)]
     first: dict[tuple[str, ...], int] = {(): 0}
@@ -269,7 +269,7 @@ def _can_occur(string: str, pieces: Sequence[bytes]) -> bool:
 
 
 def cut_after_stop(text: str, stop: Sequence[str]) -> str:
-    """Cut a text after the stop string that ends first, if it has one, or after its first statement."""
+    """Cut a text after the stop string that ends first, if any, or after its first statement."""
     if tuple(stop) == (STATEMENT_END,):
         return _first_statement(text)
     ends = [text.find(string) + len(string) for string in stop if string in text]

@@ -224,7 +224,7 @@ def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     means = [sum(one["scores"]["bird"] for one in records if one["run"] == run) / 6 for run in (0, 1)]
     assert found["accuracy"] == pytest.approx(sum(means) / 2)
     assert found["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
-    assert "votes by their size" in capsys.readouterr().out
+    assert "votes by number of samples" in capsys.readouterr().out
 
 
 @pytest.fixture

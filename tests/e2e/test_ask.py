@@ -144,7 +144,7 @@ def test_a_soft_vote_has_a_margin_between_results(asked: tuple[Path, list[str]])
     assert reply.margin == pytest.approx(2.0), "two others are alike, and none is like the last"
 
 
-CUT = "cut at the token limit: raise evaluate.sampling.max_new_tokens=7"
+CUT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens=7"
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ CUT = "cut at the token limit: raise evaluate.sampling.max_new_tokens=7"
             "cut for lack of positions",
             "the answer is cut for lack of positions",
         ),
-        (("content_filter",), "", "the answer is cut by the server's content filter"),
+        (("content_filter",), "", "the answer is truncated by the server's content filter"),
         (("stop", "length", "length"), "", f"2 of 3 answers are {CUT}"),
         (("length", "stop", "length"), "", f"the answer is {CUT}"),
     ],

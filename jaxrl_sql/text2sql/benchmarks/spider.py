@@ -157,8 +157,8 @@ def _reasoning(record: Record) -> str:
 def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
     """Return questions on Spider's databases, with each database from the first folder that has it.
 
-    The order is the set's own folder (Spider-DK changed three databases, under other names), Spider's folder next to
-    it, and all other folders there, which may have some of the databases or those of another set.
+    The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next
+    to it. All other folders there follow; they may have some of the databases or those of another set.
     """
     own_folders = [folder / name for name in _DATABASES]
     siblings = (*sibling_folders(folder, _DATABASES), *sibling_folders(folder.parent, _DATABASES))

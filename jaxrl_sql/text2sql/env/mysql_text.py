@@ -297,7 +297,7 @@ def _bytes(node: exp.Expression) -> exp.Expression | None:
     return fill("OCTET_LENGTH(:s)", s=node.this) if node.args.get("binary") else None
 
 
-def _found(node: exp.Expression) -> exp.Expression:
+def _locate(node: exp.Expression) -> exp.Expression:
     values = {"s": node.this, "x": node.args["substr"]}
     position = node.args.get("position")
     if position is None:
@@ -388,7 +388,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Trim: _trimmed,
     exp.Chr: _character,
     exp.Length: _bytes,
-    exp.StrPosition: _found,
+    exp.StrPosition: _locate,
     exp.SubstringIndex: _substring_index,
     exp.Elt: _choice,
     exp.Concat: _joined,

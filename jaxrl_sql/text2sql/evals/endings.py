@@ -44,12 +44,12 @@ def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
         return cut_at(settings)
     if reason == OUT_OF_TURNS:
         return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
-    return "cut by the server's content filter" if reason == "content_filter" else ""
+    return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 
 def cut_at(settings: str) -> str:
     """Return a message on truncation at the token limit of these settings."""
-    return f"cut at the token limit: raise {settings}"
+    return f"truncated at the token limit: raise {settings}"
 
 
 def incomplete_warning(count: int, total: int, why: str, what: str = "answers") -> str:

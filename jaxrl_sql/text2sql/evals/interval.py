@@ -20,9 +20,9 @@ _LEVEL = 0.95
 def interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:
     """Return the interval of the mean of values [Q], with a database name per value; (0, 0) if empty.
 
-    The interval is the mean plus and minus t standard errors, clipped to [-1, 1] ([0, 1] without negative values), or
-    to the range of the values if wider. The error is at least that of independent questions. If all values are equal,
-    the half-width is Wilson's upper bound of 0 out of Q. A single value has the full range as its interval.
+    The interval is the mean plus and minus t standard errors. It is clipped to [-1, 1] ([0, 1] without negative
+    values), or to the range of the values if wider. The error is at least that of independent questions. If all values
+    are equal, the half-width is Wilson's upper bound of 0 out of Q. A single value has the full range as its interval.
     """
     if not len(values):
         return 0.0, 0.0

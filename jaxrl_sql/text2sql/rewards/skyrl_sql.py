@@ -25,10 +25,10 @@ _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 def read_skyrl_sql(response: Response) -> ParsedResponse:
     """Parse a dialogue: the solution (unmodified SQL), the queries before it, and whether the format is right.
 
-    The format (section 4 and Appendix A of the paper) is right iff each turn has a thought, which starts the text after
-    an observation, and ends with one `<sql>` or `<solution>`. Only the last turn has the solution, and each tag is
-    closed before the next opens. An `<observation>` by the policy is an error. Observations by the environment do not
-    count: its turns in a dialogue, and text between `<observation>` and `</observation>` in a plain text.
+    The format (section 4 and Appendix A of the paper) is right iff each turn has a thought and ends with one `<sql>` or
+    `<solution>`. After an observation, the text starts with the thought. Only the last turn has the solution, and each
+    tag is closed before the next opens. An `<observation>` by the policy is an error. Observations by the environment
+    do not count: its turns in a dialogue, and text between `<observation>` and `</observation>` in a plain text.
 
     With a wrong format, the last closed solution is still extracted: it gets no reward, but evaluation may use it.
     """

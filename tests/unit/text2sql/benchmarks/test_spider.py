@@ -214,9 +214,7 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
     with pytest.raises(InputError, match="no such folder"):
         load_benchmark(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        InputError, match=r"known format: it is empty\. Expected questions\.jsonl, databases/<db_id>"
-    ):
+    with pytest.raises(InputError, match=r"known format: it is empty\. Expected questions\.jsonl, databases/<db_id>"):
         load_benchmark(tmp_path / "empty")
 
 

@@ -144,4 +144,4 @@ def compare(first: Path, second: Path, out: Path) -> int:
 
 
 def _show(table: Table) -> None:
-    show_table(sys.stdout, table.title, table.columns, table.rows, table.words)
+    show_table(sys.stdout, table.title, table.columns, table.rows, table.text_columns)

@@ -163,7 +163,7 @@ def test_right_answers_that_are_cut_are_not_taught(
     ]  # fmt: skip
     counts = json.loads((out / "counts.json").read_text())
     assert (counts["truncated"], counts["answers: truncated"], counts["answers: wrong"]) == (4, 4, 2)
-    warning = "warning: 4 of 12 answers (33.3%) are cut at the token limit: raise distill.max_tokens=4096"
+    warning = "warning: 4 of 12 answers (33.3%) are truncated at the token limit: raise distill.max_tokens=4096"
     assert warning in capsys.readouterr().out
 
 

@@ -460,7 +460,7 @@ def test_questions_that_share_an_id_alone_are_not_compared(tmp_path: Path, capsy
     write_lines(tmp_path / "two/records.jsonl", [first, {**second, "gold_sql": "SELECT 9"}])
     assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
     shown = capsys.readouterr().out
-    assert f"1 questions are others in {tmp_path / 'two'} and not compared (1)" in shown
+    assert f"1 questions differ in {tmp_path / 'two'} and are not compared (1)" in shown
     assert "1 questions changed by bird" in shown
     write_lines(tmp_path / "two/records.jsonl", [{**item, "db_id": "another"} for item in (first, second)])
     assert main(["--compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 2

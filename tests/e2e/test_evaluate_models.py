@@ -170,7 +170,9 @@ def test_a_model_answers_greedily(data: Path, answered: Path) -> None:
     assert speed["memory/peak"] > 100 << 20
     shown = (answered.parent / "shown.txt").read_text()
     assert all(word in shown for word in ("tokens written", "tokens/s", "peak memory, GiB"))
-    warning = f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are cut at the token limit: raise evaluate."
+    warning = (
+        f"warning: {len(cut)} of 10 answers ({len(cut) / 10:.1%}) are truncated at the token limit: raise evaluate."
+    )
     assert (f"{warning}sampling.max_new_tokens" in shown) == bool(cut)
 
 
@@ -227,7 +229,7 @@ def test_votes_and_runs(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     means = [sum(entry["scores"]["bird"] for entry in records if entry["run"] == run) / 6 for run in (0, 1)]
     assert result["accuracy"] == pytest.approx(sum(means) / 2)
     assert result["accuracy/std"] == pytest.approx(abs(means[0] - means[1]) / 2**0.5)
-    assert "votes by their size" in capsys.readouterr().out
+    assert "votes by number of samples" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -384,10 +386,10 @@ def test_an_endpoint_s_cut_answers_are_counted_after_a_resume_too(
     assert (metrics["truncated"], metrics["accuracy"], metrics["finish_reason/content_filter"]) == (0.5, 1.0, 1.0)
     shown = capsys.readouterr().out
     assert (
-        "warning: 2 of 4 answers (50.0%) are cut at the token limit: raise evaluate.sampling.max_new_tokens=2048"
+        "warning: 2 of 4 answers (50.0%) are truncated at the token limit: raise evaluate.sampling.max_new_tokens=2048"
         in shown
     )
-    assert "warning: 1 of 4 answers (25.0%) are cut by the server's content filter" in shown
+    assert "warning: 1 of 4 answers (25.0%) are truncated by the server's content filter" in shown
 
 
 def test_a_model_that_takes_no_temperature_is_asked_anew(four: Path, tmp_path: Path, chat_server: ModuleType) -> None:

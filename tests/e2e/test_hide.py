@@ -136,7 +136,7 @@ def test_agents_read_no_hidden_column(database: Path) -> None:
             ["data.hide=[users.pasword]"],
             "data.hide: no table or column users.pasword; the nearest is users.password_hash",
         ),
-        (["data.hide=[users]"], "data.hide=[users] leaves nothing of"),
+        (["data.hide=[users]"], "data.hide=[users] hides everything in"),
     ],
 )
 def test_a_wrong_name_is_refused_before_anything_is_asked(

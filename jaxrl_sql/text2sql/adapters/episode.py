@@ -1,4 +1,4 @@
-"""One dialogue with a database and what it earns, in no trainer's form: the others are thin around it."""
+"""A dialogue with a database and its reward, independent of trainers; the adapters are thin wrappers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from jaxrl_sql.text2sql.rewards.skyrl_sql import RULE, read_skyrl_sql, skyrl_sql
 from jaxrl_sql.types import Example, Fields, InputError, Json, Response
 
 QUERY, SOLUTION = "query", "solution"
-"""The roles of SQL that the policy gave by a tool of that name: such a turn has no form that could be wrong."""
+"""The roles of SQL from a tool call of that name; the format of such a turn is always right."""
 Content = str | Sequence[str | Fields] | Fields | None
-"""The content of a message: a text, parts, or nothing."""
+"""The content of a message: a text, parts, or None."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True)
 class SqlTask:
-    """What a dialogue is scored by: an executor, the turns, and how an answer is read, judged and rewarded."""
+    """The scoring of dialogues: an executor, the number of turns, and the parser, rule and reward of answers."""
 
     executor: Any
     turns: int = 5
@@ -36,15 +36,15 @@ class SqlTask:
     rule: str = RULE
 
     def begin(self, example: Example) -> SqlEpisode:
-        """Begin a dialogue about a question."""
+        """Start a dialogue about a question."""
         dialect = "sqlite" if example.engine_url else example.dialect
         limits = exploratory(self.executor.limits)
         return SqlEpisode(self, example, SqlTurns(self.executor, example.database, self.turns, limits, dialect))
 
     def score(self, example: Example, response: Response) -> ScoredResponse:
-        """Score a finished answer: a text with its observations inside, or (role, text) a turn.
+        """Score a finished answer: a text that includes the observations, or (role, text) per turn.
 
-        A turn by a tool has the role `query` or `solution`, and its SQL as text.
+        A tool call has the role `query` or `solution` and its SQL as text.
         """
         read = partial(_read, self.read)
         (scored,) = collect(submit_texts(self.executor, [example], [response], read, (self.rule,)), self.reward)
@@ -53,7 +53,7 @@ class SqlTask:
 
 @dataclass
 class SqlEpisode:
-    """A dialogue that goes on: `step` takes what the policy wrote and returns what answers it."""
+    """A running dialogue: `step` takes the policy's text and returns the observation."""
 
     task: SqlTask
     example: Example
@@ -62,24 +62,24 @@ class SqlEpisode:
     done: bool = field(default=False, init=False)
 
     def step(self, text: Content, finish_reason: str = "stop") -> str | None:
-        """Return the observation, or None when the dialogue is over; raises InputError when it was over before."""
+        """Return the observation, or None once the dialogue is over; raises InputError if it was already over."""
         written = content_text(text)
         self._add("assistant", written)
         return self._answer(self.environment.next(Action(written, finish_reason)))
 
     def query(self, sql: Json) -> str | None:
-        """Take a turn with a tool's query, "" if it is no text; return as `step` does."""
+        """Take a turn with a tool's query ("" if it is not a text); returns like `step`."""
         self._add(QUERY, text := _text(sql))
         return self._answer(self.environment.ask(text))
 
     def solve(self, sql: Json) -> None:
-        """End the dialogue with a tool's solution, "" if it is no text; raises InputError when it was over before."""
+        """End the dialogue with a tool's solution ("" if it is not a text); raises InputError if it was over before."""
         self._add(SOLUTION, _text(sql))
         self._answer(None)
 
     def _add(self, role: str, text: str) -> None:
         if self.done:
-            raise InputError("the dialogue is over: begin another")
+            raise InputError("the dialogue is over: start a new one")
         self.transcript.append((role, text))
 
     def _answer(self, pending: PendingObservation | None) -> str | None:
@@ -91,19 +91,19 @@ class SqlEpisode:
         return observation
 
     def scored(self) -> ScoredResponse:
-        """Return what the dialogue earned so far, and whether it may be learned from (`trusted`)."""
+        """Return the score of the dialogue so far, including whether it is valid for training (`trusted`)."""
         return self.task.score(self.example, self.transcript)
 
     def reward(self) -> float | None:
-        """Return the reward; None where the gold failed or a clock decided, so that nothing is to be learned."""
+        """Return the reward; None if the gold failed or a time limit decided, so it is invalid for training."""
         scored = self.scored()
         return scored.reward.total if scored.trusted and not self.environment.stop else None
 
 
 def example_of(row: Fields) -> Example:
-    """Return the question of a data set's row: `db_path` and `gold_sql`, and `question`, `dialect` where they are.
+    """Return the question of a data set's row: `db_path` and `gold_sql`, and optionally `question` and `dialect`.
 
-    Raises InputError for a row without one of the first two.
+    Raises InputError if either of the first two is missing.
     """
     db_path, gold_sql = values = row.get("db_path"), row.get("gold_sql")
     if missing := [name for name, value in zip(("db_path", "gold_sql"), values, strict=True) if value in (None, "")]:
@@ -116,11 +116,11 @@ def example_of(row: Fields) -> Example:
 
 
 def response_of(completion: Json, prompt: Json = "") -> Response:
-    """Return a completion as it is scored: a text, or a chat's messages, of which the policy's count.
+    """Return a completion as a response: a text, or the turns of a chat's messages.
 
-    A call of a tool is a turn by itself; its SQL is the argument `sql`. A thought that a message holds apart is put
-    before its text, as is the beginning of the answer in the `prompt`. The template of a prompt's messages may have
-    opened the thought. Raises InputError where a completion is of another type.
+    A tool call is a separate turn; its SQL is the argument `sql`. A message's separate thought precedes its text, and
+    so does the answer's prefill in the `prompt`. For a prompt of messages, the chat template may have opened the
+    thought. Raises InputError for other types.
     """
     begun = _begun(prompt)
     if isinstance(completion, str):
@@ -142,7 +142,7 @@ def response_of(completion: Json, prompt: Json = "") -> Response:
 
 
 def content_text(content: Content) -> str:
-    """Return the text of a message's content; parts without a text have none. Raises InputError for other types."""
+    """Return the text of a message's content; parts without text count as "". Raises InputError for other types."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list | tuple) else [content]
@@ -153,7 +153,7 @@ def content_text(content: Content) -> str:
 
 
 def _begun(prompt: Json) -> str:
-    """Return the beginning of the answer in a prompt: a tag at its end, or the content of a last assistant message."""
+    """Return the answer's prefill in a prompt: a tag at its end, or the content of a final assistant message."""
     if isinstance(prompt, str):
         return begun_by(prompt)
     last = prompt[-1] if isinstance(prompt, Sequence) and prompt else {}
@@ -162,7 +162,7 @@ def _begun(prompt: Json) -> str:
 
 
 def _written(message: Fields, may_be_opened: bool) -> str:
-    """Return the text of a message, behind the thought that it holds apart; a template may have opened its thought."""
+    """Return the text of a message after its separate thought, if any; a template may have opened its thought."""
     text = content_text(message.get("content"))
     thought = next((apart for name in _THOUGHTS if (apart := message.get(name)) and isinstance(apart, str)), "")
     if thought and "</think>" not in text:
@@ -171,7 +171,7 @@ def _written(message: Fields, may_be_opened: bool) -> str:
 
 
 def _called(call: Json) -> tuple[str, str]:
-    """Return the turn of a tool's call; a call without SQL is a query without text."""
+    """Return the turn of a tool call; a call without SQL is an empty query."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise InputError(f"a tool call must be a mapping with a function, not {type(call).__name__}")
@@ -184,12 +184,12 @@ def _called(call: Json) -> tuple[str, str]:
 
 
 def _text(argument: Json) -> str:
-    """Return a tool's argument, which a model may have written in another type."""
+    """Return a tool's argument; "" if the model wrote another type."""
     return argument if isinstance(argument, str) else ""
 
 
 def _read(read: Read, response: Response) -> ParsedResponse:
-    """Read a response of which some turns may be by tools: the others, without those and their results, by `read`."""
+    """Parse a response with optional tool calls; `read` parses the turns without tool calls and their results."""
     if isinstance(response, str) or not any(role in (QUERY, SOLUTION) for role, _ in response):
         return read(response)
     queries = tuple(text.strip() for role, text in response if role == QUERY and text.strip())

@@ -1,4 +1,4 @@
-"""An OpenEnv server (package `openenv-core`): a client resets to a question, and steps with what its policy wrote."""
+"""An OpenEnv server (package `openenv-core`): clients reset to a question and step with their policy's text."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jaxrl_sql.types import Example, InputError
 
 
 class SqlAction(Action):
-    """What the policy wrote in a turn, and why it ended: `stop` or `length`."""
+    """The policy's text in a turn, and its finish reason: `stop` or `length`."""
 
     text: str
     finish_reason: str = "stop"
 
 
 class SqlObservation(Observation):
-    """The question after a reset, what the database said after a step; at the end a reward, None for untrusted ones."""
+    """The question after a reset, the observation after a step; at the end a reward, or None if it is untrusted."""
 
     text: str = ""
 
 
 class SqlEnvironment(Environment[SqlAction, SqlObservation, State]):
-    """A session's dialogues, one after another; sessions share the executor and nothing else."""
+    """A session's dialogues, one at a time; sessions share only the executor."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -38,31 +38,31 @@ class SqlEnvironment(Environment[SqlAction, SqlObservation, State]):
         self._state = State(step_count=0)
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **_more: Any) -> SqlObservation:
-        """Begin a dialogue about the question whose number is `seed`, modulo how many there are; 0 without."""
+        """Start a dialogue about the question with index `seed` (default: 0) modulo the number of questions."""
         example = self._examples[(seed or 0) % len(self._examples)]
         self._episode = self._task.begin(example)
         self._state = State(episode_id=episode_id, step_count=0)
         return SqlObservation(text=example.question)
 
     def step(self, action: SqlAction, timeout_s: float | None = None, **_more: Any) -> SqlObservation:
-        """Take a turn; the last observation is done and holds the reward."""
-        del timeout_s  # the executor's own limits bound a query
+        """Take a turn; the last observation is done and has the reward."""
+        del timeout_s  # the executor's limits apply
         if self._episode is None:
-            raise InputError("no dialogue was begun: reset first")
-        said = self._episode.step(action.text, action.finish_reason)
+            raise InputError("no dialogue was started: reset first")
+        observation = self._episode.step(action.text, action.finish_reason)
         self._state.step_count += 1
-        if said is not None:
-            return SqlObservation(text=said)
+        if observation is not None:
+            return SqlObservation(text=observation)
         return SqlObservation(done=True, reward=self._episode.reward())
 
     @property
     def state(self) -> State:
-        """Return the episode's name and how many turns were taken."""
+        """Return the episode's id and the number of turns taken."""
         return self._state
 
 
 def make_app(task: SqlTask, examples: Sequence[Example], sessions: int = 64) -> Any:
-    """Return the server's application, for uvicorn; raises InputError without questions."""
+    """Return the server's ASGI application; raises InputError without questions."""
     if not examples:
         raise InputError("examples: an environment needs at least one question")
     return create_fastapi_app(

@@ -1,6 +1,6 @@
-"""For TRL's GRPOTrainer: `environment_factory` with two tools, and a reward function for answers that are texts.
+"""For TRL's GRPOTrainer: `environment_factory` with two tools, and a reward function for text answers.
 
-The columns of the data set are `db_path`, `gold_sql` and, to be shown, `question`; see `episode.example_of`.
+The columns of the data set are `db_path`, `gold_sql` and, for display, `question`; see `episode.example_of`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _OVER = "The dialogue is over."
 
 
 class SqlEnvironment:
-    """A database as tools: TRL offers the public methods but `reset` and `get_reward` to the model."""
+    """A database as tools: TRL offers all public methods except `reset` and `get_reward` to the model."""
 
     def __init__(self, task: SqlTask) -> None:
         self._task = task
         self._episode: SqlEpisode | None = None
 
     def reset(self, **row: Any) -> None:
-        """Begin a dialogue about the row's question."""
+        """Start a dialogue about the row's question."""
         self._episode = self._task.begin(example_of(row))
 
     def query(self, sql: str) -> str:
@@ -52,17 +52,17 @@ class SqlEnvironment:
         return _OVER
 
     def get_reward(self) -> float | None:
-        """Return the reward of the dialogue; None where nothing is to be learned from it."""
+        """Return the reward of the dialogue; None if it is invalid for training."""
         return self._begun().reward()
 
     def _begun(self) -> SqlEpisode:
         if self._episode is None:
-            raise InputError("no dialogue was begun: call reset with the row's db_path and gold_sql")
+            raise InputError("no dialogue was started: call reset with the row's db_path and gold_sql")
         return self._episode
 
 
 def environment_factory(task: SqlTask) -> Callable[[], SqlEnvironment]:
-    """Return what GRPOTrainer's `environment_factory` takes: each call makes an environment of its own."""
+    """Return a function for GRPOTrainer's `environment_factory`: each call creates an environment."""
 
     def factory() -> SqlEnvironment:
         return SqlEnvironment(task)
@@ -71,15 +71,15 @@ def environment_factory(task: SqlTask) -> Callable[[], SqlEnvironment]:
 
 
 def reward_function(task: SqlTask) -> Callable[..., list[float | None]]:
-    """Return what GRPOTrainer's `reward_funcs` takes: whole answers, texts or messages, to rewards.
+    """Return a function for GRPOTrainer's `reward_funcs`: it maps complete answers, texts or messages, to rewards.
 
-    None, which TRL leaves out, stands where nothing is to be learned.
+    The reward is None, which TRL ignores, if it is invalid for training.
     """
 
     def sql_reward(
         completions: Sequence[str | list[Fields]], prompts: Sequence[Json] = (), **columns: Any
     ) -> list[float | None]:
-        # Lists, and arrays such as NumPy's; the trainer passes other things by name, too.
+        # Columns are lists or arrays; the trainer passes other keyword arguments, too.
         wide = {name: list(values) for name, values in columns.items() if _is_column(values)}
         rewards: list[float | None] = []
         for i, completion in enumerate(completions):

@@ -1,6 +1,6 @@
-"""A verifiers environment (package `verifiers`, its v1 form): a taskset of questions, and the dialogue as its run.
+"""A verifiers environment (package `verifiers`, v1 API): a taskset of questions, and an environment for dialogues.
 
-verifiers finds both in a module of its own that names them in `__all__`; docs/howto/other_trainers.md has it.
+verifiers loads both from a module that exports them in `__all__`; see docs/howto/other_trainers.md.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NAMES = ("prompt", "db_path", "gold_sql")
 
 
 class SqlData(vf.TaskData):
-    """A question: beside its prompt the database's file and the gold."""
+    """A question: its prompt, database file and gold."""
 
     db_path: str
     gold_sql: str
 
 
 class SqlTask(vf.Task[SqlData]):
-    """A question; its reward is recorded by the environment, which has the dialogue."""
+    """A question; the environment records its reward, as it has the dialogue."""
 
 
 class SqlTasksetConfig(vf.TasksetConfig):
@@ -44,7 +44,7 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
     """The questions of a file."""
 
     def load(self) -> Iterator[SqlTask]:
-        """Yield the questions; raises InputError for no such file, and that names the first line which is none."""
+        """Yield the questions; raises InputError for a missing file, and with the number of the first invalid line."""
         try:
             lines = self.config.questions.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except OSError as error:
@@ -52,35 +52,35 @@ class SqlTaskset(vf.Taskset[SqlTask, SqlTasksetConfig]):
         for number, line in enumerate(lines, 1):
             try:
                 data = SqlData(**{name: json.loads(line)[name] for name in NAMES})
-            except (ValueError, KeyError, TypeError) as error:  # the first of its types, too
+            except (ValueError, KeyError, TypeError) as error:  # includes validation errors
                 raise InputError(f"{self.config.questions}:{number}: not an object with {', '.join(NAMES)}") from error
             yield SqlTask(data, self.config.task)
 
 
 class SqlEnvConfig(vf.EnvConfig):
-    """Who answers, and in how many turns."""
+    """The answering agent, and the number of turns."""
 
     player: vf.AgentConfig = vf.AgentConfig()
     turns: int = 5
 
 
 class SqlEnv(vf.Env[SqlEnvConfig]):
-    """A dialogue: what the player writes is run, and the result is the user's next message."""
+    """A dialogue: the player's queries are executed, and the result is the next user message."""
 
     async def run(self, task: Any, agents: Any) -> None:
-        """Let the player ask until it gives its solution, and record the reward.
+        """Run the dialogue until the player's solution, and record the reward.
 
-        There is none where it is not trusted, or where the player failed and not what it wrote.
+        No reward is recorded if it is untrusted, or if the player itself failed.
         """
         scoring = Scoring(_executor(), self.config.turns)
         episode = scoring.begin(example_of({"db_path": task.data.db_path, "gold_sql": task.data.gold_sql}))
         async with agents.player.interaction(task) as interaction:
             segment = await interaction.turn()
             while not segment.terminated:
-                said = await asyncio.to_thread(episode.step, segment.last_reply)
-                if said is None:
+                observation = await asyncio.to_thread(episode.step, segment.last_reply)
+                if observation is None:
                     break
-                segment = await interaction.turn(said)
+                segment = await interaction.turn(observation)
         if not interaction.trace.errors and (reward := await asyncio.to_thread(episode.reward)) is not None:
             interaction.trace.record_reward("sql_reward", reward)
 

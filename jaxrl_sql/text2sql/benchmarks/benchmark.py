@@ -1,4 +1,4 @@
-"""What a loader makes of a folder."""
+"""The type of a loaded benchmark."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from jaxrl_sql.types import Example
 
 Skipped = tuple[tuple[str, str], ...]
-"""(uid, reason) of each question that was left out."""
+"""(uid, reason) of each skipped question."""
 
 
 class Benchmark(NamedTuple):
-    """A set as it was published: its usable questions in file order and what to know before a number is believed.
+    """A published set: its usable questions in file order, and its scoring.
 
-    `rule` is the comparison of its own leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`),
-    `submission` the form in which that one takes predictions. `notes` say in plain sentences what is missing or was
-    read otherwise. `prepare` changes a predicted query before it runs, as the set's scorer does.
-    `order` are the ids of all questions, including those left out, in the file's order; empty for a huge set.
+    `rule` is the comparison of its leaderboard (`bird`, `test_suite`, `spider2`, `ehrsql`, `ehrsql_2022`, `defog`), and
+    `submission` the leaderboard's format of predictions. `notes` are messages about missing data and repairs.
+    `prepare` is the scorer's preprocessing of a predicted query. `order` has the ids of all questions, including
+    skipped ones, in the file's order; it is empty for a huge set.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Benchmark(NamedTuple):
 
 
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> list[str]:
-    """Return how many questions were left out, a line a reason, each with one of them."""
+    """Return a line per reason, with the number of skipped questions and an example."""
     reasons: dict[str, list[str]] = {}
     for uid, reason in skipped:
         reasons.setdefault(reason, []).append(uid)

@@ -1,4 +1,4 @@
-"""Where the databases of a set lie, which of them can be used, and what variants of them there are."""
+"""Locate the databases of a set and their variants, and check them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jaxrl_sql.types import InputError
 _ENDINGS = (".sqlite", ".db", ".sqlite3")
 _SUITES = ("test_suite_database", "test_suite_databases", "test_suite", "testsuite", "testsuite_databases")
 
-# What a file's name may be, without its ending, in bytes; of a longer text so many characters are told.
-_LONGEST, _SHOWN = 240, 40
+# The maximum length of a file name without its extension, and the number of characters of a longer one in messages.
+_MAX_NAME_BYTES, _SHOWN_CHARACTERS = 240, 40
 
 
 class Databases:
-    """Folders in which a database is `<db_id>/<db_id>.sqlite` or `<db_id>.sqlite`; the first that has it counts.
+    """Folders with databases `<db_id>/<db_id>.sqlite` or `<db_id>.sqlite`; the first folder with a match counts.
 
-    `suites` are folders with variants, `<db_id>/*.sqlite`, for sets that have such. In their databases' own folders,
-    those that are called as the database and more are variants too: so the test suite was published.
+    `suites` are folders with variants, `<db_id>/*.sqlite`, for sets with test suites. In such sets, files next to the
+    database whose names start with its name are variants, too, as in the published test suite.
     """
 
     def __init__(self, roots: Iterable[Path], suites: Iterable[Path] = ()) -> None:
@@ -38,41 +38,42 @@ class Databases:
         self._variants: dict[str, tuple[str, ...]] = {}
 
     def path(self, db_id: str) -> str:
-        """Return the database's file, or nothing. A name in other upper and lower case is found, and told of."""
+        """Return the database's file, or "". Names that differ only in case match, with a note."""
         if db_id not in self._paths:
             self._paths[db_id] = (self._find(db_id) or self._find_other_case(db_id)) if _is_name(db_id) else ""
         return self._paths[db_id]
 
     def root(self, db_id: str) -> Path | None:
-        """Return the folder, of those that are looked in, that has the database, or None."""
+        """Return the search folder that contains the database, or None."""
         path = self.path(db_id)
         return next((root for root in self.roots if path and Path(path).is_relative_to(root)), None)
 
     def fault(self, db_id: str, path: str = "") -> str:
-        """Return why a database cannot be used, or an empty text; `path` where it is known."""
+        """Return why a database cannot be used, or ""; `path` is its file, if known."""
         if not path and not _is_name(db_id):
-            return f"db_id {db_id if len(db_id) <= _LONGEST else db_id[:_SHOWN] + '…'!r} is not a folder name"
+            shown = db_id if len(db_id) <= _MAX_NAME_BYTES else db_id[:_SHOWN_CHARACTERS] + "…"
+            return f"db_id {shown!r} is not a folder name"
         key = path or self.path(db_id)
         if key not in self._faults:
             self._faults[key] = self._look(db_id, key)
         return self._faults[key] if key else f"no database {db_id}"
 
     def suite(self, db_id: str) -> tuple[str, ...]:
-        """Return the database and its variants, or nothing where it has none."""
+        """Return the database and its variants, or an empty tuple without variants."""
         if db_id not in self._variants:
-            own = self.path(db_id)
-            found = {str(path) for suite in self.suites for path in (suite / db_id).glob("*.sqlite")}
-            if own and self._has_suites and Path(own).parent.name == db_id:
-                found |= {str(path) for path in Path(own).parent.glob(f"{escape(db_id)}*.sqlite")}
-            found -= {own}
-            self._variants[db_id] = (own, *sorted(found)) if own and found else ()
+            main_path = self.path(db_id)
+            variants = {str(path) for suite in self.suites for path in (suite / db_id).glob("*.sqlite")}
+            if main_path and self._has_suites and Path(main_path).parent.name == db_id:
+                variants |= {str(path) for path in Path(main_path).parent.glob(f"{escape(db_id)}*.sqlite")}
+            variants -= {main_path}
+            self._variants[db_id] = (main_path, *sorted(variants)) if main_path and variants else ()
         return self._variants[db_id]
 
     def tell(self, notes: Notes) -> None:
-        """Note which names were found in another case, and how many databases have variants."""
+        """Add notes on names that differ in case, unreadable parts, and variants."""
         if self._other_case:
-            first = "; ".join(f"{name} as {found}" for name, found in list(self._other_case.items())[:3])
-            notes.append(f"{len(self._other_case)} databases were found under a name in another case: {first}")
+            first = "; ".join(f"{name} as {actual}" for name, actual in list(self._other_case.items())[:3])
+            notes.append(f"{len(self._other_case)} databases have names that differ in upper and lower case: {first}")
         if self._omissions:
             parts = [f"{key}: {line}" for key, lines in self._omissions.items() for line in lines]
             notes.append(
@@ -113,20 +114,20 @@ class Databases:
                 self._names[root] = {entry.name.lower(): entry.name for entry in sorted(root.iterdir())}
             for wanted in (db_id, *(db_id + ending for ending in _ENDINGS)):
                 name = self._names[root].get(wanted.lower(), "")
-                if name and (found := _file_of(root / name)):
+                if name and (path := _file_of(root / name)):
                     self._other_case[db_id] = name
-                    return found
+                    return path
         return ""
 
 
 def _is_name(db_id: str) -> bool:
-    """Return whether a file may be called so."""
+    """Return whether a text is valid as a file name."""
     is_plain = db_id not in (".", "..") and not any(character in db_id for character in "/\\\0")
-    return is_plain and len(db_id.encode(errors="replace")) <= _LONGEST
+    return is_plain and len(db_id.encode(errors="replace")) <= _MAX_NAME_BYTES
 
 
 def _file_of(path: Path) -> str:
-    """Return a database's file: the path itself, or the one in this folder that is called as it is."""
+    """Return a database's file: the path itself, or the file in this folder with the folder's name."""
     if path.is_file():
         return str(path)
     names = (entry for entry in sorted(path.iterdir()) if entry.suffix in _ENDINGS)
@@ -134,20 +135,20 @@ def _file_of(path: Path) -> str:
 
 
 def suites_of(folder: Path) -> list[Path]:
-    """Return the folders in which a set's test suite may lie: in it, or beside it."""
-    beside = [folder.parent / f"{folder.name}{ending}" for ending in ("_testsuite", "_test_suite")]
+    """Return the possible folders of a set's test suite, inside and next to the set."""
+    siblings = [folder.parent / f"{folder.name}{ending}" for ending in ("_testsuite", "_test_suite")]
     places = [
         *(folder / name for name in _SUITES),
-        *beside,
+        *siblings,
         *(folder.parent / name for name in _SUITES),
         folder.parent / "test-suite-sql-eval",
     ]
     return [deeper for place in places for deeper in (place / "databases", place / "database", place)]
 
 
-def beside(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return the folders of these names in the folders that stand beside a set, in order."""
+def sibling_folders(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return the folders with these names in a set's parent and sibling folders, in order."""
     if not folder.parent.is_dir():
         return []
-    others = [folder.parent, *sorted(one for one in folder.parent.iterdir() if one.is_dir() and one != folder)]
+    others = [folder.parent, *sorted(path for path in folder.parent.iterdir() if path.is_dir() and path != folder)]
     return [other / name for other in others for name in names]

@@ -1,4 +1,4 @@
-"""Which format a folder has, and in which of its folders the asked-for split is."""
+"""Detect the format of a folder and locate the requested split."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jaxrl_sql.text2sql.benchmarks.spider import ARCHER, SPIDER, SPIDER_DK, SPID
 from jaxrl_sql.text2sql.benchmarks.spider2 import SPIDER2
 from jaxrl_sql.types import InputError
 
-# The first that finds itself is taken: those with a mark of their own come before those without.
+# The first match counts, so formats with a distinctive mark come first.
 FORMATS: dict[str, Format] = {
-    one.name: one
-    for one in (
+    form.name: form
+    for form in (
         PLAIN,
         SPIDER2,
         SPIDER_DK,
@@ -36,65 +36,66 @@ FORMATS: dict[str, Format] = {
         OWN,
     )
 }
-# What is said whole where no format is found.
+# The formats whose expected files are in the message if no format matches.
 _GENERAL = (PLAIN.name, OWN.name)
-# A folder of more folders than this holds databases, and is not looked through for sets.
-_FEW = 32
+# A folder with more subfolders contains databases and is not searched for sets.
+_MAX_SETS = 32
 
 
 def format_of(folder: Path) -> Format | None:
-    """Return the format of a folder, or of a user's own file; None where it has none."""
+    """Return the format of a folder or a user's file; None if unknown."""
     if folder.is_file():
         return next((form for form in (DEFOG, OWN) if form.finds(folder)), None)
     return next((form for form in FORMATS.values() if form.finds(folder)), None) if folder.is_dir() else None
 
 
 def located(folder: Path, split: str) -> tuple[Format, Path, str]:
-    """Return (format, folder, split): the split may be a folder in this one, and a set the only one in a folder.
+    """Return (format, folder, split); the split may be a subfolder, and the set may be the only one in a folder.
 
-    So `<root>/<split>` is a split's folder, `dev` is found in `dev_20240627` unless a file beside that is called `dev`,
-    and an archive's one folder is entered, and those in it. Raises InputError, of a screen at most, for a folder that
-    is not there or of no known format.
+    `<root>/<split>` is the folder of a split. `dev` matches `dev_20240627` unless a sibling file has the name `dev`.
+    The only set in a folder, up to two levels down, is used. Raises InputError for a missing folder and an unknown
+    format, with a message of at most a screen.
     """
     if not folder.exists():
         raise InputError(f"{folder}: no such folder")
     if is_split_folder(folder):
         return EHRSQL, folder.parent, split or folder.name
     for level in _levels(folder):
-        places = [one for one in level if not (split and _gives_way(one, split)) and not is_split_folder(one)]
-        named = [one for one in places if split and (one.name == split or one.name.startswith(f"{split}_"))]
-        for place in sorted(named, key=lambda one: one.name != split):
+        places = [place for place in level if not (split and _gives_way(place, split)) and not is_split_folder(place)]
+        named = [place for place in places if split and (place.name == split or place.name.startswith(f"{split}_"))]
+        for place in sorted(named, key=lambda place: place.name != split):
             if form := format_of(place):
                 return form, place, "" if form is PLAIN else _own_split(form, place, split)
         if form := format_of(folder):
             return form, folder, split
-        there = [(form, one) for one in places if (form := format_of(one))]
-        if len(there) == 1 and there[0][0] is not PLAIN:
-            return there[0][0], there[0][1], split
-        if there:
-            raise InputError(_told(folder, split, [str(one.relative_to(folder)) for _, one in there]))
-    raise InputError(_told(folder, split, []))
+        candidates = [(form, place) for place in places if (form := format_of(place))]
+        if len(candidates) == 1 and candidates[0][0] is not PLAIN:
+            return candidates[0][0], candidates[0][1], split
+        if candidates:
+            names = [str(place.relative_to(folder)) for _, place in candidates]
+            raise InputError(_not_found_message(folder, split, names))
+    raise InputError(_not_found_message(folder, split, []))
 
 
 def _levels(folder: Path) -> Iterator[list[Path]]:
-    """Yield the folders in a folder, and then those in them; those of databases are as many as databases."""
+    """Yield the subfolders of a folder, then those one level down, without folders of databases."""
     inner = _folders(folder)
     yield inner
-    yield [deeper for one in inner if len(found := _folders(one)) <= _FEW for deeper in found]
+    yield [deeper for place in inner if len(inner_folders := _folders(place)) <= _MAX_SETS for deeper in inner_folders]
 
 
 def _gives_way(place: Path, split: str) -> bool:
-    """Return whether a folder only begins as a split is called, and files beside it are called as the split."""
-    beside = (place.parent, place.parent / "data")
-    return place.name.startswith(f"{split}_") and any(called_as(one, split) for one in beside)
+    """Return whether a folder's name only starts with the split, while a sibling file has the split's name."""
+    parents = (place.parent, place.parent / "data")
+    return place.name.startswith(f"{split}_") and any(called_as(parent, split) for parent in parents)
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.is_dir()) if folder.is_dir() else []
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
 def _own_split(form: Format, place: Path, split: str) -> str:
-    """Return the split to read in a folder that is called as one: that one, or else the usual one."""
+    """Return the split to read in a folder named after a split: that split if it exists, else the default."""
     try:
         form.reads(place, split, [])
     except InputError:
@@ -102,22 +103,22 @@ def _own_split(form: Format, place: Path, split: str) -> str:
     return split
 
 
-def _told(folder: Path, split: str, sets: list[str]) -> str:
+def _not_found_message(folder: Path, split: str, sets: list[str]) -> str:
     if sets:
-        lacks = f"no set or split {split!r} is in it; " if split else ""
-        return f"{folder}: {lacks}sets are in the folders {listed(sets)}: name one of them"
+        missing = f"no set or split {split!r} is in it; " if split else ""
+        return f"{folder}: {missing}sets are in the folders {listed(sets)}: name one of them"
     where = f"{folder}/{split}" if split else str(folder)
     if folder.is_file():
         return (
-            f"{folder}: is a file, and data is a folder: put questions beside their database, {OWN.expects}; "
-            "`jaxrl-sql data synth --db FILE --out FOLDER` asks questions of a database that has none"
+            f"{folder}: a folder is required, not a file: put questions next to their database, {OWN.expects}; "
+            "`jaxrl-sql data synth --db FILE --out FOLDER` generates questions for a database"
         )
-    there = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
-    holds = f"it holds {listed(there)}" if there else "it is empty"
-    if lacks := lacking(folder, split):
-        holds += f"; {lacks}"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    holds = f"it holds {listed(names)}" if names else "it is empty"
+    if missing := lacking(folder, split):
+        holds += f"; {missing}"
     return (
-        f"{where}: no questions in a format that is known: {holds}. Looked for {PLAIN.expects}; for a file of one's "
-        f"own, {OWN.expects}; and for the files of {', '.join(form for form in FORMATS if form not in _GENERAL)}, "
-        "which docs/reference/datasets.md names"
+        f"{where}: no questions in a known format: {holds}. Expected {PLAIN.expects}; for your own "
+        f"file, {OWN.expects}; or the files of {', '.join(form for form in FORMATS if form not in _GENERAL)} "
+        "(see docs/reference/datasets.md)"
     )

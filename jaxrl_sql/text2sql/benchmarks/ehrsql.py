@@ -1,10 +1,10 @@
-"""EHRSQL (Lee et al. 2022) and its 2024 shared task: questions on hospital records, some of which have no answer.
+"""EHRSQL (Lee et al. 2022) and its 2024 shared task: questions on hospital records, some of them unanswerable.
 
 The first has `<database>/train.json`, `valid.json` and `test.json`, lists with `id`, `question`, `query` and
-`is_impossible`; the second `<database>/<split>/data.json` and `label.json`, whose SQL is found by id and is `null` for
-a question without one. Databases are `<database>/<database>.sqlite`, made by its own scripts from data under licence.
-Each is judged as its own scorer does it. OmniSQL's archive has questions with an answer as `dev.json`, `tables.json`
-and `database/`: it runs their SQL as it is, and compares by BIRD's rule.
+`is_impossible`. The second has `<database>/<split>/data.json` and `label.json`, with SQL by id, `null` for an
+unanswerable question. Databases are `<database>/<database>.sqlite`, built by EHRSQL's scripts from licensed data. Each
+is judged by its own scorer's rules. OmniSQL's archive has the answerable questions as `dev.json`, `tables.json` and
+`database/`: it runs their SQL unchanged and compares by BIRD's rule.
 """
 
 from __future__ import annotations
@@ -15,17 +15,27 @@ from functools import partial
 from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
-from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, mended, read_json, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, is_reshaped, listed, no_split, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, fix_operators, read_json, read_records
+from jaxrl_sql.text2sql.benchmarks.gather import (
+    Format,
+    Found,
+    Item,
+    id_of,
+    is_reshaped,
+    listed,
+    no_split,
+    text_field,
+    uid_or,
+)
 from jaxrl_sql.types import InputError, Json, Record
 
 _SPLITS = ("valid", "dev", "test", "train")
-# A few questions of the shared task's, on its database.
+# The shared task's sample of questions, and its database.
 _SAMPLE, _DATABASE_2024 = "sample_data", "mimic_iv"
 _DATABASES = ("database", "databases")
 _RULES = {"2022": "ehrsql_2022", "2024": "ehrsql", "OmniSQL": "bird"}
 _OMNISQL = re.compile(r"mimic_?(iii|iv|3|4)|eicu")
-# What questions call normal: golds write `heart_rate_lower`, and the published scorers put the number there.
+# The normal ranges of vital signs: golds contain `heart_rate_lower`, which the published scorers replace by the number.
 _RANGES = {
     "temperature": (35.5, 38.1),
     "sao2": (95.0, 100.0),
@@ -35,26 +45,26 @@ _RANGES = {
     "diastolic_bp": (60.0, 90.0),
     "mean_bp": (60.0, 110.0),
 }
-# MySQL's arithmetic on dates, which SQLite does by modifiers.
+# MySQL's date arithmetic, which becomes SQLite's date modifiers.
 _SHIFT = re.compile(r"DATE_(SUB|ADD)\((\w+\(\)|'[^']+')[, ]+INTERVAL (\d+) (MONTH|YEAR|DAY)\)")
 _BOUND = re.compile(rf"\b({'|'.join(_RANGES)})_(lower|upper)\b")
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Return the folders of a set's databases: this one, or those in it, without a sample of them."""
-    inner = [one for one in sorted(folder.iterdir()) if one.is_dir()] if folder.is_dir() else []
-    outer = [one for name in ("data", "dataset/ehrsql") for one in sorted((folder / name).glob("*/"))]
+    """Return the folders of a set's databases: this folder or its subfolders, without the sample."""
+    inner = [part for part in sorted(folder.iterdir()) if part.is_dir()] if folder.is_dir() else []
+    outer = [part for name in ("data", "dataset/ehrsql") for part in sorted((folder / name).glob("*/"))]
     parts = [part for part in (folder, *inner, *outer) if _splits(part)]
     return [part for part in parts if part.name != _SAMPLE] or parts
 
 
 def _splits(folder: Path) -> list[str]:
-    """Return the splits that one database's folder has."""
+    """Return the splits in a database's folder."""
     return [split for split in _SPLITS if _form(folder, split)]
 
 
 def _form(folder: Path, split: str) -> str:
-    """Return the form in which a folder has a split, a key of `_RULES`; "" where it has none."""
+    """Return the version of a split in a folder, a key of `_RULES`; "" if the folder lacks the split."""
     if _is_2024(folder, split):
         return "2024"
     path = folder / f"{split}.json"
@@ -73,7 +83,7 @@ def _is_2024(folder: Path, split: str) -> bool:
 
 
 def is_split_folder(folder: Path) -> bool:
-    """Return whether a folder is a split of the shared task's, and no set by itself."""
+    """Return whether a folder is a single split of the shared task, not a whole set."""
     return folder.name in _SPLITS and _is_2024(folder.parent, folder.name)
 
 
@@ -83,23 +93,23 @@ def _head(path: Path) -> str:
 
 
 def is_ehrsql(folder: Path) -> bool:
-    """Return whether a folder holds EHRSQL, for one database or for several."""
+    """Return whether a folder contains EHRSQL, for one or several databases."""
     return bool(_parts(folder))
 
 
 def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
     """Read a split, valid by default, of every database in the folder."""
     parts = _parts(folder)
-    there = [name for name in _SPLITS if any(name in _splits(part) for part in parts)]
-    asked = {"dev": "valid"}.get(split, split) if split not in there else split
-    chosen = asked or there[0]
-    if chosen not in there:
-        raise no_split(folder, split, there)
+    available = [name for name in _SPLITS if any(name in _splits(part) for part in parts)]
+    requested = {"dev": "valid"}.get(split, split) if split not in available else split
+    chosen = requested or available[0]
+    if chosen not in available:
+        raise no_split(folder, split, available)
     parts = [part for part in parts if chosen in _splits(part)]
     forms = {_form(part, chosen) for part in parts}
     if len(forms) > 1:
         raise InputError(
-            f"{folder}: has sets of EHRSQL that are judged by different rules ({', '.join(sorted(forms))}): name one "
+            f"{folder}: its sets of EHRSQL are judged by different rules ({', '.join(sorted(forms))}): name one "
             f"of the folders {listed(map(str, parts))}"
         )
     (form,) = forms
@@ -110,11 +120,9 @@ def read_ehrsql(folder: Path, split: str, notes: Notes) -> Found:
     )
     items = [item for part in parts for item in _items(part, chosen, form, databases, notes)]
     unanswerable = sum(not item.more.get("answerable", True) for item in items)
-    notes.append(
-        f"{unanswerable} of {len(items)} questions have no answer in the database: to give no SQL is right there"
-    )
+    notes.append(f"{unanswerable} of {len(items)} questions are unanswerable: abstaining (no SQL) is right for them")
     if (folder / _SAMPLE).is_dir() and folder / _SAMPLE not in parts:
-        notes.append(f"{_SAMPLE}/ repeats some questions, and is not read: name it as the data to read it alone")
+        notes.append(f"{_SAMPLE}/ repeats some questions and is skipped; to read it alone, pass it as the data folder")
     where = f"{folder}: {chosen} (databases are expected as {parts[0] / items[0].db_id if items else parts[0]}.sqlite)"
     return Found(items, databases, where, _PREPARES.get(form), rule=_RULES[form])
 
@@ -127,25 +135,25 @@ def _items(part: Path, split: str, form: str, databases: Databases, notes: Notes
     items = []
     changed = 0
     for number, record in enumerate(records):
-        sql = said(record, "query", "sql")
+        sql = text_field(record, "query", "sql")
         is_answerable = not record.get("is_impossible", False) and sql.lower() not in ("null", "nan")
         run = prepare(sql) if is_answerable else ""
         changed += is_answerable and run.lower() != sql.lower()
         items.append(
             Item(
                 uid_or(record, f"{part.name}_{split}_{number}", path, "id"),
-                _database(part, said(record, "db_id"), databases),
-                said(record, "question"),
+                _database(part, text_field(record, "db_id"), databases),
+                text_field(record, "question"),
                 run,
-                difficulty=said(record, "importance"),
+                difficulty=text_field(record, "importance"),
                 more={} if is_answerable else {"answerable": False},
                 fields=tuple(record),
             )
         )
     if changed:
         notes.append(
-            f"{part.name}/{split}: {changed} golds name today or the bounds of vital signs; they are "
-            "replaced as the published scorer does, and predictions have to be too"
+            f"{part.name}/{split}: {changed} golds refer to the current date or the ranges of vital signs; these are "
+            "replaced as in the published scorer, and predictions need the same replacement"
         )
     return items
 
@@ -158,42 +166,43 @@ def _shared_task(part: Path, split: str, notes: Notes) -> list[Record]:
     if not isinstance(questions, list):
         raise InputError(f"{path}: expected a list of questions under `data`")
     if not labels.is_file():
-        there = [name for name in _splits(part) if (part / name / labels.name).is_file()]
-        others = f"; splits with one: {', '.join(there)}" if there else ""
+        available = [name for name in _splits(part) if (part / name / labels.name).is_file()]
+        others = f"; splits with one: {', '.join(available)}" if available else ""
         raise InputError(f"{labels}: no such file (it holds the SQL of each question by id){others}")
     golds = read_json(labels, notes)
     if isinstance(golds, list):
         by_id = [(id_of(label, str(labels), "id"), label) for label in golds if isinstance(label, dict)]
-        # Of a repeated id the first counts, as of questions.
-        golds = {uid: said(label, "label", "sql") for uid, label in reversed(by_id) if uid}
+        # For a repeated id, the first label counts, as for questions.
+        golds = {uid: text_field(label, "label", "sql") for uid, label in reversed(by_id) if uid}
     if not isinstance(golds, dict):
         raise InputError(f"{labels}: expected an object of SQL by id")
-    # A label that is null says that there is no SQL; one that is missing says nothing.
+    # A label of null means an unanswerable question; a missing label is unknown.
     golds = {uid: "null" if sql is None else sql for uid, sql in golds.items()}
     questions = [question for question in questions if isinstance(question, dict)]
-    uids = [id_of(one, f"{path}: question {number}", "id") for number, one in enumerate(questions)]
-    return [{**one, "query": said(golds, uid) if uid else ""} for one, uid in zip(questions, uids, strict=True)]
+    uids = [id_of(question, f"{path}: question {number}", "id") for number, question in enumerate(questions)]
+    pairs = zip(questions, uids, strict=True)
+    return [{**question, "query": text_field(golds, uid) if uid else ""} for question, uid in pairs]
 
 
 def _database(part: Path, db_id: str, databases: Databases) -> str:
-    """Return the database's name; questions may write `mimic3` for `mimic_iii`, or nothing."""
+    """Return the database's name; questions may have `mimic3` for `mimic_iii`, or no name."""
     if db_id and any((place / f"{db_id}.sqlite").is_file() for place in (part, part / "database" / db_id)):
         return db_id
     if not db_id:
         return part.name if databases.path(part.name) else _DATABASE_2024
-    own = any((part / f"{part.name}{ending}").is_file() for ending in (".sqlite", ".db"))
-    return part.name if own else db_id
+    has_database = any((part / f"{part.name}{ending}").is_file() for ending in (".sqlite", ".db"))
+    return part.name if has_database else db_id
 
 
 def prepare_2024(sql: str, now: str) -> str:
-    """Return SQL as the scorer of 2024 runs it: the set's own date for today, numbers for the bounds of vital signs.
+    """Return SQL with the replacements of the 2024 scorer: a fixed current date, and numbers for vital sign ranges.
 
-    Both stand for what no database knows. Today is `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` or
-    `CURTIME()`, written so; comparisons with a space inside, MySQL's DATE_ADD and DATE_SUB, and format letters that
-    SQLite writes in capitals are mended too. Lines stay apart; the scorer joins them, and a comment swallows SQL.
+    The current date is any of `current_time`, `current_date`, `'now'`, `NOW()`, `CURDATE()` and `CURTIME()`, in this
+    spelling. Comparison operators with a space, MySQL's DATE_ADD and DATE_SUB, and lower-case format letters are
+    converted, too. Line breaks stay, while the scorer joins lines, so a comment there removes the SQL after it.
     """
     date, time = now.split(" ")
-    text = _SHIFT.sub(_shifted, mended(sql))
+    text = _SHIFT.sub(_shifted, fix_operators(sql))
     today = {
         "current_time": now,
         "current_date": date,
@@ -208,9 +217,9 @@ def prepare_2024(sql: str, now: str) -> str:
 
 
 def prepare_2022(sql: str, now: str) -> str:
-    """Return SQL as the scorer of 2022 runs it: all in lower case, as its databases are, and with fewer replacements.
+    """Return SQL with the replacements of the 2022 scorer: lower case, like its databases, and fewer replacements.
 
-    Today is `current_time` or `'now'`. Two quotes in a row become one, in texts, too.
+    The current date is `current_time` or `'now'`. Two consecutive quotes become one, also in strings.
     """
     text = _with_bounds(sql.lower().replace("current_time", f"'{now}'"))
     text = text.replace("''", "'").replace("< =", "<=").replace("%y", "%Y").replace("%j", "%J")
@@ -221,15 +230,15 @@ _PREPARES: dict[str, Callable[[str], str]] = {
     "2022": partial(prepare_2022, now="2105-12-31 23:59:00"),
     "2024": partial(prepare_2024, now="2100-12-31 23:59:00"),
 }
-"""What each scorer does to SQL before it runs it."""
+"""Each scorer's preprocessing of SQL."""
 
 
 def _with_bounds(sql: str) -> str:
     return _BOUND.sub(lambda bound: str(_RANGES[bound[1]][bound[2] == "upper"]), sql)
 
 
-def _shifted(found: re.Match[str]) -> str:
-    way, moment, number, unit = found.groups()
+def _shifted(match: re.Match[str]) -> str:
+    way, moment, number, unit = match.groups()
     plural = "" if number == "1" else "s"
     return f"datetime({moment}, '{'-' if way == 'SUB' else '+'}{number} {unit.lower()}{plural}')"
 

@@ -1,7 +1,7 @@
-"""The one folder layout that every set may have: `questions.jsonl` and `databases/<db_id>/<db_id>.sqlite`.
+"""The plain folder layout: `questions.jsonl` and `databases/<db_id>/<db_id>.sqlite`.
 
-Generated sets have it, and Spider and BIRD where they were brought into it. A line that is not a JSON object stops the
-load, because then the file is not what it claims to be; a single question that cannot be used is skipped with a reason.
+Generated and converted sets have it. A line that is not a JSON object is an error, because the file is damaged; an
+unusable question is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import Notes
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, said_all
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, Lines, id_of, no_split, text_list
 from jaxrl_sql.text2sql.env.address import open_url, told_url
 from jaxrl_sql.text2sql.files.jsonl import records, text
 from jaxrl_sql.types import DIALECTS, Example, InputError, Record
 
 
 def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
-    """Read a set: every question with its id, and a fault for missing or empty fields and a dialect that is none.
+    """Read a set: every question with its id, with a fault for missing or empty fields and an unknown dialect.
 
-    `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect` and `other_sql`, a list of golds that are as
-    right, may be left out. With `db`, a URL, a question is about a database of another engine, which the file in
-    `databases/` stands in for where it is shown. Raises InputError for a missing folder or file and a malformed line
-    (`file:line: what`).
+    `evidence`, `difficulty`, `demonstration`, `reasoning`, `dialect` and `other_sql` (a list of equivalent golds) are
+    optional. With `db`, a URL, a question is about a database of another engine; the file in `databases/` then only
+    provides the schema and values in prompts. Raises InputError for a missing folder or file and a malformed line
+    (`file:line: message`).
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (expected questions.jsonl and databases/ in it)")
@@ -35,7 +35,7 @@ def read_plain(folder: Path, split: str, _notes: Notes) -> Found:
 
 
 def plain_lines(folder: Path, split: str) -> Lines:
-    """Return where a set's records are, for sets that are read by number."""
+    """Return the location of a set's records, for sets that are read by index."""
     if split:
         raise no_split(folder, split, [])
     path = folder / "questions.jsonl"
@@ -62,14 +62,14 @@ def _item(path: Path, record: Record, number: int) -> Item:
             **{name: optional(name) for name in names},
             "dialect": optional("dialect") or "sqlite",
             "engine_url": "" if fault else open_url(optional("db")) if optional("db") else "",
-            "other_golds": said_all(record, "other_sql"),
+            "other_golds": text_list(record, "other_sql"),
         },
         fields=tuple(record),
     )
 
 
 def plain_record(example: Example) -> Record:
-    """Return the line of `questions.jsonl` that says what an example says; no password is in it."""
+    """Return an example's line of `questions.jsonl`, without passwords."""
     line: Record = {
         "id": example.uid, "db_id": example.db_id, "question": example.question, "evidence": example.evidence,
         "sql": example.gold_sql,
@@ -95,10 +95,10 @@ def _unusable_fields(record: Record, uid: str) -> str:
         return f"no {', '.join(missing)}"
     dialect = record.get("dialect") or "sqlite"
     if dialect not in DIALECTS:
-        return f"dialect {dialect!r} is none of {', '.join(DIALECTS)}"
+        return f"dialect {dialect!r} is not one of {', '.join(DIALECTS)}"
     has_engine = bool(text(record.get("db")))
     if not has_engine and dialect not in ("sqlite", "mysql"):
-        return f"dialect {dialect!r} needs a db, the URL that it runs at"
+        return f"dialect {dialect!r} needs a db, the URL of its server"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""From what a format's loader found to examples: each question is used, or left out with a reason."""
+"""Convert a loader's questions to examples; unusable questions are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _SPIDER_ALONE = ("train_spider.json", "train_others.json", "dev_gold.sql")
 
 
 class ByPlace(str):
-    """The number of a question whose record has no id."""
+    """An id from the position of a question whose record has no id."""
 
     __slots__ = ()
 
 
 class EmptyId(ByPlace):
-    """The same of a record whose id is empty: it counts only where no record has an id."""
+    """An id from the position of a question whose id is empty; valid only if no record has an id."""
 
     __slots__ = ()
 
 
 class Item(NamedTuple):
-    """A published question: `fault` says why it cannot be used, where its loader knows; `more` is fields of Example.
+    """A published question; `fault` is the loader's reason why it is unusable, `more` has further fields of Example.
 
-    `script` makes the question's database, where a set publishes that in its place. `fields` are those of its record.
+    `script` creates the question's database, for sets that publish scripts. `fields` has the names of record fields.
     """
 
     uid: str
@@ -49,10 +49,10 @@ class Item(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a loader found in a folder; `where` names the file that the questions are from.
+    """The questions and databases that a loader found; `where` names the questions' file.
 
-    `prepare` changes a query before it runs, as the set's own scorer does; `rule` is its comparison where that is not
-    the format's. Of a huge set no more is read than asked.
+    `prepare` is the scorer's preprocessing of a query; `rule` overrides the format's comparison unless "". A huge set
+    is read lazily.
     """
 
     items: Iterable[Item]
@@ -64,7 +64,7 @@ class Found(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A file of records, what makes a question of one by its number, and the databases."""
+    """A file of records, a function that converts a record and its index to a question, and the databases."""
 
     path: Path
     item: Callable[[dict[str, Any], int], Item]
@@ -72,10 +72,10 @@ class Lines(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A folder's format: what is looked for, in words, and the functions that find and read it.
+    """A folder format: a description of the expected files, and functions that detect and read it.
 
-    `finds` says whether a folder has the format; `reads` takes the folder, a split ("" for the usual one) and a list
-    for notes, and raises InputError for a split that is not there.
+    `finds` returns whether a folder has the format. `reads` takes the folder, a split ("" for the default) and a list
+    for notes, and raises InputError for a missing split.
     """
 
     name: str
@@ -86,18 +86,18 @@ class Format(NamedTuple):
     reads: Callable[[Path, str, Notes], Found]
 
 
-def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, ...], Skipped]:
-    """Turn a loader's questions into examples; return them, at most `limit` (0: all), and (uid, reason) of the others.
+def gather(loaded: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, ...], Skipped]:
+    """Convert a loader's questions to at most `limit` (0: all) examples; also return (uid, reason) of the others.
 
-    Raises InputError where none can be used.
+    Raises InputError if no question is usable.
     """
     examples: list[Example] = []
     skipped: list[tuple[str, str]] = []
     seen: set[str] = set()
     has_ids = False
     fields: tuple[str, ...] = ()
-    for item in found.items:
-        reason = "duplicate id" if item.uid in seen else fault_of(item, found.databases)
+    for item in loaded.items:
+        reason = "duplicate id" if item.uid in seen else fault_of(item, loaded.databases)
         reason = reason or ("no id" if isinstance(item.uid, EmptyId) and has_ids else "")
         has_ids = has_ids or not isinstance(item.uid, ByPlace)
         if reason:
@@ -105,23 +105,23 @@ def gather(found: Found, notes: Notes, limit: int = 0) -> tuple[tuple[Example, .
             fields = fields or item.fields
             continue
         seen.add(item.uid)
-        examples.append(example_of(item, found.databases))
-        if found.is_huge and len(examples) == limit:
+        examples.append(example_of(item, loaded.databases))
+        if loaded.is_huge and len(examples) == limit:
             break
     if not examples:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in Counter(r for _, r in skipped).most_common(3))
-        looked = listed(map(str, found.databases.roots), 3) or "no folder of databases was found"
+        roots = listed(map(str, loaded.databases.roots), 3) or "no folder of databases found"
         has = f"; the first record has {listed(fields, 24)}" if fields else ""
         raise InputError(
-            f"{found.where}: no usable question ({reasons or 'the file is empty'}{has}; databases looked for in: "
-            f"{looked})"
+            f"{loaded.where}: no usable question ({reasons or 'the file is empty'}{has}; databases searched in: "
+            f"{roots})"
         )
-    found.databases.tell(notes)
+    loaded.databases.tell(notes)
     return tuple(examples[:limit] if limit > 0 else examples), tuple(skipped)
 
 
 def fault_of(item: Item, databases: Databases) -> str:
-    """Return why a question cannot be used, or an empty text."""
+    """Return why a question cannot be used, or ""."""
     return item.fault or _missing(item) or databases.fault(item.db_id, item.db_path)
 
 
@@ -134,7 +134,7 @@ def _missing(item: Item) -> str:
 
 
 def example_of(item: Item, databases: Databases) -> Example:
-    """Make the example of a question that can be used."""
+    """Return the example of a usable question."""
     path = item.db_path or databases.path(item.db_id)
     return Example(
         uid=str(item.uid),
@@ -158,13 +158,13 @@ def item_of(
     evidence: Sequence[str] = ("evidence",),
     difficulty: Sequence[str] = (),
 ) -> Item:
-    """Make the question of a record; `question`, `evidence` and `difficulty` are the fields that may hold them."""
-    texts = said(record, *question), sql, said(record, *evidence), said(record, *difficulty)
-    return Item(uid, said(record, "db_id"), *texts, fields=tuple(record))
+    """Return the question of a record; `question`, `evidence` and `difficulty` are the candidate fields of each."""
+    texts = text_field(record, *question), sql, text_field(record, *evidence), text_field(record, *difficulty)
+    return Item(uid, text_field(record, "db_id"), *texts, fields=tuple(record))
 
 
-def said(record: Mapping[str, Any], *names: str) -> str:
-    """Return the first of these fields that is a text or a whole number, stripped; nothing where none is."""
+def text_field(record: Mapping[str, Any], *names: str) -> str:
+    """Return the first of these fields that is a non-blank text or a whole number, stripped; "" otherwise."""
     for name in names:
         value = record.get(name)
         if isinstance(value, str) and value.strip():
@@ -175,57 +175,57 @@ def said(record: Mapping[str, Any], *names: str) -> str:
 
 
 def id_of(record: Mapping[str, Any], where: str, *names: str) -> str:
-    """Return a record's id; "" if it has no such field or a blank one. Raises InputError for what cannot be an id."""
+    """Return a record's id; "" if the field is missing or blank. Raises InputError for an invalid id."""
     return uid_of({name: value for name, value in record.items() if not is_blank(value)}, where, names)
 
 
 def uid_or(record: Mapping[str, Any], by_place: str, where: Path | str, *names: str) -> str:
-    """Return a record's id, or `by_place` if it has none; raises InputError for what cannot be an id."""
+    """Return a record's id, or `by_place` if it has none; raises InputError for an invalid id."""
     uid = id_of(record, f"{where}: question {by_place}", *names)
     return uid or (EmptyId(by_place) if id_values(record, names) else ByPlace(by_place))
 
 
 def with_ids(items: Iterable[Item]) -> list[Item]:
-    """Return questions, those with an empty id with a fault where others have an id."""
-    every = [*items]
-    if all(isinstance(item.uid, ByPlace) for item in every):
-        return every
-    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in every]
+    """Return questions; if some have an id, those with an empty id get a fault."""
+    questions = [*items]
+    if all(isinstance(item.uid, ByPlace) for item in questions):
+        return questions
+    return [item._replace(fault="no id") if isinstance(item.uid, EmptyId) else item for item in questions]
 
 
-def said_all(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return the texts of a field that is a list, stripped; none where it is another thing."""
-    found = record.get(name)
-    return (
-        tuple(one.strip() for one in found if isinstance(one, str) and one.strip()) if isinstance(found, list) else ()
-    )
+def text_list(record: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Return the texts in a list field, stripped; empty if the field is not a list."""
+    texts = record.get(name)
+    texts = texts if isinstance(texts, list) else []
+    return tuple(text.strip() for text in texts if isinstance(text, str) and text.strip())
 
 
 def is_reshaped(folder: Path, record: Mapping[str, Any], name: str, databases: re.Pattern[str]) -> bool:
-    """Return whether a folder has a set of OmniSQL's archive, which gives each the files of Spider, by a record.
+    """Return whether a folder has a set of OmniSQL's archive, which has Spider's layout for every set.
 
-    The set is known by the folder's name, or by its databases' names. It has none of the other files of Spider.
+    The folder's name or the record's database identifies the set. It lacks Spider's other files.
     """
     if any((folder / file).exists() for file in _SPIDER_ALONE):
         return False
-    has_files = any((folder / one).exists() for one in ("tables.json", "database", "databases"))
-    is_named = folder.name.lower() == name or databases.fullmatch(said(record, "db_id").lower()) is not None
-    return has_files and is_named and bool(said(record, "question"))
+    has_files = any((folder / name).exists() for name in ("tables.json", "database", "databases"))
+    is_named = folder.name.lower() == name or databases.fullmatch(text_field(record, "db_id").lower()) is not None
+    return has_files and is_named and bool(text_field(record, "question"))
 
 
 def on_server(dialect: str) -> dict[str, Any]:
-    """Return the fields of a question that is asked in a server's dialect: `dialects.placed` says of which server."""
+    """Return the fields of a question in a server's dialect; `dialects.placed` selects the server."""
     return {"dialect": dialect, "engine_url": UNPLACED} if dialect in ("postgresql", "mysql") else {}
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """Return names in one line, of many the first few and how many more there are."""
-    every = list(names)
-    more = [f"and {len(every) - most} more"] if len(every) > most else []
-    return ", ".join([*every[:most], *more])
+    """Return names as one line: the first `most`, and the number of others."""
+    all_names = list(names)
+    more = [f"and {len(all_names) - most} more"] if len(all_names) > most else []
+    return ", ".join([*all_names[:most], *more])
 
 
 def no_split(folder: Path, split: str, known: Iterable[str]) -> InputError:
-    """Return the error for a split that a folder has not."""
-    there = listed(known, 12)
-    return InputError(f"{folder}: no split {split!r} ({f'there are: {there}' if there else 'no questions are there'})")
+    """Return the error for a missing split of a folder."""
+    available = listed(known, 12)
+    reason = f"there are: {available}" if available else "no questions are there"
+    return InputError(f"{folder}: no split {split!r} ({reason})")

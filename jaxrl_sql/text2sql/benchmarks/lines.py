@@ -1,10 +1,9 @@
-"""Sets of one file of records with databases beside it: SynSQL-2.5M, and a user's own JSON, lines, CSV or Parquet.
+"""Sets of one record file with databases next to it: SynSQL-2.5M, and a user's JSON, JSON lines, CSV or Parquet.
 
-Rows that systems released to train on are read as a user's own (`released`).
+Training rows that other systems released are read like a user's rows (`released`).
 
 SynSQL (Li et al. 2025) is `data.json`, a list of objects with `db_id`, `question`, `external_knowledge`, `sql`, `cot`
-and `sql_complexity`, and `databases/<db_id>/<db_id>.sqlite`. It has 2.5 million records: they are found by an index,
-and read one after another.
+and `sql_complexity`, and `databases/<db_id>/<db_id>.sqlite`. Its 2.5 million records are indexed and read lazily.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from jaxrl_sql.text2sql.benchmarks.gather import (
     Lines,
     listed,
     no_split,
-    said,
-    said_all,
+    text_field,
+    text_list,
     uid_or,
     with_ids,
 )
 from jaxrl_sql.text2sql.benchmarks.released import (
-    ASKED,
+    TEXT_FIELDS,
     ShownDatabases,
     fields_of,
     flattened,
@@ -44,39 +43,39 @@ from jaxrl_sql.types import InputError, Record
 
 _DATABASES = ("databases", "database", "dev_databases", "train_databases")
 _IDS = ("id", "uid", "question_id", "instance_id", "qid")
-_QUESTION, _EVIDENCE = ASKED["question"], ASKED["evidence"]
+_QUESTION, _EVIDENCE = TEXT_FIELDS["question"], TEXT_FIELDS["evidence"]
 _SQL = ("sql", "SQL", "query", "gold_sql", "goldsql", "gold", "sql_query")
 _TRACE = ("response", "completion", "output", "trace", "cot", "goldcot", "answer")
 _DATABASE = ("db_id", "database", "db_name", "dbname", "db")
 _DIFFICULTY = ("difficulty", "sql_complexity", "complexity", "hardness")
-# The columns of a CSV that are read, as it calls them.
+# The columns of a CSV that are read, by all of their names.
 _USED = frozenset(
     (*_IDS, *_QUESTION, *_SQL, *_EVIDENCE, *_TRACE, *_DATABASE, *_DIFFICULTY, "db_path", "reasoning", "demonstration")
 )
 _CSV = (".csv", ".tsv")
 _ENDINGS = (".jsonl", ".json", *_CSV, ".parquet")
-_SHARD = "-00000-of-00001"  # what a hub calls the only one
+_SHARD = "-00000-of-00001"  # the suffix of a single shard on the hub
 _NEAR = 0.5
 _USUAL = ("dev", "validation", "test", "train")
-# Files that stand in sets' folders and hold no questions.
+# Files in sets' folders that have no questions.
 _NOT_QUESTIONS = ("tables", "dev_tables", "train_tables", "verify", "metrics", "config")
-# Of the golds of a file without splits.
+# The held-out share of distinct golds in a file without splits.
 _HELD_OUT = 0.25
-# Above this size a file is not read whole.
+# Larger files are read lazily.
 HUGE_BYTES = 256 << 20
 
 
 def synsql_item(path: Path, record: Record, number: int) -> Item:
-    """Make a question of a SynSQL record; its chain of thought is taught where it ends in SQL."""
+    """Return the question of a SynSQL record; its chain of thought is a demonstration if it ends in SQL."""
     uid = uid_or(record, f"synsql_{number}", path, "id")
     return Item(
         uid,
-        said(record, "db_id"),
-        said(record, "question"),
-        said(record, "sql"),
-        said(record, "external_knowledge"),
-        said(record, "sql_complexity"),
-        more=_taught(said(record, "cot")),
+        text_field(record, "db_id"),
+        text_field(record, "question"),
+        text_field(record, "sql"),
+        text_field(record, "external_knowledge"),
+        text_field(record, "sql_complexity"),
+        more=_taught(text_field(record, "cot")),
         fields=fields_of(record),
     )
 
@@ -87,44 +86,45 @@ def _taught(text: str) -> Record:
 
 
 def own_item(folder: Path, stem: str, where: str, record: Record, number: int) -> Item:
-    """Make a question of a user's record; a gold that is not there is what its trace teaches."""
+    """Return the question of a user's record; without a gold, the SQL of its trace is the gold."""
     fields = fields_of(record)
     record = flattened(record)
-    taught = _taught(next((text for name in _TRACE if (text := said(record, name))), "") or _last_message(record))
-    if not taught and said(record, "reasoning"):
-        taught = {"reasoning": said(record, "reasoning")}
-    if said(record, "demonstration"):
-        taught["demonstration"] = said(record, "demonstration")
-    named, path = said(record, *_DATABASE), said(record, "db_path")
+    trace = next((text for name in _TRACE if (text := text_field(record, name))), "")
+    trace_fields = _taught(trace or _last_message(record))
+    if not trace_fields and text_field(record, "reasoning"):
+        trace_fields = {"reasoning": text_field(record, "reasoning")}
+    if text_field(record, "demonstration"):
+        trace_fields["demonstration"] = text_field(record, "demonstration")
+    named, path = text_field(record, *_DATABASE), text_field(record, "db_path")
     if not path and named.endswith((".sqlite", ".db", ".sqlite3")):
         named, path = Path(named).stem, named
-    taught["other_golds"] = said_all(record, "other_sql")
+    trace_fields["other_golds"] = text_list(record, "other_sql")
     return Item(
         uid_or(record, f"{stem}_{number}", where, *_IDS),
         named,
-        said(record, *_QUESTION),
-        said(record, *_SQL) or taught.get("demonstration", ""),
-        said(record, *_EVIDENCE),
-        said(record, *_DIFFICULTY),
+        text_field(record, *_QUESTION),
+        text_field(record, *_SQL) or trace_fields.get("demonstration", ""),
+        text_field(record, *_EVIDENCE),
+        text_field(record, *_DIFFICULTY),
         str(folder / path) if path else "",
-        more=taught,
+        more=trace_fields,
         fields=fields,
     )
 
 
 def _last_message(record: Record) -> str:
-    """Return what the assistant says last in a record of chat messages."""
+    """Return the last assistant message in a record of chat messages."""
     messages = record.get("messages") or record.get("conversations") or ()
     texts = [
-        said(message, "content", "value")
+        text_field(message, "content", "value")
         for message in messages
-        if isinstance(message, dict) and said(message, "role", "from") in ("assistant", "gpt")
+        if isinstance(message, dict) and text_field(message, "role", "from") in ("assistant", "gpt")
     ]
     return texts[-1] if texts else ""
 
 
 def is_synsql(folder: Path) -> bool:
-    """Return whether a folder holds SynSQL: `data.json` or `data.jsonl` with its fields."""
+    """Return whether a folder contains SynSQL: `data.json` or `data.jsonl` with its fields."""
     return _synsql_file(folder) is not None
 
 
@@ -134,15 +134,17 @@ def _synsql_file(folder: Path) -> Path | None:
 
 
 def own_files(folder: Path, split: str = "") -> list[Path]:
-    """Return the files of a split of a user's own set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, parts."""
+    """Return the files of a split of a user's set: `<split>.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet` or shards."""
     if folder.is_file():
         return [folder] if _ending(folder) in _ENDINGS else []
     for name in (split,) if split else _USUAL:
         for place in (folder, folder / "data"):
-            there = called_as(place, name)
-            parts = [one for one in there if _is_part(one, name)]
-            for path in there:
-                if path not in parts and (_ending(path) in _CSV or _has_questions(path)):  # a CSV's columns are told of
+            candidates = called_as(place, name)
+            parts = [part for part in candidates if _is_part(part, name)]
+            for path in candidates:
+                if path not in parts and (
+                    _ending(path) in _CSV or _has_questions(path)
+                ):  # a CSV without the columns is reported
                     return [path]
             if parts:
                 return parts
@@ -153,7 +155,7 @@ def own_files(folder: Path, split: str = "") -> list[Path]:
 
 
 def called_as(folder: Path, split: str) -> list[Path]:
-    """Return the files of a folder that are called as a split, with a hub's only shard and a split's parts."""
+    """Return the files of a folder with the name of a split, including shards."""
     return [file for file in _files(folder) if file.stem in (split, split + _SHARD) or _is_part(file, split)]
 
 
@@ -162,9 +164,10 @@ def _is_part(path: Path, split: str) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder that may hold questions, in the order of their endings."""
-    there = [one for one in folder.iterdir() if _ending(one) in _ENDINGS and one.is_file()] if folder.is_dir() else []
-    return sorted(there, key=lambda one: (_ENDINGS.index(_ending(one)), one.stem))
+    """Return the files of a folder that may have questions, in order of their extensions."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    paths = [path for path in entries if _ending(path) in _ENDINGS and path.is_file()]
+    return sorted(paths, key=lambda path: (_ENDINGS.index(_ending(path)), path.stem))
 
 
 def _ending(path: Path) -> str:
@@ -180,14 +183,16 @@ def _has_questions(path: Path) -> bool:
 
 
 def _lacks_first(record: Record) -> list[str]:
-    has = {"question": said(record, *_QUESTION), "sql": said(record, *_SQL, *_TRACE) or _last_message(record)}
-    return [name for name, value in has.items() if not value]
+    sql = text_field(record, *_SQL, *_TRACE) or _last_message(record)
+    values = {"question": text_field(record, *_QUESTION), "sql": sql}
+    return [name for name, value in values.items() if not value]
 
 
 def lacking(folder: Path, split: str) -> str:
     """Return the fields that the only candidate for a split's JSON file lacks; "" without exactly one candidate."""
-    there = called_as(folder, split) if split else [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
-    records = [(path.name, first_record(path)) for path in there if _ending(path) in (".json", ".jsonl")]
+    others = [file for file in _files(folder) if file.stem not in _NOT_QUESTIONS]
+    candidates = called_as(folder, split) if split else others
+    records = [(path.name, first_record(path)) for path in candidates if _ending(path) in (".json", ".jsonl")]
     if len(records) != 1 or not records[0][1] or not (lacks := _lacks_first(flattened(records[0][1]))):
         return ""
     name, record = records[0]
@@ -195,7 +200,7 @@ def lacking(folder: Path, split: str) -> str:
 
 
 def read_synsql(folder: Path, split: str, notes: Notes) -> Found:
-    """Read SynSQL, which has no splits; its records are read as they are asked for."""
+    """Read SynSQL, which has no splits; its records are read lazily."""
     lines = synsql_lines(folder, split)
     return Found(
         _records(lines, notes), lines.databases, f"{lines.path} (databases: {folder / 'databases'})", is_huge=True
@@ -203,7 +208,7 @@ def read_synsql(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def synsql_lines(folder: Path, split: str) -> Lines:
-    """Return where SynSQL's records are."""
+    """Return the location of SynSQL's records."""
     path = _synsql_file(folder)
     if path is None or split not in ("", "train"):
         raise no_split(folder, split, ["train"] if path else [])
@@ -211,13 +216,13 @@ def synsql_lines(folder: Path, split: str) -> Lines:
 
 
 def own_lines(folder: Path, split: str) -> Lines:
-    """Return where the records of a user's own set are, which is one file of JSON."""
+    """Return the location of the records of a user's set, a single JSON file."""
     paths = own_files(folder, split)
     if len(paths) != 1:
-        there = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
-        fault = no_split(folder, split, sorted({path.stem for path in there}))
-        if len(there) == 1 and split:
-            raise InputError(f"{fault}; name {there[0]} as the data, and a part of it is held out from train")
+        candidates = [path for path in _files(folder) if path.stem not in _NOT_QUESTIONS]
+        fault = no_split(folder, split, sorted({path.stem for path in candidates}))
+        if len(candidates) == 1 and split:
+            raise InputError(f"{fault}; name {candidates[0]} as the data, and a part of it is held out from train")
         raise fault
     home, stem = _home(folder), paths[0].stem
     item, databases = own_items(home, stem, str(paths[0]))
@@ -225,57 +230,59 @@ def own_lines(folder: Path, split: str) -> Lines:
 
 
 def _home(folder: Path) -> Path:
-    """Return the folder that a set's databases are beside: a file's, or that above its `data`."""
+    """Return the folder that contains a set's databases: the file's folder, or the parent of its `data` folder."""
     home = folder.parent if folder.is_file() else folder
     return home.parent if folder.is_file() and home.name == "data" else home
 
 
 def own_items(home: Path, stem: str, where: str) -> tuple[Callable[[Record, int], Item], Databases]:
-    """Return what makes a question of a user's record, and the databases; those of released rows by their source."""
+    """Return a converter of a user's records to questions, and the databases; released rows select them by source."""
     roots = [*(home / name for name in _DATABASES), home]
     only, several = _only_database(roots)
 
     @cache
     def of_source(source: str) -> tuple[Databases, ShownDatabases]:
-        own = [*released_roots(home, source), *(roots if not source else roots[:-1])]
-        return Databases(own), ShownDatabases([one for one in own if one.is_dir()])
+        roots_of_source = [*released_roots(home, source), *(roots if not source else roots[:-1])]
+        return Databases(roots_of_source), ShownDatabases([root for root in roots_of_source if root.is_dir()])
 
     def item(record: Record, number: int) -> Item:
-        found = own_item(home, stem, where, record, number)
+        question = own_item(home, stem, where, record, number)
         source = source_of(record, stem) if record.keys() & {"prompt", "input_seq"} else ""
-        if "sql_context" in record and not databases.path(found.db_id):
-            fault = "its database is a script: jaxrl-sql data prepare makes it"
-            return found._replace(fault=fault, script=script_of(record))
-        if found.db_path or (found.db_id and not source):
-            return found
+        if "sql_context" in record and not databases.path(question.db_id):
+            fault = "its database is a script: run jaxrl-sql data prepare to create it"
+            return question._replace(fault=fault, script=script_of(record))
+        if question.db_path or (question.db_id and not source):
+            return question
         named, shown = of_source(source)
-        path = named.path(found.db_id) if found.db_id else ""
+        path = named.path(question.db_id) if question.db_id else ""
         if not path and "input_seq" in record:
             path = shown.find(str(record["input_seq"]))
-            return found._replace(db_path=path, fault="" if path else "no one database has the schema that it shows")
-        if path or found.db_id:
-            return found._replace(db_path=path)
-        return found._replace(db_path=only, fault=several)
+            return question._replace(
+                db_path=path, fault="" if path else "no unique database has the schema in its prompt"
+            )
+        if path or question.db_id:
+            return question._replace(db_path=path)
+        return question._replace(db_path=only, fault=several)
 
     databases = Databases([*roots, *released_roots(home)], suites_of(home))
     return item, databases
 
 
 def _only_database(roots: Sequence[Path]) -> tuple[str, str]:
-    """Return the one database of a set, which its questions need not name, or what is wrong where there are several."""
+    """Return (database, fault) of a set whose questions need not name its only database."""
     places = [f"{depth}*.{ending}" for depth in ("", "*/") for ending in ("sqlite", "db", "sqlite3")]
-    found = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
-    if len(found) > 1:
-        names = listed(sorted(str(path.relative_to(roots[-1])) for path in found), 4)
+    paths = {path for root in roots if root.is_dir() for place in places for path in root.glob(place)}
+    if len(paths) > 1:
+        names = listed(sorted(str(path.relative_to(roots[-1])) for path in paths), 4)
         return (
             "",
-            f"no db_id, and {len(found)} databases are there, {names}: name one in db_path, or move the others away",
+            f"no db_id, and {len(paths)} databases are there, {names}: name one in db_path, or move the others away",
         )
-    return str(found.pop()) if found else "", ""
+    return str(paths.pop()) if paths else "", ""
 
 
 def _csv_records(path: Path, notes: Notes) -> list[Record]:
-    """Read a CSV of questions; raises InputError with its columns, and the nearest names, where some are missing."""
+    """Read a CSV of questions; raises InputError with its columns and the nearest names if columns are missing."""
     records = read_csv(path, notes, _USED)
     columns = [*records[0]]
     if lacks := _lacks(columns):
@@ -290,7 +297,7 @@ def _csv_records(path: Path, notes: Notes) -> list[Record]:
 
 
 def _lacks(columns: Sequence[str]) -> list[str]:
-    """Return which columns of a CSV are missing, by their usual names."""
+    """Return the missing columns of a CSV by their usual names."""
     names = {"question": _QUESTION, "sql": (*_SQL, *_TRACE)}
     return [usual for usual, others in names.items() if not {*columns} & {*others}]
 
@@ -306,59 +313,59 @@ def _records(lines: Lines, notes: Notes) -> Iterator[Item]:
 
 
 def read_own(folder: Path, split: str, notes: Notes) -> Found:
-    """Read a user's own set; a split of what is one file, which has none, is made and told in `notes`."""
+    """Read a user's set; a single file is split into train and held-out questions, with a note."""
     paths = own_files(folder, split)
     is_made = folder.is_file() and split != ""
     if not paths or _ending(paths[0]) != ".parquet":
         lines = own_lines(folder, split)
         is_huge = lines.path.stat().st_size > HUGE_BYTES
         if is_made and is_huge:
-            raise InputError(f"{folder}: too large to be split here: name a folder with train and dev files")
+            raise InputError(f"{folder}: too large to split: pass a folder with train and dev files")
         items: Iterable[Item] = _records(lines, notes)
-        found = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
+        loaded = Found(items, lines.databases, str(lines.path), is_huge=is_huge)
     else:
         where = ", ".join(map(str, paths))
         item, databases = own_items(_home(folder), paths[0].stem.partition("-00000")[0], where)
         items = [item(record, number) for number, record in enumerate(read_parquet(paths))]
-        found = Found(items, databases, where)
-    return found._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else found
+        loaded = Found(items, databases, where)
+    return loaded._replace(items=_made_split(with_ids(items), split, folder, notes)) if is_made else loaded
 
 
 def _made_split(items: Sequence[Item], split: str, path: Path, notes: Notes) -> list[Item]:
-    """Return what `train` is of a file without splits, or what is held out, under every other name.
+    """Return the `train` questions of a file without splits, or for any other split the held-out questions.
 
-    Sides are chosen by the golds alone, so that questions with one gold are on one side, and stay there when others
-    come.
+    The side depends on the gold alone, so questions with the same gold are on the same side. Adding questions moves
+    few others.
     """
     golds = [" ".join(item.sql.lower().split()) for item in items]
     order = sorted(set(golds), key=lambda sql: rank(sql, "split"))
-    held = {*order[: max(1, round(_HELD_OUT * len(order)))]}
-    chosen = [item for item, gold in zip(items, golds, strict=True) if (gold in held) != (split == "train")]
+    held_out = {*order[: max(1, round(_HELD_OUT * len(order)))]}
+    chosen = [item for item, gold in zip(items, golds, strict=True) if (gold in held_out) != (split == "train")]
     if items and not chosen:
         raise InputError(
-            f"{path}: nothing is left to train on: its questions ({len(items)}) have one gold, which is held out; add "
-            "others, or name a folder with train and dev files"
+            f"{path}: no training questions remain: its questions ({len(items)}) have one gold, which is held out; add "
+            "others, or pass a folder with train and dev files"
         )
     notes.append(
-        f"{len(chosen)} of the {len(items)} questions of {path.name}, which has no splits: those of {_HELD_OUT:.0%} of "
-        f"its golds are held out from train"
+        f"using {len(chosen)} of the {len(items)} questions of {path.name}, which has no splits: questions of "
+        f"{_HELD_OUT:.0%} of its golds are held out from train"
     )
     return chosen
 
 
 def read_parquet(paths: Sequence[Path]) -> list[Record]:
-    """Read the rows of Parquet files; raises InputError without pyarrow and for a file that is none."""
+    """Read the rows of Parquet files; raises InputError without pyarrow and for an invalid file."""
     try:
         from pyarrow import ArrowInvalid, parquet  # noqa: PLC0415  (an extra)
     except ImportError as error:
-        raise InputError(f"{paths[0]}: Parquet is read by pyarrow: pip install 'jaxrl-sql[parquet]'") from error
-    found: list[Record] = []
+        raise InputError(f"{paths[0]}: Parquet requires pyarrow: pip install 'jaxrl-sql[parquet]'") from error
+    rows: list[Record] = []
     for path in paths:
         try:
-            found += parquet.read_table(path).to_pylist()
+            rows += parquet.read_table(path).to_pylist()
         except (ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from error
-    return found
+    return rows
 
 
 SYNSQL = Format(

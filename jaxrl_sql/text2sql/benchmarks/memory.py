@@ -1,4 +1,4 @@
-"""A set of questions that a caller in Python passes as examples, in place of a folder."""
+"""Convert examples from the Python API to a benchmark."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jaxrl_sql.types import Example, InputError
 
 
 def benchmark_of(questions: Iterable[Example] | Benchmark, name: str) -> Benchmark:
-    """Return examples as a set, judged by `test_suite` where one of them has a suite, else by `bird`.
+    """Return examples as a benchmark, judged by `test_suite` if any of them has a suite, else by `bird`.
 
-    A `Benchmark`, as `load_benchmark` returns it, keeps its rule. Raises InputError, which calls the list `name`, for
-    an empty list, another type than Example, an id that is no text or repeated, and a database file that is not there.
+    A `Benchmark` from `load_benchmark` keeps its rule. Raises InputError, in which `name` refers to the list, for an
+    empty list, items that are not Examples, ids that are not unique texts, and missing database files.
     """
     try:
         examples = tuple(questions.examples if isinstance(questions, Benchmark) else questions)
     except TypeError as error:
-        raise InputError(f"{name}: a list of examples is needed, not {type(questions).__name__}") from error
+        raise InputError(f"{name}: must be a list of examples, not {type(questions).__name__}") from error
     if not examples:
-        raise InputError(f"{name}: no example in it")
+        raise InputError(f"{name}: no examples")
     for example in examples:
         if not isinstance(example, Example):
-            raise InputError(f"{name}: a {type(example).__name__} is no Example of jaxrl_sql")
+            raise InputError(f"{name}: items must be jaxrl_sql.Example, not {type(example).__name__}")
         if not isinstance(example.uid, str):
-            raise InputError(f"{name}: the id {example.uid!r} is no text")
+            raise InputError(f"{name}: the id {example.uid!r} must be a text")
     uid, count = Counter(example.uid for example in examples).most_common(1)[0]
     if count > 1:
-        raise InputError(f"{name}: {count} examples have the id {uid!r}, and each needs one of its own")
+        raise InputError(f"{name}: {count} examples have the id {uid!r}; ids must be unique")
     files = {example.db_path: example.uid for example in reversed(examples)}
     for path, example_id in files.items():
         if not Path(path).is_file():

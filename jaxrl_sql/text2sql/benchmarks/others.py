@@ -1,4 +1,4 @@
-"""KaggleDBQA (Lee et al. 2021) and ScienceBenchmark (Zhang et al. 2023) as published: a file of questions each."""
+"""KaggleDBQA (Lee et al. 2021) and ScienceBenchmark (Zhang et al. 2023) in their published layouts."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, first_record, read_records
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, item_of, no_split, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, is_reshaped, item_of, no_split, text_field, uid_or
 
 _DATABASES = ("databases", "database")
 _SCIENCE = ("cordis", "oncomx", "sdss")
-# The same databases in OmniSQL's archive, some with their version.
+# The names of these databases in OmniSQL's archive, some with a version.
 _OMNISQL = re.compile(r"cordis(_temporary)?|sdss|(oncomx_v|skyserver_dr)\d+[\d_]*(_small)?|oncomx|skyserver")
 
 
 def _item(record: dict[str, object], uid: str, path: Path, databases: Databases, other: str) -> Item:
-    """Make a question; of a database that is not there under its own name, `other` is looked for."""
-    uid, db_id = uid_or(record, uid, path, "id", "question_id"), said(record, "db_id")
+    """Return the question of a record; if its database is missing, `other` is its database."""
+    uid, db_id = uid_or(record, uid, path, "id", "question_id"), text_field(record, "db_id")
     db_id = other if not db_id or (not databases.path(db_id) and databases.path(other)) else db_id
-    return item_of(record, uid, said(record, "query", "sql", "SQL"))._replace(db_id=db_id)
+    return item_of(record, uid, text_field(record, "query", "sql", "SQL"))._replace(db_id=db_id)
 
 
 def is_kaggle(folder: Path) -> bool:
-    """Return whether a folder holds KaggleDBQA: `examples/<db>_test.json`."""
+    """Return whether a folder contains KaggleDBQA: `examples/<db>_test.json`."""
     paths = [*(folder / "examples").glob("*_test.json"), *(folder / "examples").glob("*_fewshot.json")]
     return any("query" in first_record(path) for path in paths)
 
 
 def read_kaggle(folder: Path, split: str, notes: Notes) -> Found:
-    """Read a split of KaggleDBQA: test (the usual one), fewshot, or all."""
+    """Read a split of KaggleDBQA: test (default), fewshot or all."""
     endings = {"test": "*_test.json", "fewshot": "*_fewshot.json", "train": "*_fewshot.json", "all": "*.json"}
     if split and split not in endings:
         raise no_split(folder, split, endings)
@@ -53,7 +53,7 @@ def _science(folder: Path) -> list[Path]:
 
 
 def is_science(folder: Path) -> bool:
-    """Return whether a folder holds ScienceBenchmark, by database or as OmniSQL's archive has it, all in `dev.json`."""
+    """Return whether a folder contains ScienceBenchmark, by database or (OmniSQL's archive) in one `dev.json`."""
     return bool(_science(folder)) or _is_omnisqls(folder)
 
 
@@ -63,7 +63,7 @@ def _is_omnisqls(folder: Path) -> bool:
 
 
 def read_science(folder: Path, split: str, notes: Notes) -> Found:
-    """Read a split of ScienceBenchmark, dev (the usual one), seed or synth, of every database that has it."""
+    """Read a split of ScienceBenchmark, dev (default), seed or synth, for every database that has it."""
     if _is_omnisqls(folder):
         if split not in ("", "dev"):
             raise no_split(folder, split, ["dev"])
@@ -74,12 +74,13 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
     chosen = {"": "dev", "train": "seed"}.get(split, split)
     paths = [path / f"{chosen}.json" for path in _science(folder)]
     if not any(path.is_file() for path in paths):
-        there = sorted({path.stem for one in _science(folder) for path in one.glob("*.json") if path.stem != "tables"})
-        raise no_split(folder, split, there)
+        stems = {path.stem for place in _science(folder) for path in place.glob("*.json")}
+        available = sorted(stems - {"tables"})
+        raise no_split(folder, split, available)
     missing = [str(path.relative_to(folder)) for path in paths if not path.is_file()]
     if missing:
         notes.append(f"missing: {', '.join(missing)}")
-    # Questions name a version of a database, such as oncomx_v1_0_25_small, whose copy may be called as the folder is.
+    # Questions name a version of a database, such as oncomx_v1_0_25_small, whose copy may have the folder's name.
     databases = Databases([*(folder / name for name in _DATABASES), *_science(folder), folder])
     items = [
         _item(record, f"{path.parent.name}_{chosen}_{number}", path, databases, path.parent.name)
@@ -87,7 +88,7 @@ def read_science(folder: Path, split: str, notes: Notes) -> Found:
         if path.is_file()
         for number, record in enumerate(read_records(path, notes))
     ]
-    notes.append("its databases are published for PostgreSQL: what is judged here is SQLite copies, and their SQL")
+    notes.append("its databases are published for PostgreSQL: judging here uses SQLite copies and SQLite's SQL")
     return Found(items, databases, f"{folder} (SQLite copies are expected as databases/<db_id>/<db_id>.sqlite)")
 
 

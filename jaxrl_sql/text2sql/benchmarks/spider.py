@@ -1,8 +1,8 @@
-"""Spider (Yu et al. 2018) as published, and sets on its databases: Spider-DK, -Syn and -Realistic, and Archer.
+"""Spider (Yu et al. 2018) in its published layout, and sets on its databases: Spider-DK, -Syn, -Realistic and Archer.
 
 `dev.json`, `train_spider.json`, `train_others.json` and `test.json` are lists of objects with `db_id`, `question` and
-`query`; databases are `database/<db_id>/<db_id>.sqlite`, the test set's in `test_database/`. The others publish
-questions alone, or with a few databases of their own: Spider's folder is looked for beside theirs.
+`query`. Databases are `database/<db_id>/<db_id>.sqlite`; the test set's are in `test_database/`. The other sets have
+only questions, or also a few databases. They use those of Spider's folder next to theirs.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxrl_sql.text2sql.benchmarks.databases import Databases, beside, suites_of
+from jaxrl_sql.text2sql.benchmarks.databases import Databases, sibling_folders, suites_of
 from jaxrl_sql.text2sql.benchmarks.files import (
     Notes,
     compare_golds,
     first_record,
-    mended,
+    fix_operators,
     read_gold_lines,
     read_records,
     statements,
 )
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, said, uid_or
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, item_of, no_split, text_field, uid_or
 from jaxrl_sql.types import Record
 
 _DATABASES = ("database", "databases")
 _TEST_DATABASES = ("test_database", *_DATABASES)
-# What a split's questions are in, and the lists of golds that scorers take.
+# The question files of each split.
 _FILES: dict[str, tuple[str, ...]] = {
     "dev": ("dev.json",),
     "test": ("test.json",),
@@ -40,7 +40,7 @@ _GOLDS = {"dev": ("dev_gold.sql",), "test": ("test_gold.sql", "test_gold.txt"), 
 
 
 def is_spider(folder: Path) -> bool:
-    """Return whether a folder holds Spider: its questions, and its tables' names or databases."""
+    """Return whether a folder contains Spider: questions, and `tables.json` or databases."""
     questions = any((folder / name).is_file() for names in _FILES.values() for name in names)
     others = ("tables.json", "test_tables.json", "database", "test_database")
     if not questions or not any((folder / name).exists() for name in others):
@@ -49,7 +49,7 @@ def is_spider(folder: Path) -> bool:
 
 
 def is_syn(folder: Path) -> bool:
-    """Return whether a folder holds Spider-Syn, whose questions have a field of their own."""
+    """Return whether a folder contains Spider-Syn: questions with the field `SpiderSynQuestion`."""
     return any("SpiderSynQuestion" in record for record in _firsts(folder))
 
 
@@ -59,11 +59,11 @@ def _firsts(folder: Path) -> list[Record]:
 
 
 def read_spider(folder: Path, split: str, notes: Notes) -> Found:
-    """Read a split of Spider: dev (the usual one), test, train, train_spider or train_others."""
+    """Read a split of Spider: dev (default), test, train, train_spider or train_others."""
     chosen = split or next((name for name in _FILES if (folder / _FILES[name][0]).is_file()), "")
-    there = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
-    if chosen not in there:
-        raise no_split(folder, split, there)
+    available = [name for name, files in _FILES.items() if (folder / files[0]).is_file()]
+    if chosen not in available:
+        raise no_split(folder, split, available)
     records, names = _read(folder, _FILES[chosen], notes)
     golds = _golds_of(folder, chosen, records, notes)
     items = [
@@ -83,43 +83,43 @@ def _read(folder: Path, files: Sequence[str], notes: Notes) -> tuple[list[Record
         if name in names:
             records += read_records(folder / name, notes)
         else:
-            notes.append(f"{name} is missing: its questions are not in this split (expected in {folder})")
+            notes.append(f"{name} is missing: this split lacks its questions (expected in {folder})")
     return records, names
 
 
 def _golds_of(folder: Path, split: str, records: Sequence[Record], notes: Notes) -> list[str]:
-    """Return the SQL of each question; from the list of golds where the questions have none and databases agree."""
-    own = [said(record, "query", "SQL", "sql") for record in records]
+    """Return the SQL of each question; from the list of golds if the questions have no SQL and the databases match."""
+    golds = [text_field(record, "query", "SQL", "sql") for record in records]
     path = next((folder / name for name in _GOLDS.get(split, ()) if (folder / name).is_file()), None)
     if path is None:
-        return own
-    if any(own):
+        return golds
+    if any(golds):
         prefix = f"spider_{split}_"
-        golds = [(f"{prefix}{i}", sql, said(records[i], "db_id")) for i, sql in enumerate(own)]
-        compare_golds(path, golds, "the questions' file", notes)
-        return own
+        items = [(f"{prefix}{i}", sql, text_field(records[i], "db_id")) for i, sql in enumerate(golds)]
+        compare_golds(path, items, "the questions' file", notes)
+        return golds
     lines = read_gold_lines(path, notes)
-    if [db_id for _, db_id in lines] != [said(record, "db_id") for record in records]:
-        notes.append(f"{path.name} does not name the same databases in the same order as the questions: it is not used")
-        return own
-    notes.append(f"golds are those of {path.name}, line by line: the questions have neither SQL nor ids")
+    if [db_id for _, db_id in lines] != [text_field(record, "db_id") for record in records]:
+        notes.append(f"{path.name} has different databases than the questions, or another order: it is not used")
+        return golds
+    notes.append(f"using the golds of {path.name}, line by line: the questions have neither SQL nor ids")
     return [sql for sql, _ in lines]
 
 
 def _item(record: Record, by_place: str, path: Path, sql: str) -> Item:
     uid = uid_or(record, by_place, path, "id", "question_id", "uid")
-    return item_of(record, uid, mended(sql), question=("SpiderSynQuestion", "question"))
+    return item_of(record, uid, fix_operators(sql), question=("SpiderSynQuestion", "question"))
 
 
 def is_archer(folder: Path) -> bool:
-    """Return whether a folder holds Archer, whose questions say what has to be known (Zheng et al. 2024)."""
+    """Return whether a folder contains Archer: questions with `commonsense_knowledge` (Zheng et al. 2024)."""
     return any("commonsense_knowledge" in first_record(folder / name) for name in ("dev.json", "train.json"))
 
 
-class _Set(NamedTuple):
-    """A set on Spider's databases: its files by split, the usual one first, and the fields of its records.
+class _DerivedSet(NamedTuple):
+    """A set on Spider's databases: its files by split, the default first, and the fields of its records.
 
-    `difficulty` reads a record's difficulty; `evidence` is the field of its evidence.
+    `difficulty` returns a record's difficulty; `evidence` is the name of the evidence field.
     """
 
     name: str
@@ -128,16 +128,16 @@ class _Set(NamedTuple):
     evidence: str = "evidence"
 
     def read(self, folder: Path, split: str, notes: Notes) -> Found:
-        """Read a split of the set; one that is a single file is its test split, too."""
-        there = [name for name, file in self.files.items() if (folder / file).is_file()]
+        """Read a split of the set; a set of a single file accepts the split `test`, too."""
+        available = [name for name, file in self.files.items() if (folder / file).is_file()]
         is_single = len(self.files) == 1
-        chosen = next(iter(there), "") if not split or (is_single and split == "test") else split
-        if chosen not in there:
-            raise no_split(folder, split, there)
+        chosen = next(iter(available), "") if not split or (is_single and split == "test") else split
+        if chosen not in available:
+            raise no_split(folder, split, available)
         path, prefix = folder / self.files[chosen], self.name if is_single else f"{self.name}_{chosen}"
         items = [
-            _item(record, f"{prefix}_{i}", path, said(record, "query"))._replace(
-                difficulty=self.difficulty(record), evidence=said(record, self.evidence)
+            _item(record, f"{prefix}_{i}", path, text_field(record, "query"))._replace(
+                difficulty=self.difficulty(record), evidence=text_field(record, self.evidence)
             )
             for i, record in enumerate(read_records(path, notes))
         ]
@@ -145,42 +145,43 @@ class _Set(NamedTuple):
 
 
 def _knowledge(record: Record) -> str:
-    """Return the kind of knowledge that a question of Spider-DK needs, `T0` (none) to `T5`."""
-    return f"T{kind}" if (kind := said(record, "type")) else ""
+    """Return the type of knowledge that a question of Spider-DK needs, `T0` (no knowledge) to `T5`."""
+    return f"T{kind}" if (kind := text_field(record, "type")) else ""
 
 
 def _reasoning(record: Record) -> str:
-    """Return the reasoning of a question of Archer: arithmetic (`+ - * /`), commonsense (C), hypothetical (H)."""
-    return " ".join(sorted(said(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
+    """Return the reasoning types of an Archer question: arithmetic (`+ - * /`), commonsense (C), hypothetical (H)."""
+    return " ".join(sorted(text_field(record, "reasoning_type").split(), key=lambda kind: ("+-*/CH".find(kind), kind)))
 
 
 def _on_spider(folder: Path, items: list[Item], file: str, notes: Notes) -> Found:
-    """Return questions on Spider's databases, each in the first folder that has it.
+    """Return questions on Spider's databases, with each database from the first folder that has it.
 
-    The set's own come first: Spider-DK changed three, under other names. Then come those of Spider's folder beside it,
-    and last all other folders there, which may hold a part of them or another set's.
+    The set's own folder comes first (Spider-DK changed three databases, under other names), then Spider's folder next
+    to it. All other folders there follow; they may have some of the databases or those of another set.
     """
-    own = [folder / name for name in _DATABASES]
-    others = [one for one in (*beside(folder, _DATABASES), *beside(folder.parent, _DATABASES)) if one.is_dir()]
-    others.sort(key=lambda one: not is_spider(one.parent))
-    databases = Databases([*own, *others], suites_of(folder))
+    own_folders = [folder / name for name in _DATABASES]
+    siblings = (*sibling_folders(folder, _DATABASES), *sibling_folders(folder.parent, _DATABASES))
+    others = [path for path in siblings if path.is_dir()]
+    others.sort(key=lambda path: not is_spider(path.parent))
+    databases = Databases([*own_folders, *others], suites_of(folder))
     wanted = {item.db_id for item in items}
-    roots = [root for db_id in sorted(wanted) if (root := databases.root(db_id)) and root not in own]
+    roots = [root for db_id in sorted(wanted) if (root := databases.root(db_id)) and root not in own_folders]
     if roots:
-        notes.append(f"Spider's databases are those of {' and '.join(map(str, dict.fromkeys(roots)))}")
+        notes.append(f"using Spider's databases in {' and '.join(map(str, dict.fromkeys(roots)))}")
     elif not all(databases.path(db_id) for db_id in wanted):
-        notes.append(f"Spider's folder, with database/ in it, is expected beside {folder}: none is there")
+        notes.append(f"Spider's folder with database/ is missing: it is expected next to {folder}")
     return Found(items, databases, str(folder / file), prepare_spider)
 
 
 def prepare_spider(sql: str) -> str:
-    """Return SQL as Spider's scorer runs it: its first statement, comparisons without a space inside, and a fixed year.
+    """Return SQL with the preprocessing of Spider's scorer: its first statement, fixed operators and a fixed year.
 
-    `> =`, `< =` and `! =` are mended wherever they stand, in texts too, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`);
-    of several statements the first is kept where DISTINCT is taken out, which the scorer does unless it is told not to.
+    `> =`, `< =` and `! =` are replaced everywhere, even in strings, and `YEAR(CURDATE())` is 2020 (`exec_eval.py`).
+    The scorer keeps the first of several statements when it removes DISTINCT, its default.
     """
     several = statements(sql)
-    return _YEAR.sub("2020", mended(several[0] if len(several) > 1 else sql))
+    return _YEAR.sub("2020", fix_operators(several[0] if len(several) > 1 else sql))
 
 
 _TABLES = "tables.json, database/<db_id>/<db_id>.sqlite"
@@ -194,7 +195,7 @@ SPIDER_DK = Format(
     "spider",
     f"{_DK}, next to Spider's folder",
     lambda folder: (folder / _DK).is_file(),
-    _Set("spider_dk", {"dev": _DK}, _knowledge).read,
+    _DerivedSet("spider_dk", {"dev": _DK}, _knowledge).read,
 )
 SPIDER_SYN = Format(
     "spider_syn",
@@ -202,7 +203,7 @@ SPIDER_SYN = Format(
     "spider",
     "dev.json with SpiderSynQuestion, next to Spider's folder",
     is_syn,
-    _Set("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
+    _DerivedSet("spider_syn", {"dev": "dev.json", "train": "train_spider.json"}).read,
 )
 SPIDER_REALISTIC = Format(
     "spider_realistic",
@@ -210,13 +211,13 @@ SPIDER_REALISTIC = Format(
     "spider",
     f"{_REALISTIC}, next to Spider's folder",
     lambda folder: (folder / _REALISTIC).is_file(),
-    _Set("spider_realistic", {"dev": _REALISTIC}).read,
+    _DerivedSet("spider_realistic", {"dev": _REALISTIC}).read,
 )
 ARCHER = Format(
     "archer",
     "test_suite",
     "spider",
-    "dev.json or train.json with commonsense_knowledge; database/, in it or beside",
+    "dev.json or train.json with commonsense_knowledge; database/ in it or next to it",
     is_archer,
-    _Set("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning, "commonsense_knowledge").read,
+    _DerivedSet("archer", {"dev": "dev.json", "train": "train.json"}, _reasoning, "commonsense_knowledge").read,
 )

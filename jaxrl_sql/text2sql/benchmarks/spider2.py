@@ -1,10 +1,10 @@
-"""Spider 2.0 (Lei et al. 2024), the questions on SQLite databases: golds are result tables, a CSV file each.
+"""Spider 2.0 (Lei et al. 2024), the questions on SQLite databases: each gold is a result table in a CSV file.
 
 `spider2-lite.jsonl` has `instance_id`, `db`, `question` and `external_knowledge`, the name of a text in
-`resource/documents/`; databases lie flat, `resource/databases/spider2-localdb/<db>.sqlite`. The evaluation's folder has
-`exec_result/<id>.csv`, or `<id>_a.csv`, `<id>_b.csv`, … where several answers are right, and `spider2lite_eval.jsonl`
-with what is compared: `condition_cols` and `ignore_order`. The same in one folder, with `test.json` and
-`databases/<db>/<db>.sqlite`, is read too. Questions that other engines answer are left out, and counted.
+`resource/documents/`. Databases are `resource/databases/spider2-localdb/<db>.sqlite`. The evaluation's folder has
+`exec_result/<id>.csv`, or `<id>_a.csv`, `<id>_b.csv`, … for alternative answers. Its `spider2lite_eval.jsonl` has the
+comparison options `condition_cols` and `ignore_order`. A single folder with the same files, `test.json` and
+`databases/<db>/<db>.sqlite` is valid, too. Questions for other engines are skipped and counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jaxrl_sql.text2sql.benchmarks.databases import Databases
 from jaxrl_sql.text2sql.benchmarks.files import Notes, csv_rows, first_record, read_records, read_text
-from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, said
+from jaxrl_sql.text2sql.benchmarks.gather import Format, Found, Item, id_of, no_split, text_field
 from jaxrl_sql.types import Cell, Fields, Record
 
 Table = tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]
@@ -35,7 +35,7 @@ _RESULTS = ("evaluation_suite/gold/exec_result", "gold/exec_result", "gold_exec_
 _DOCUMENTS = ("resource/documents", "documents", "external_knowledge")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,18}|[0-9]*\.[0-9]+|[0-9]+\.)(?:[eE][+-]?[0-9]{1,2})?")
-# What pandas, which the scorer reads CSV with, takes for no value.
+# The texts that pandas, the scorer's CSV reader, considers missing values.
 _MISSING = frozenset(
     ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null".split(",")
 )
@@ -47,12 +47,12 @@ def _questions(folder: Path) -> Path | None:
 
 
 def is_spider2(folder: Path) -> bool:
-    """Return whether a folder holds Spider 2.0: questions with an `instance_id`."""
+    """Return whether a folder contains Spider 2.0: questions with an `instance_id`."""
     return _questions(folder) is not None
 
 
 def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
-    """Read the questions that SQLite answers."""
+    """Read the questions on SQLite databases."""
     path = _questions(folder)
     if path is None or split not in ("", "test", "dev", "sqlite"):
         raise no_split(folder, split, ["test"] if path else [])
@@ -75,7 +75,7 @@ def read_spider2(folder: Path, split: str, notes: Notes) -> Found:
 
 
 def _standards(folder: Path, notes: Notes) -> dict[str, Record]:
-    """Read the comparison options of each question, by its id; of a repeated id the first count, as of questions."""
+    """Return the comparison options of each question by id; for a repeated id, the first count, as for questions."""
     places = [folder, *(folder / name for name in ("evaluation_suite/gold", "gold", "evaluation_suite"))]
     path = next((path for place in places for path in sorted(place.glob(_STANDARDS))), None)
     if path is None:
@@ -94,12 +94,12 @@ def _item(
     databases: Databases,
     notes: Notes,
 ) -> Item:
-    uid, db_id = id_of(record, str(folder), "instance_id"), said(record, "db", "db_id")
-    question = said(record, "question", "instruction")
+    uid, db_id = id_of(record, str(folder), "instance_id"), text_field(record, "db", "db_id")
+    question = text_field(record, "question", "instruction")
     if not uid:
         return Item(uid, db_id, question, fault="no id")
     if not uid.startswith(("local", "sf_local")) and not databases.path(db_id):
-        return Item(uid, db_id, question, fault="another engine than SQLite answers it (BigQuery or Snowflake)")
+        return Item(uid, db_id, question, fault="requires an engine other than SQLite (BigQuery or Snowflake)")
     files = [file for place in results for file in _files_of(place, uid)]
     try:
         tables = [read_table(file, notes) for file in files]
@@ -108,7 +108,7 @@ def _item(
     if not tables:
         return Item(uid, db_id, question, fault="no gold table")
     options, tables = _options(standards.get(uid, {}), tables)
-    knowledge = _knowledge(folder, said(record, "external_knowledge"), uid, notes)
+    knowledge = _knowledge(folder, text_field(record, "external_knowledge"), uid, notes)
     more = {"gold_tables": tuple(tables), "options": options}
     return Item(uid, db_id, question, evidence=knowledge, more=more)
 
@@ -122,13 +122,13 @@ def _files_of(place: Path, uid: str) -> list[Path]:
 def _options(standard: Fields, tables: list[Table]) -> tuple[Record, list[Table]]:
     """Return the comparison's options and the golds.
 
-    Columns that count may be given for each gold apart, in order; further lists are ignored. Such golds are cut to
-    them, which is compared alike.
+    If each gold has its own list of relevant columns, the golds are reduced to these, which is equivalent; further
+    lists are ignored.
     """
     ignore_order = standard.get("ignore_order", True)
     options: Record = {"ignore_order": bool(ignore_order)}
     columns = standard.get("condition_cols") or []
-    if any(isinstance(one, list) for one in columns):
+    if any(isinstance(column, list) for column in columns):
         if len(columns) >= len(tables):
             return options, [_only(table, some or []) for table, some in zip(tables, columns, strict=False)]
         columns = columns[0] if len(columns) == 1 else []
@@ -145,11 +145,11 @@ def _only(table: Table, columns: Sequence[int]) -> Table:
 
 
 def read_table(path: Path, notes: Notes) -> Table:
-    """Read a gold table: a column whose every value is a number is one of numbers; '', 'NA', 'None', 'nan' are NULL.
+    """Read a gold table; a column of only numbers has numeric values, and '', 'NA', 'None' and 'nan' are NULL.
 
-    Raises ValueError for a file without a header, rows of another width, and a quote that nothing closes.
+    Raises ValueError for a file without a header, rows of a different width, and an unclosed quote.
     """
-    usual = csv.field_size_limit(1 << 30)  # of the whole process
+    usual = csv.field_size_limit(1 << 30)  # a global of the process
     try:
         rows = [row for _, row, _ in csv_rows(read_text(path, notes)) if row]
     except csv.Error as error:
@@ -161,15 +161,15 @@ def read_table(path: Path, notes: Notes) -> Table:
     header, body = rows[0], rows[1:]
     odd = next((number for number, row in enumerate(body, start=2) if len(row) != len(header)), 0)
     if odd:
-        raise ValueError(f"row {odd} of {path.name} has not the {len(header)} columns of its header")
+        raise ValueError(f"row {odd} of {path.name} lacks the {len(header)} columns of its header")
     columns = [_typed([row[c] for row in body]) for c in range(len(header))]
     return tuple(header), tuple(zip(*columns, strict=True)) if body else ()
 
 
 def _typed(values: Sequence[str]) -> list[Cell]:
-    """Give a column the type that its values allow, as reading CSV into a table does.
+    """Convert a column to the type of its values, as pandas does when it reads a CSV.
 
-    Of numbers those that are plain: the comparison reads the others in text as it does the prediction's.
+    Only plain numbers are converted: the comparison reads others in text, as in predictions.
     """
     some = [value for value in values if value not in _MISSING]
     kind: Callable[[str], Cell] = str
@@ -179,7 +179,7 @@ def _typed(values: Sequence[str]) -> list[Cell]:
 
 
 def _knowledge(folder: Path, name: str, uid: str, notes: Notes) -> str:
-    """Return the text that a question refers to by name, or what stands in the name's place."""
+    """Return the document that a question refers to by name, or inline knowledge unchanged."""
     if not name or not name.endswith((".md", ".txt")):
         return name
     paths = [folder / place / Path(name).name for place in _DOCUMENTS]

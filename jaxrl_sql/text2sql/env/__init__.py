@@ -1,1 +1,1 @@
-"""Running SQL: the executor, addresses, dialects and dialogues; `ports` is the interface of an executor."""
+"""Run SQL: the executor, database addresses, dialects and dialogues; `ports` is the interface of an executor."""

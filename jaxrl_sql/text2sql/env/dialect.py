@@ -1,10 +1,9 @@
-"""SQL of other dialects: run by its own engine, or MySQL's by SQLite, translated by sqlglot and what `mysql` adds.
+"""SQL of other dialects: executed by its own engine, or MySQL's translated to SQLite by sqlglot and `mysql`.
 
-Only the list in `docs/reference/engines.md` is translated. For the rest `to_sqlite` returns None, and the answer is a
-syntax error. `why_refused` gives its name: parts that MySQL lacks and SQLite would run (`refused`), and parts without a
-translation (`mysql`). Not emulated: MySQL compares text without regard to case and trailing blanks; SQLite does not.
-Quantities that depend on the session (time zone, sql_mode, the character set) are those of a server in UTC with its
-defaults.
+Only the list in `docs/reference/engines.md` is translated. For other SQL, `to_sqlite` returns None, so the answer is a syntax error,
+and `why_refused` returns the refused part. Refused are parts that MySQL lacks but SQLite runs (`refused`), and parts
+without a translation (`mysql`). MySQL's text comparison, which ignores case and trailing blanks, is not emulated.
+Session settings (time zone, sql_mode, character set) are the defaults of a server in UTC.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ _KEPT = 65_536
 
 
 SQLGLOT: Mapping[str, str] = {"postgresql": "postgres", "mysql": "mysql", "duckdb": "duckdb"}
-"""What sqlglot calls the dialect of each engine."""
+"""sqlglot's dialect name of each engine."""
 
 
 def as_run(sql: str, example: Example) -> str | None:
-    """Return an answer to a question as its database runs it; None where SQLite has to and it cannot be translated."""
+    """Return an answer's SQL in its database's dialect; None if it has no translation to SQLite."""
     return sql if example.engine_url else to_sqlite(sql, example.dialect, example.db_path)
 
 
 def to_sqlite(sql: str, dialect: str, database: str = "") -> str | None:
-    """Translate a query into SQLite's dialect; None when it is refused or not exactly one statement.
+    """Translate a query to SQLite's dialect; None if it is refused or not exactly one statement.
 
-    `database` is the file that runs it: comparisons with its columns of numbers can use their indexes.
-    Raises InputError for a dialect other than MySQL's: those are run by their engines alone.
+    `database` is the file that runs it, so that comparisons with its numeric columns can use indexes. Raises InputError
+    for a dialect other than MySQL's, which only its own engine runs.
     """
     if dialect == "sqlite":
         return sql
@@ -47,7 +46,7 @@ def to_sqlite(sql: str, dialect: str, database: str = "") -> str | None:
 
 
 def why_refused(sql: str, dialect: str, database: str = "") -> str:
-    """Return the name of the part of a query that `to_sqlite` does not translate; empty for text that is no query."""
+    """Return the name of the part of a query that `to_sqlite` does not translate; "" for text that is not a query."""
     if dialect != "mysql":
         return ""
     return _translated(sql, numeric_columns(database) if database else frozenset())[1]
@@ -55,7 +54,7 @@ def why_refused(sql: str, dialect: str, database: str = "") -> str:
 
 @lru_cache(_KEPT)
 def _translated(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
-    """Return MySQL's query as SQLite's, or None and what of it is not translated."""
+    """Return (translation to SQLite, ""), or (None, the part without a translation)."""
     try:
         refusal = refused_by_mysql(sql)
         rewrite = partial(for_sqlite, numeric=numeric)
@@ -67,11 +66,11 @@ def _translated(sql: str, numeric: frozenset[str]) -> tuple[str | None, str]:
 
 
 def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | None:
-    """Write SQLite's query in another dialect, as a demonstration; None when it does not parse.
+    """Translate SQLite's query to another dialect, for demonstrations; None if it does not parse.
 
-    `names` are the columns of the database: SQLite takes a double-quoted word that is none of them for text, and so
-    does this, where they are given. Division of whole numbers, the case of texts, and texts compared with numbers
-    are not carried over: whoever needs the same result runs `to_sqlite` of what is returned and compares.
+    `names` are the columns of the database. If given, any other double-quoted word is text, as in SQLite. Integer
+    division, case of texts, and comparisons of texts with numbers are not preserved. To verify equality, run
+    `to_sqlite` of the result and compare.
     """
     _check(dialect)
     if dialect == "sqlite":
@@ -80,9 +79,9 @@ def from_sqlite(sql: str, dialect: str, names: Collection[str] = ()) -> str | No
 
 
 def normal_form(sql: str) -> str:
-    """Return SQLite's query without comments, with one spelling of key words, numbers and blanks: copies are equal.
+    """Return SQLite's query without comments, with normalized keywords, numbers and blanks, to find duplicates.
 
-    What does not parse is only stripped of blanks at its ends, and of a last semicolon.
+    A query that does not parse is only stripped of outer blanks and a final semicolon.
     """
     return rewritten(sql, "sqlite", "sqlite", _one_spelling) or sql.strip().rstrip(";").rstrip()
 
@@ -93,8 +92,8 @@ def _check(dialect: str) -> None:
 
 
 def _rewritten(sql: str, read: str, write: str, rewrite: Callable[[exp.Expression], exp.Expression]) -> str | None:
-    """Parse a text in one dialect, rewrite its one statement and write it in another; None if it is not one."""
-    # A lone semicolon with a comment after it is a statement of its own to sqlglot.
+    """Parse one statement in a dialect, rewrite it and write it in another; None if it is not one statement."""
+    # sqlglot parses a semicolon with a comment after it as a separate statement.
     trees = [tree for tree in parse_statements(sql, read) or () if not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:
         return None
@@ -106,7 +105,7 @@ rewritten = none_if_it_fails(_rewritten)
 
 
 def _one_spelling(tree: exp.Expression) -> exp.Expression:
-    """Write names, exponents and blobs in lower case; quoted words may be text, which has its case."""
+    """Write names, exponents and blobs in lower case; quoted words keep their case, as they may be text."""
     for node in tree.find_all(exp.Identifier, exp.Literal, exp.HexString):
         if not (node.args.get("quoted") or node.is_string):
             node.set("this", node.this.lower())
@@ -114,7 +113,7 @@ def _one_spelling(tree: exp.Expression) -> exp.Expression:
 
 
 def _unquote_text(tree: exp.Expression, names: Collection[str]) -> exp.Expression:
-    """Make text of double-quoted words that name no column of the database or of the query."""
+    """Convert double-quoted words that name no column of the database or the query to text."""
     known = {name.lower() for name in names} | {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
     for column in list(tree.find_all(exp.Column)):
         name = column.this

@@ -1,4 +1,4 @@
-"""Making executors: everything else in the project takes an executor as an argument."""
+"""Create executors; everything else in the project takes an executor as an argument."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 
 
 SOUND_RULES = tuple(rule for rule in RULE_NAMES if rule != "defog")
-"""The rules by which a result is right against itself and an empty one is not: all but one scorer's as published."""
+"""The rules by which a result equals itself but not an empty result: all but `defog`, which follows its scorer."""
 
 _LOOK_SHARE = 6
 
 
 def make_executor(config: ExecutorConfig, hide: Sequence[str] = ()) -> Executor:
-    """Start an executor with the limits of a run; 0 for threads means one a core, 0 for a limit in time means none.
+    """Start an executor with the limits of a run; 0 threads means one per core, and a time limit of 0 disables it.
 
-    It refuses queries that read a column of `hide` (`data.hide`).
+    The executor refuses queries that read a column of `hide` (`data.hide`).
     """
     elsewhere = Limits(config.engine_timeout_ms or None, max_rows=config.max_rows, max_bytes=config.max_bytes)
     limits = elsewhere.replace(
@@ -51,7 +51,7 @@ def make_executor(config: ExecutorConfig, hide: Sequence[str] = ()) -> Executor:
 
 
 def timing_executor(executor: Executor) -> Executor:
-    """Return another executor with the same limits that keeps no results and runs one query at a time: to measure."""
+    """Return another executor with the same limits, without a cache and with one thread, for measurements."""
     return Executor(
         threads=1,
         limits=executor.limits,
@@ -63,10 +63,10 @@ def timing_executor(executor: Executor) -> Executor:
 
 
 def exploratory(limits: Limits) -> Limits:
-    """Return limits for queries that only look around, a sixth of those of an answer: 5 s where it may take 30.
+    """Return limits for exploratory queries, a sixth of an answer's: 5 s instead of 30 s.
 
-    Where steps are counted they decide and the clock stays where it is, far off: what a policy is shown must not
-    depend on the machine. Other engines count none.
+    If steps are limited, only their limit is reduced, since observations must not depend on the machine's speed. Other
+    engines do not count steps.
     """
     if limits.other_engines:
         limits = limits.replace(other_engines=exploratory(limits.other_engines))
@@ -78,7 +78,7 @@ def exploratory(limits: Limits) -> Limits:
 
 
 def score_rows(columns: Fields, rules: Sequence[str]) -> list[ScoreRow]:
-    """Turn the arrays [N] that `score_many` returns into N rows: numbers of statuses into names, a value a rule."""
+    """Convert the arrays [N] of `score_many` to N rows, with status names and a value per rule."""
     statuses = zip(columns["pred_status"].tolist(), columns["gold_status"].tolist(), strict=True)
     stops = columns["pred_stop"].tolist()
     values = zip(*(columns[rule].tolist() for rule in rules), strict=True)

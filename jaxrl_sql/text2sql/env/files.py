@@ -1,4 +1,4 @@
-"""The executor's reader of predictions, for others here: one reader, so that both commands say the same of a file."""
+"""The executor's reader of prediction files, shared so that both commands treat files equally."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
     "is_blank",
     "pair",
     "read_predictions",
-    "told_as_ours",
+    "reader_errors",
     "uid_of",
     "whole_number_ids",
 ]
 
 
 @contextmanager
-def told_as_ours() -> Iterator[None]:
-    """Turn the reader's error about a file into the one that our commands tell."""
+def reader_errors() -> Iterator[None]:
+    """Convert the reader's errors to this package's InputError."""
     try:
         yield
     except FileError as error:
@@ -40,6 +40,6 @@ def told_as_ours() -> Iterator[None]:
 
 
 def uid_of(record: Fields, place: str, keys: Sequence[str] = files.ID_KEYS) -> str:
-    """Return a record's id as text, or nothing if it has no id field; raises InputError for a field without an id."""
-    with told_as_ours():
+    """Return a record's id as text, or "" without an id field; raises InputError for an invalid id."""
+    with reader_errors():
         return files.uid_of(record, place, keys)

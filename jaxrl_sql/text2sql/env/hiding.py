@@ -1,4 +1,4 @@
-"""Hidden columns (`data.hide`) as the executor takes them, and which queries read one."""
+"""Hidden columns (`data.hide`) for the executor, and checks whether queries read them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _REFUSED = "is hidden"
 
 
 def hidden_columns(hide: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Return the (table, column) pairs, and (table, None) for whole tables, that `table.column` and `table` may mean.
+    """Return all (table, column) pairs, and (table, None) for tables, that `table.column` and `table` may refer to.
 
-    A name may hold a point, so any point may separate the table from the column.
+    Names may contain points, so each point may separate the table from the column.
     """
     pairs: list[tuple[str, str | None]] = [(entry, None) for entry in hide]
     pairs += [(entry[:at], entry[at + 1 :]) for entry in hide for at, char in enumerate(entry) if char == "."]
@@ -20,13 +20,13 @@ def hidden_columns(hide: Sequence[str]) -> list[tuple[str, str | None]]:
 
 
 def are_readable(db_path: str, queries: Sequence[str], hide: Sequence[str]) -> list[bool]:
-    """Return for each query of ours whether it can be prepared and reads no hidden column."""
+    """Return for each query whether it can be prepared and reads no hidden column."""
     with Executor(threads=1, isolation="thread", hide=hidden_columns(hide)) as executor:
         return [executor.explain(db_path, sql).status == "ok" for sql in queries]
 
 
 def hidden_reads(queries: Sequence[tuple[str, str]], hide: Sequence[str]) -> list[str]:
-    """Return for each (database, SQL) which hidden column it would read, in the executor's words; "" for none."""
+    """Return for each (database, SQL) the executor's error if it reads a hidden column, else ""."""
     with Executor(threads=1, hide=hidden_columns(hide)) as executor:
         errors = [executor.explain(db_path, sql).error or "" for db_path, sql in queries]
     return [error if error.endswith(_REFUSED) else "" for error in errors]

@@ -1,8 +1,8 @@
-"""A query of MySQL's as SQLite's: a list of functions and clauses is translated, the rest refused by name.
+"""Translate MySQL queries to SQLite: listed functions and clauses are translated, others refused by name.
 
-sqlglot parses MySQL and writes SQLite. `_PLAIN` holds what both engines read alike. Functions that SQLite lacks or
-reads otherwise are rewritten (`mysql_dates`, `mysql_text`, `mysql_numbers`). Anything that is in neither is refused, so
-that an answer never earns the value of another query.
+sqlglot parses MySQL and writes SQLite. `_PLAIN` lists nodes with the same meaning in both engines. Functions that
+SQLite lacks or that differ are rewritten (`mysql_dates`, `mysql_text`, `mysql_numbers`). Everything else is refused, so
+an answer is never scored by the result of another query.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PLAIN = (
 
 
 def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expression:
-    """Rewrite the parts that SQLite lacks, from the leaves to the root; raise Refused, with its name, for other parts.
+    """Rewrite parts that SQLite lacks, from the leaves to the root; raise Refused with the name of any other part.
 
-    `numeric` are names of columns that hold numbers, in lower case.
+    `numeric` are the names of numeric columns, in lower case.
     """
     root = exp.Paren(this=tree)
     nodes = list(tree.walk())
@@ -56,9 +56,9 @@ def for_sqlite(tree: exp.Expression, numeric: Collection[str] = ()) -> exp.Expre
 
 
 def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None:
-    """Mark columns of numbers, but for names that the query gives to other values."""
+    """Mark numeric columns, except names that the query reuses for other values."""
     if any(isinstance(node, exp.SetOperation) and isinstance(node.parent, exp.Subquery | exp.CTE) for node in nodes):
-        return  # a column of its result has the values of several
+        return  # its result columns combine values of several columns
     new = set()
     for node in nodes:
         if isinstance(node, exp.Alias) and not (isinstance(node.this, exp.Column) and node.this.name == node.alias):
@@ -72,7 +72,7 @@ def _mark_numeric(nodes: list[exp.Expression], numeric: Collection[str]) -> None
 
 
 def _call(node: exp.Expression) -> exp.Expression | None:
-    """Rewrite a function that sqlglot has no class for."""
+    """Rewrite a function without a class in sqlglot."""
     name, arguments = str(node.this).upper(), node.expressions
     if isinstance(node.parent, exp.Hint):
         return None
@@ -84,7 +84,7 @@ def _call(node: exp.Expression) -> exp.Expression | None:
 
 
 def _side(node: exp.Expression) -> exp.Expression:
-    """Open the brackets round a part of a UNION, which SQLite refuses; one with an order or a limit is read from."""
+    """Remove the parentheses around a part of a UNION, which SQLite refuses; use a subquery for ORDER BY or LIMIT."""
     if not isinstance(node, exp.Union) and node.args.get("distinct") is False:
         raise Refused(f"{type(node).__name__.upper()} ALL")
     for name in ("this", "expression"):
@@ -97,7 +97,7 @@ def _side(node: exp.Expression) -> exp.Expression:
 
 
 def _select(node: exp.Expression) -> exp.Expression:
-    """Drop what only steers MySQL's planner, and make a condition of a HAVING that no groups are behind."""
+    """Drop planner hints and DUAL, and convert a HAVING without groups to a WHERE condition."""
     node.set("operation_modifiers", None)
     source = node.args.get("from_")
     if source is not None and isinstance(source.this, exp.Table) and source.name.upper() == "DUAL":
@@ -111,16 +111,16 @@ def _select(node: exp.Expression) -> exp.Expression:
 
 
 def _has_groups(select: exp.Expression) -> bool:
-    """Return whether a query has groups, or all its rows are one."""
+    """Return whether a query has a GROUP BY or an aggregate."""
     having = select.args.get("having")
     parts = [*select.expressions, *([having] if having is not None else [])]
     return bool(select.args.get("group")) or any(has_aggregate(part) for part in parts)
 
 
 def _name_in_having(select: exp.Expression, having: exp.Expression) -> None:
-    """Write an alias's expression for it: MySQL takes a name for the alias, SQLite for a column.
+    """Replace aliases by their expressions: a name is the alias in MySQL, but a column in SQLite.
 
-    A name in GROUP BY, within an aggregate or within a subquery is a column's in MySQL, too.
+    A name in GROUP BY, an aggregate or a subquery is a column in MySQL, too.
     """
     names = {shown.alias.lower(): shown.this for shown in select.expressions if isinstance(shown, exp.Alias)}
     group = select.args.get("group")

@@ -1,6 +1,6 @@
-"""The columns of a SQLite file that hold numbers: MySQL's comparisons with them need no conversion of a text.
+"""Find the numeric columns of a SQLite file, with which MySQL's comparisons need no conversion.
 
-A conversion (`column + 0`) hides the column from SQLite's indexes, so it is written only where a column may hold text.
+A conversion (`column + 0`) prevents the use of indexes, so only columns that may contain text get one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 
-# Declared types whose columns store a text as a number. Those of DATE and STRING do so too, but hold text.
+# Declared types whose columns store numeric text as numbers. DATE and STRING do so, too, but contain text.
 _NUMERIC = re.compile(r".*(INT|REAL|FLOA|DOUB)|(NUM|DEC|BOOL|YEAR|MONEY)", re.IGNORECASE)
 _COLUMNS = (
     "SELECT c.name, c.type FROM sqlite_master AS t, pragma_table_xinfo(t.name) AS c WHERE t.type IN ('table', 'view')"
@@ -19,9 +19,9 @@ _COLUMNS = (
 
 
 def numeric_columns(database: str) -> frozenset[str]:
-    """Return the names, in lower case, of columns that hold numbers in each table that has the name.
+    """Return the column names, in lower case, that are numeric in every table that has them.
 
-    None of them for a file that is missing or not readable.
+    Empty for a missing or unreadable file.
     """
     path = Path(database)
     try:
@@ -34,7 +34,7 @@ def numeric_columns(database: str) -> frozenset[str]:
 @lru_cache(4096)
 def _columns_of(path: str, _size: int, _changed: int) -> frozenset[str]:
     try:
-        # Immutable: no file appears next to the database, and no lock is taken.
+        # Immutable: SQLite creates no files next to the database and takes no lock.
         with closing(sqlite3.connect(f"{Path(path).as_uri()}?immutable=1", uri=True)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             rows = connection.execute(_COLUMNS).fetchall()

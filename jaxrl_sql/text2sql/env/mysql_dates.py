@@ -1,8 +1,8 @@
-"""MySQL's functions of dates and times, written with SQLite's functions.
+"""MySQL's date and time functions in terms of SQLite's functions.
 
-SQLite reads a number as a Julian day, a time alone as a time of 2000-01-01, and 2024-02-31 as 2024-03-02. So literals
-are checked here, and columns' values when the query runs: texts without a digit are NULL, as in MySQL, and those in
-another form than YYYY-MM-DD or HH:MM:SS fail.
+SQLite reads a number as a Julian day, a time alone as a time of 2000-01-01, and 2024-02-31 as 2024-03-02. Literals are
+therefore checked here, and column values at run time: texts without a digit are NULL, as in MySQL, and formats other
+than YYYY-MM-DD and HH:MM:SS fail.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _number(code: str) -> str:
 
 
 _DAY_NAME, _MONTH_NAME = _named("%w", _DAYS, 0), _named("%m", _MONTHS, 1)
-# Weeks by MySQL's modes 1 and 2, of those that SQLite has no code for.
+# Weeks in MySQL's modes 1 and 2, for which SQLite has no code.
 _WEEK_1 = (
     f"CASE WHEN STRFTIME('%m', :d) = '01' AND {_number('%V')} > 50 THEN 0"
     f" WHEN STRFTIME('%m', :d) = '12' AND {_number('%V')} = 1 THEN 53 ELSE {_number('%V')} END"
@@ -60,7 +60,7 @@ _YEARWEEK_0 = (
 _WEEKS = {0: _number("%U"), 1: _WEEK_1, 2: _WEEK_2, 3: _number("%V"), 5: _number("%W")}
 _YEARWEEKS = {0: _YEARWEEK_0, 1: _number("%G%V"), 2: _YEARWEEK_0, 3: _number("%G%V")}
 
-# The parts of a day by MySQL's names of them, `:d` being the date.
+# The parts of a date by MySQL's names; `:d` is the date.
 _PARTS = {
     "YEAR": _number("%Y"),
     "QUARTER": f"(({_number('%m')} + 2) / 3)",
@@ -81,7 +81,7 @@ _PARTS = {
     "LAST_DAY": "DATE(:d, 'start of month', '+1 month', '-1 day')",
     "TO_DAYS": "CAST(JULIANDAY(DATE(:d)) - 1721059.5 AS INTEGER)",
 }
-# Those of a time, which may have no day.
+# The parts of a time, which may lack a date.
 _CLOCK_PARTS = {
     "HOUR": _number("%H"),
     "MINUTE": _number("%M"),
@@ -109,7 +109,7 @@ _PART_NODES: dict[type[exp.Expression], str] = {
     exp.Time: "TIME",
 }
 
-# A format's codes, in Python's spelling, which sqlglot writes them in: the same in SQLite, or a template.
+# Format codes in Python's spelling, as sqlglot writes them: the same in SQLite, or a template.
 _SAME_CODES = frozenset("%Y %m %d %H %M %S %j %w %I %p %G %U %%".split())
 _CODES = {
     "%B": _MONTH_NAME,
@@ -127,19 +127,19 @@ _CODES = {
     "%-H": f"CAST({_number('%H')} AS TEXT)",
     "%-I": f"CAST({_number('%I')} AS TEXT)",
 }
-# Codes that STR_TO_DATE reads of a column, with their width, and of a literal.
+# The codes of STR_TO_DATE for a column, with their widths, and for a literal.
 _READ = {"%Y": ("year", 4), "%S": ("second", 2)}
 _READ |= {"%m": ("month", 2), "%d": ("day", 2), "%H": ("hour", 2), "%M": ("minute", 2)}
 _READ_NOW = frozenset({*_READ, *"%B %b %y %I %p %j %-d %-m %-H %-I".split()})
 _CODE = re.compile(r"%-.|%.|[^%]", re.DOTALL)
 
-# An interval's unit as (SQLite's modifier, how many of them).
+# An interval's unit as (SQLite's modifier, factor).
 _UNITS = {"WEEK": ("day", 7), "QUARTER": ("month", 3)} | {
     unit: (unit.lower(), 1) for unit in ("YEAR", "MONTH", "DAY", "HOUR", "MINUTE", "SECOND")
 }
 _SECONDS = {"WEEK": 604_800, "DAY": 86_400, "HOUR": 3_600, "MINUTE": 60, "SECOND": 1}
 _MONTHS_IN = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}
-# Whole months from :a to :b: the last one counts when its day and time of day have come.
+# Whole months from :a to :b: the last month counts once its day and time of day are reached.
 _MONTHS_BETWEEN = (
     "((STRFTIME('%Y', :b) - STRFTIME('%Y', :a)) * 12 + STRFTIME('%m', :b) - STRFTIME('%m', :a)"
     " - CASE WHEN DATETIME(:b) >= DATETIME(:a) THEN STRFTIME('%d %H:%M:%S', :b) < STRFTIME('%d %H:%M:%S', :a)"
@@ -151,7 +151,7 @@ _WRITTEN_CLOCK = re.compile(r"(\d{2}):(\d{2})(?::(\d{2})(\.\d{1,6})?)?")
 
 
 def _written(node: exp.Expression, has_day: bool) -> exp.Expression:
-    """Return a date that is written out in SQLite's form; one in a form that is not read here is refused."""
+    """Return a literal date in SQLite's format; unknown formats are refused."""
     text = node.name.strip()
     if not has_day and _WRITTEN_CLOCK.fullmatch(text):
         return text_literal(text)
@@ -169,7 +169,7 @@ def _written(node: exp.Expression, has_day: bool) -> exp.Expression:
 
 
 def moment(node: exp.Expression, has_day: bool = True) -> exp.Expression:
-    """Return a date, or without `has_day` also a time of day, as SQLite's functions read it."""
+    """Return a date (without `has_day`, also a time of day) as an argument of SQLite's functions."""
     kind = kind_of(node)
     if isinstance(node, exp.Literal) and node.is_string:
         return _written(node, has_day)
@@ -201,7 +201,7 @@ def _week(node: exp.Expression) -> exp.Expression:
 
 
 def week_of(name: str, arguments: list[exp.Expression | None]) -> exp.Expression:
-    """Return a week, of a mode that is written out; the session's default is 0."""
+    """Return the week in a literal mode; the default mode is 0."""
     mode = 0 if len(arguments) < 2 or arguments[1] is None else whole_number(arguments[1])
     template = (_WEEKS if name == "WEEK" else _YEARWEEKS).get(-1 if mode is None else mode)
     if template is None or not arguments or arguments[0] is None:
@@ -210,7 +210,7 @@ def week_of(name: str, arguments: list[exp.Expression | None]) -> exp.Expression
 
 
 def _formatted(node: exp.Expression) -> exp.Expression:
-    """Write DATE_FORMAT as strftime, and as pieces joined where it has codes that strftime lacks."""
+    """Write DATE_FORMAT as strftime, concatenated with templates for codes that strftime lacks."""
     style = node.args["format"]
     if not (isinstance(style, exp.Literal) and style.is_string):
         raise Refused("DATE_FORMAT of a format that is not written out")
@@ -235,7 +235,7 @@ def _formatted(node: exp.Expression) -> exp.Expression:
 
 
 def shifted(sign: int) -> Rewrite:
-    """Return the rewrite of a date plus (or minus) an interval; text of a day alone stays a day."""
+    """Return the rewrite of a date plus or minus an interval; a date without a time stays one."""
 
     def move(node: exp.Expression) -> exp.Expression | None:
         date, interval = node.this, node
@@ -272,7 +272,7 @@ def moved(date: exp.Expression, amount: exp.Expression | None, unit: str, sign: 
 def _days_between(node: exp.Expression) -> exp.Expression:
     first = node.expression
     if any(literal.name == _YEAR_0 for literal in first.find_all(exp.Literal)):
-        # sqlglot's form of TO_DAYS. MySQL's year 0 has a day less than SQLite's.
+        # sqlglot's form of TO_DAYS; MySQL's year 0 is one day shorter than SQLite's.
         return fill("CAST(JULIANDAY(DATE(:a)) - 1721060.5 AS INTEGER)", a=moment(node.this))
     between = "CAST(JULIANDAY(DATE(:a)) - JULIANDAY(DATE(:b)) AS INTEGER)"
     return fill(between, a=moment(node.this), b=moment(first))
@@ -289,7 +289,7 @@ def _units_between(node: exp.Expression) -> exp.Expression:
 
 
 def _read(node: exp.Expression) -> exp.Expression:
-    """Read a text in a format that is written out: here where the text is, too, else in the columns' fixed widths."""
+    """Parse a text with a literal format: a literal text here, column values at run time with fixed widths."""
     style = node.args.get("format")
     if not (isinstance(style, exp.Literal) and style.is_string):
         raise Refused("STR_TO_DATE of a format that is not written out")
@@ -309,7 +309,7 @@ def _read(node: exp.Expression) -> exp.Expression:
     clock = ("hour", "minute", "second")
     day = " || '-' || ".join(places[name] for name in ("year", "month", "day"))
     time = " || ':' || ".join(places.get(name, "'00'") for name in clock)
-    # SQLite moves the 31st of February into March; MySQL takes it for no date.
+    # SQLite moves February 31 into March; in MySQL, it is not a date.
     moment_of = f"{day} || ' ' || {time}" if set(clock) & set(places) else day
     function = "DATETIME" if set(clock) & set(places) else "DATE"
     valid = f"CASE WHEN DATE({day}) = {day} THEN {function}({moment_of}) END"
@@ -351,7 +351,7 @@ _SECONDS_OF = (
 
 
 def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
-    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
+    """Rewrite a date function without a class in sqlglot; None for other functions."""
     if name in {"WEEK", "YEARWEEK"} and len(arguments) in {1, 2}:
         return week_of(name, list(arguments))
     if name in {"NOW", "SYSDATE", "UTC_TIMESTAMP"} and not arguments:

@@ -1,7 +1,7 @@
-"""MySQL's numbers, comparisons and aggregates, written with SQLite's functions.
+"""MySQL's numbers, comparisons and aggregates in terms of SQLite's functions.
 
-Decimals are doubles here: MySQL rounds the quotient of whole numbers, and their average, to four digits more than they
-have, and SQLite does not. Rounding is away from zero, as MySQL rounds decimals.
+Decimals are doubles here. MySQL rounds quotients and averages of integers to four additional digits; SQLite does not.
+Rounding is away from zero, as for MySQL's decimals.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _Type = exp.DataType.Type
 _VARIANCE = "MAX(AVG((:x) * (:x)) - AVG(:x) * AVG(:x), 0)"
 _SAMPLE_VARIANCE = f"({_VARIANCE} * COUNT(:x) / NULLIF(COUNT(:x) - 1, 0))"
 _WHOLE = "CAST(CASE WHEN TYPEOF(:x) = 'real' THEN ROUND(:x) ELSE :x END AS INTEGER)"
-# A double in the place of a decimal may be a little less: 1.005 is rounded to 1.01 in MySQL. This adds two units in the
-# last place, where the decimals that are rounded to are far from it.
+# A double may be slightly less than the decimal: MySQL rounds 1.005 to 1.01. This adds two units in the last place,
+# which does not affect the rounded digits otherwise.
 _EXACT = "CASE WHEN TYPEOF(:x) = 'integer' OR ABS(:x) >= 1e12 THEN :x ELSE :x * 1.0000000000000004 END"
 _MAX_INTEGER = (1 << 63) - 1
-# What is likely to be a date or a time: numbers and texts of other years may be counts and codes.
+# Likely dates and times: numbers and texts of other years may be counts and codes.
 _YEAR, _MONTH, _DAY = r"(1[5-9]|20)\d\d", r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
 _DATE_AS_NUMBER = re.compile(r"(1[89]|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d[0-5]\d)?")
 _ODD_DATE = re.compile(rf"(?!\d{{4}}-\d\d-\d\d){_YEAR}-{_MONTH}-{_DAY}( .*)?|\d:[0-5]\d:[0-5]\d(\.\d+)?")
 
 
 def _compared(node: exp.Expression) -> exp.Expression | None:
-    """Compare a number with what else there is as numbers; SQLite compares with a text as texts, or by their types."""
+    """Compare a number with a text as numbers; SQLite compares them as texts or by type."""
     if isinstance(node.this, exp.Tuple) or isinstance(node.expression, exp.Tuple):
         return _rows_compared(node)
     left, right = _alike(node.this, node.expression)
@@ -51,7 +51,7 @@ def _compared(node: exp.Expression) -> exp.Expression | None:
 
 
 def _rows_compared(node: exp.Expression) -> exp.Expression | None:
-    """Compare rows value by value; those of a query, and an order of rows, stay where nothing is to be converted."""
+    """Compare rows by value; comparisons with a query, and orders of rows, stay if they need no conversion."""
     left, right = node.this, node.expression
     if not (isinstance(left, exp.Tuple) and isinstance(right, exp.Tuple)):
         row, query = (left, right) if isinstance(left, exp.Tuple) else (right, left)
@@ -74,7 +74,7 @@ def _equal_rows(left: exp.Expression, right: exp.Expression, equal: type[exp.Bin
 
 
 def _like_shown(row: exp.Expression, query: exp.Expression) -> None:
-    """Make a row's values numbers where a query's columns show numbers, as they are compared with these."""
+    """Convert a row's values to numbers for comparison with a query's numeric columns."""
     select = query.this if isinstance(query, exp.Subquery) else query
     shown = select.expressions if isinstance(select, exp.Select) else []
     if any(shown_value.is_star for shown_value in shown) or not shown:
@@ -105,7 +105,7 @@ def _alike(left: exp.Expression, right: exp.Expression) -> tuple[exp.Expression,
 
 
 def _may_be_date(node: exp.Expression) -> bool:
-    """Return whether MySQL reads a literal number as a date when it is compared with one."""
+    """Return whether MySQL reads a literal number as a date in a comparison with a date."""
     return isinstance(node, exp.Literal) and bool(_DATE_AS_NUMBER.fullmatch(node.name))
 
 
@@ -133,7 +133,7 @@ def _in(node: exp.Expression) -> exp.Expression | None:
 
 
 def _in_mixed(value: exp.Expression, others: list[exp.Expression]) -> exp.Expression:
-    """Compare with each of a list alike: with a number as numbers, with a text, which is a number's, as texts."""
+    """Compare with each item of a mixed list: with numbers as numbers, with numeric texts as texts."""
     if any(kind_of(other) == "text" and not _is_written_number(other) for other in others):
         raise Refused("IN a list of numbers and others")
     pairs = (_alike(value, other) for other in others)
@@ -145,7 +145,7 @@ def _is_written_number(node: exp.Expression) -> bool:
 
 
 def _between(node: exp.Expression) -> exp.Expression:
-    """Compare with both bounds, with each alike."""
+    """Compare with both bounds, converted for each."""
     value, low = _alike(node.this, node.args["low"])
     other, high = _alike(node.this, node.args["high"])
     if value == other:
@@ -154,7 +154,7 @@ def _between(node: exp.Expression) -> exp.Expression:
 
 
 def _case(node: exp.Expression) -> exp.Expression | None:
-    """Compare the value of a CASE with each branch's alike."""
+    """Compare the value of a CASE with each branch's value, converted for each."""
     value = node.this
     if value is None:
         return None
@@ -179,7 +179,7 @@ def _null_if(node: exp.Expression) -> exp.Expression | None:
 
 
 def _largest(node: exp.Expression) -> exp.Expression | None:
-    """Compare the arguments of GREATEST and LEAST alike; of one argument SQLite's functions are aggregates."""
+    """Convert the arguments of GREATEST and LEAST; with one argument, SQLite's functions are aggregates."""
     values = [node.this, *node.expressions]
     if len(values) < 2:
         raise Refused(f"{name_of(node)} of one argument")
@@ -191,7 +191,7 @@ def _largest(node: exp.Expression) -> exp.Expression | None:
 
 
 def _first_known(node: exp.Expression) -> exp.Expression | None:
-    """Return the value of a COALESCE of one, which SQLite refuses."""
+    """Replace a COALESCE with one argument, which SQLite refuses."""
     return None if node.expressions else node.this.copy()
 
 
@@ -220,7 +220,7 @@ def _remainder(node: exp.Expression) -> exp.Expression:
 
 
 def _bits(template: str) -> Rewrite:
-    """Return the rewrite of an operation on bits, which gives unsigned numbers in MySQL: negative ones fail."""
+    """Return the rewrite of a bit operation, whose results are unsigned in MySQL: negative ones fail."""
 
     def rewrite(node: exp.Expression) -> exp.Expression:
         values = {name: fill(_WHOLE, x=as_number(value)) for name, value in (("a", node.this), ("b", node.expression))}
@@ -236,7 +236,7 @@ def _literal(node: exp.Expression) -> exp.Expression | None:
 
 
 def _cast(node: exp.Expression) -> exp.Expression | None:
-    """Write a CAST: numbers are rounded, of a text the beginning is taken, and decimals are bounded."""
+    """Write a CAST: numbers are rounded, texts are read up to the first other character, and decimals are clipped."""
     to, value = node.args["to"], node.this
     if node.args.get("format"):
         raise Refused("CAST with a format")
@@ -266,7 +266,7 @@ def _cast(node: exp.Expression) -> exp.Expression | None:
 
 
 def _truncated(node: exp.Expression) -> exp.Expression:
-    """Cut decimals off, of the decimal that a double represents: 4.35 is a little less than that."""
+    """Truncate decimals of the decimal that a double represents; the double of 4.35 is slightly less."""
     digits = whole_number(node.args.get("decimals"))
     if digits is None or abs(digits) > 15:
         raise Refused("TRUNCATE to a number of digits that is not written out")
@@ -276,7 +276,7 @@ def _truncated(node: exp.Expression) -> exp.Expression:
 
 
 def _rounded(node: exp.Expression) -> exp.Expression | None:
-    """Round to tens, hundreds, …, which SQLite takes for whole numbers; how far has to be known."""
+    """Round to tens, hundreds, …, which SQLite's ROUND does not support; the number of digits must be a literal."""
     decimals = node.args.get("decimals")
     digits = 0 if decimals is None else whole_number(decimals)
     if digits is None:
@@ -301,7 +301,7 @@ def _logarithm(node: exp.Expression) -> exp.Expression:
 
 
 def _distinct_count(node: exp.Expression) -> exp.Expression | None:
-    """Count distinct rows of several columns: text of them joined, which is NULL where one is, and not counted."""
+    """Count distinct rows of several columns as joined text, which is NULL (not counted) if any column is NULL."""
     several = node.this.expressions if isinstance(node.this, exp.Distinct) else []
     if node.expressions:
         raise Refused("COUNT of several arguments")
@@ -313,14 +313,14 @@ def _distinct_count(node: exp.Expression) -> exp.Expression | None:
 
 
 def _joined_text(node: exp.Expression) -> exp.Expression | None:
-    """Give a GROUP_CONCAT of distinct values its separator afterwards: SQLite takes none with DISTINCT."""
+    """Replace the separator of a distinct GROUP_CONCAT afterwards, since SQLite accepts no separator with DISTINCT."""
     separator = node.args.get("separator")
     if separator is None or node.find(exp.Distinct) is None:
         return None
     alone = node.copy()
     alone.set("separator", None)
     distinct = alone.find(exp.Distinct)
-    # Commas of the values themselves are another character meanwhile.
+    # Commas in the values are temporarily replaced by another character.
     comma, other = exp.Literal.string(","), exp.Literal.string("\x1f")
     distinct.set("expressions", [_replaced(value, comma, other) for value in distinct.expressions])
     return _replaced(_replaced(alone, comma, separator), other, comma)
@@ -331,7 +331,7 @@ def _replaced(text: exp.Expression, old: exp.Expression, new: exp.Expression) ->
 
 
 def _random(node: exp.Expression) -> exp.Expression | None:
-    """Order by chance; the values themselves are of another range."""
+    """Allow RAND only in ORDER BY, as its values have a different range."""
     if node.this is not None or not isinstance(node.parent, exp.Ordered):
         raise Refused("RAND, but for an order")
     return None

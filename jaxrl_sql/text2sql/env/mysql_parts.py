@@ -1,4 +1,4 @@
-"""Pieces of the translation from MySQL to SQLite: refusals, templates, and the kinds of values."""
+"""Shared parts of the translation from MySQL to SQLite: refusals, templates, and kinds of values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlglot import ErrorLevel, exp
 Rewrite = Callable[[exp.Expression], exp.Expression | None]
 
 FAILS = "ABS(-9223372036854775807 - 1)"
-"""An expression that fails when SQLite runs it: the value shows only then that it cannot be translated."""
+"""An expression that fails in SQLite, for values that turn out to be untranslatable at run time."""
 
-# MySQL writes the fewest digits that are read as the same double, and small numbers without an exponent.
+# MySQL writes the fewest digits that round-trip, and small numbers without an exponent.
 _DIGITS_16 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.16g' ELSE '%!.15e' END"
 _DIGITS_17 = "CASE WHEN ABS(:x) < 1e15 OR :x <> ROUND(:x) THEN '%!.17g' ELSE '%!.16e' END"
 _TEXT_OF_NUMBER = (
@@ -61,17 +61,17 @@ _CALLS = {
 _KIND_OF_CALL = {name: kind for kind, names in _CALLS.items() for name in names.split()}
 
 
-class Refused(Exception):  # noqa: N818 - a refusal, of an answer and not of ours
-    """What of a query is not translated, by name."""
+class Refused(Exception):  # noqa: N818 - a refusal of an answer, not an error of this program
+    """The name of the part of a query that is not translated."""
 
 
 def kind_of(node: exp.Expression | None) -> str | None:
-    """Return whether a value is a `number`, a `text`, a `date` or `null`, as far as the query alone shows it."""
+    """Return the kind of a value, `number`, `text`, `date` or `null`, if it follows from the query alone."""
     return node.meta.get("kind") if node is not None else None
 
 
 def find_kind(node: exp.Expression) -> str | None:
-    """Find the kind of a value from those of its parts."""
+    """Derive the kind of a value from the kinds of its parts."""
     if isinstance(node, exp.Literal):
         return "text" if node.is_string else "number"
     if isinstance(node, exp.Null):
@@ -91,7 +91,7 @@ def find_kind(node: exp.Expression) -> str | None:
 
 
 def _values_of(node: exp.Expression) -> list[exp.Expression]:
-    """Return the expressions one of which is the value of another."""
+    """Return the subexpressions that may be an expression's value."""
     if isinstance(node, exp.Subquery):
         shown = node.this.expressions if isinstance(node.this, exp.Select) else []
         return list(shown) if len(shown) == 1 else []
@@ -111,7 +111,7 @@ def _template(text: str) -> exp.Expression:
 
 
 def fill(text: str, **values: exp.Expression) -> exp.Expression:
-    """Parse a piece of SQLite's SQL, and put expressions in the places of `:name`."""
+    """Parse a template of SQLite's SQL and substitute expressions for each `:name`."""
     tree = exp.Paren(this=_template(text).copy())
     n_nodes = 0
     for place in list(tree.find_all(exp.Placeholder)):
@@ -126,7 +126,7 @@ def fill(text: str, **values: exp.Expression) -> exp.Expression:
 
 
 def of(text: str, **names: str) -> Rewrite:
-    """Return the rewrite that fills a template with a node's arguments by name; others and missing ones are refused."""
+    """Return the rewrite that fills a template with a node's named arguments; extra and missing ones are refused."""
 
     def rewrite(node: exp.Expression) -> exp.Expression:
         values = {place: node.args.get(name) for place, name in names.items()}
@@ -140,14 +140,14 @@ def of(text: str, **names: str) -> Rewrite:
 
 
 def name_of(node: exp.Expression) -> str:
-    """Return the name of a function, or the beginning of a clause, as MySQL writes it."""
+    """Return the name of a function, or the beginning of a clause, in MySQL's dialect."""
     text = " ".join(node.sql("mysql", comments=False, unsupported_level=ErrorLevel.IGNORE).split())
     call = re.match(r"[A-Za-z_0-9]+(?=\()", text)
     return call[0].upper() if call else text[:40]
 
 
 def whole_number(node: exp.Expression | None) -> int | None:
-    """Return the value of a whole number that is written out, perhaps with a sign; None for anything else."""
+    """Return the value of a literal whole number, with an optional sign; None for anything else."""
     sign = 1
     while isinstance(node, exp.Neg | exp.Paren):
         sign = -sign if isinstance(node, exp.Neg) else sign
@@ -157,7 +157,7 @@ def whole_number(node: exp.Expression | None) -> int | None:
 
 
 def as_number(node: exp.Expression) -> exp.Expression:
-    """Return a value as the number that MySQL takes it for: of a text, its beginning."""
+    """Convert a value to a number as MySQL does: a text by its numeric prefix."""
     if kind_of(node) in {"number", "null"} or node.meta.get("numeric"):
         return node.copy()
     if kind_of(node) == "date":
@@ -168,7 +168,7 @@ def as_number(node: exp.Expression) -> exp.Expression:
 
 
 def as_text(node: exp.Expression) -> exp.Expression:
-    """Return a value as the text that MySQL makes of it: a real number has the fewest digits, and no needless point."""
+    """Convert a value to text as MySQL does: a real number with the fewest digits and no unnecessary point."""
     if isinstance(node, exp.Literal) and not node.is_string and _DECIMAL.fullmatch(node.name):
         whole, point, decimals = node.name.partition(".")
         return text_literal((whole.lstrip("0") or "0") + point + decimals)
@@ -178,7 +178,7 @@ def as_text(node: exp.Expression) -> exp.Expression:
 
 
 def fill_once(text: str, value: exp.Expression) -> exp.Expression:
-    """Fill a template that repeats `:x`; a subquery in its place runs once."""
+    """Fill a template that repeats `:x`; a subquery as the value runs once."""
     if value.find(exp.Select) is None or has_aggregate(value) or value.find(exp.Window) is not None:
         return fill(text, x=value)
     inner = text.replace(":x", "_value")
@@ -186,13 +186,13 @@ def fill_once(text: str, value: exp.Expression) -> exp.Expression:
 
 
 def has_aggregate(node: exp.Expression) -> bool:
-    """Return whether an expression aggregates, other than in a subquery or over a window."""
+    """Return whether an expression has an aggregate outside of subqueries and windows."""
     inside = node.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select | exp.Window))
     return any(isinstance(part, exp.AggFunc | exp.GroupConcat) for part in inside)
 
 
 def text_literal(text: str) -> exp.Expression:
-    """Return a text as a node that knows its kind."""
+    """Return a text literal with its kind."""
     literal = exp.Literal.string(text)
     literal.meta["kind"] = "text"
     return literal

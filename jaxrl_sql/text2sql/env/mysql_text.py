@@ -1,4 +1,4 @@
-"""MySQL's functions of texts and its patterns, written with SQLite's functions."""
+"""MySQL's text functions and patterns in terms of SQLite's functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REVERSED = (
     " SELECT _from, _text || SUBSTR(_from, _left, 1), _left - 1 FROM _reverse WHERE _left > 0)"
     " SELECT _text FROM _reverse WHERE _left = 0)"
 )
-# The first byte of a text in UTF-8, from its first character's number.
+# The first byte of a text in UTF-8, from its first code point.
 _FIRST_BYTE = (
     "CASE WHEN :s = '' THEN 0 WHEN UNICODE(:s) < 128 THEN UNICODE(:s)"
     " WHEN UNICODE(:s) < 2048 THEN 192 + UNICODE(:s) / 64 WHEN UNICODE(:s) < 65536 THEN 224 + UNICODE(:s) / 4096"
@@ -33,7 +33,7 @@ _FIND_IN_SET = (
     f"CASE WHEN :l = '' OR INSTR(:x, ',') > 0 THEN 0"
     f" ELSE LENGTH({_PLACE_IN_LIST}) - LENGTH(REPLACE({_PLACE_IN_LIST}, ',', '')) END"
 )
-# The places behind each of the first delimiters, counted from 0.
+# The positions after each delimiter, counted from 0.
 _DELIMITERS = (
     "WITH RECURSIVE _part(_text, _start, _n) AS (SELECT :s, 1, 0 UNION ALL"
     " SELECT _text, _start + INSTR(SUBSTR(_text, _start), :d) - 1 + LENGTH(:d), _n + 1 FROM _part"
@@ -48,7 +48,7 @@ _NAMED_CLASSES = {"digit": "0-9", "alpha": "a-z", "alnum": "a-z0-9", "space": " 
 
 
 def _like(node: exp.Expression) -> exp.Expression | None:
-    """Name the backslash as the escape, which it is in MySQL, where the pattern may have one."""
+    """Add the backslash as the escape character, MySQL's default, if the pattern may contain one."""
     pattern = node.expression
     if isinstance(pattern, exp.Escape) or isinstance(node.parent, exp.Escape):
         return None
@@ -65,14 +65,14 @@ def _escape(node: exp.Expression) -> exp.Expression | None:
 
 
 def _regular_expression(node: exp.Expression) -> exp.Expression:
-    """Write a regular expression as patterns of GLOB, in lower case as MySQL's default collation knows no case."""
+    """Write a regular expression as GLOB patterns, in lower case since MySQL's default collation ignores case."""
     pattern = node.expression
     if node.args.get("flag") or not (isinstance(pattern, exp.Literal) and pattern.is_string):
         raise Refused("REGEXP of a pattern that is not written out")
     text = pattern.name.lower()
     whole = re.fullmatch(r"\^(\[[^\[\]\\]+\])([+*])\$", text)
     if whole:
-        # Every character is one of a class: none is another.
+        # Every character is in the class: no character is outside of it.
         inside = whole[1][1:-1]
         others = inside[1:] if inside.startswith("^") else "^" + inside
         least = " AND :s <> ''" if whole[2] == "+" else ""
@@ -87,7 +87,7 @@ def _regular_expression(node: exp.Expression) -> exp.Expression:
 
 
 def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> exp.Expression:
-    """Write `^[…]+(x[…]+)?$`, perhaps with a sign before it: the text is split at the first `x`."""
+    """Write `^[…]+(x[…]+)?$`, with an optional sign: the text is split at the first `x`."""
     sign, first, _, mark, second = match.groups()
     first, second = (part if part.startswith("[") else "[0-9]" for part in (first, second))
     mark = mark.strip("[]")[-1]
@@ -113,7 +113,7 @@ def _of_two_parts(value: exp.Expression, pattern: str, match: re.Match[str]) -> 
 
 
 def globs_of(pattern: str) -> list[str]:
-    """Return patterns of GLOB, one of which matches where the regular expression does; others are refused."""
+    """Return GLOB patterns whose union is equivalent to a regular expression; others are refused."""
     reader = _Reader(pattern)
     branches = reader.alternatives(is_top=True)
     globs = [("" if starts else "*") + glob + ("" if ends else "*") for starts, glob, ends in branches]
@@ -123,7 +123,7 @@ def globs_of(pattern: str) -> list[str]:
 
 
 class _Reader:
-    """Reads a regular expression into alternatives of (whether it is anchored at the start, a glob, at the end)."""
+    """Parse a regular expression into alternatives (anchored at the start, GLOB pattern, anchored at the end)."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -172,7 +172,7 @@ class _Reader:
         return [(starts, glob, ends) for glob in globs]
 
     def piece(self, is_first: bool, is_top: bool) -> list[str]:
-        """Read a character, a class or a group, and how often it comes."""
+        """Read a character, a class or a group with its quantifier."""
         atoms = self.atom()
         count = re.match(r"\{(\d)(?:(,)(\d?))?\}|[*+?]", self.pattern[self.at :])
         if not count:
@@ -194,7 +194,7 @@ class _Reader:
         return ["".join(parts) for parts in product(atoms, repeat=n)]
 
     def repeated(self, atoms: list[str], least: int, is_first: bool, is_top: bool) -> list[str]:
-        """Return an atom that comes any number of times: at an open end of the pattern the least number is enough."""
+        """Return an unbounded repetition: at an open end of the pattern, the minimum number suffices."""
         if atoms == ["?"]:
             return ["?" * least + "*"]
         is_last = is_top and self.peek() in {"", "|"}
@@ -227,7 +227,7 @@ class _Reader:
         return [_plain(character)]
 
     def bracket(self) -> str:
-        """Read a class of characters into GLOB's form, in which `]` comes first and `-` is between two."""
+        """Convert a character class to GLOB's form, in which `]` comes first and `-` is between two characters."""
         match = re.match(r"(\^?)((?:\[:[a-z]+:\]|\\.|[^\]\\\[])+)\]", self.pattern[self.at :])
         if not match:
             raise self.refuse()
@@ -248,7 +248,7 @@ def _plain(character: str) -> str:
 
 
 def _substring(node: exp.Expression) -> exp.Expression:
-    """Cut a text; a place of 0 or before the start gives nothing in MySQL."""
+    """Write SUBSTRING; in MySQL, a position of 0 or before the start gives an empty text."""
     text, start, length = node.this, node.args["start"], node.args.get("length")
     n = whole_number(length)
     limit = "" if length is None else ", :n" if n is not None and n >= 0 else ", MAX(:n, 0)"
@@ -278,7 +278,7 @@ def _padded(node: exp.Expression) -> exp.Expression:
 
 
 def _trimmed(node: exp.Expression) -> exp.Expression | None:
-    """Trim one character: SQLite trims any of several, MySQL all of them as a whole."""
+    """Allow TRIM of one character only: SQLite trims a set of characters, MySQL a string."""
     cut = node.expression
     if cut is not None and not (isinstance(cut, exp.Literal) and len(cut.name) == 1):
         raise Refused("TRIM of more than one character")
@@ -293,11 +293,11 @@ def _character(node: exp.Expression) -> exp.Expression | None:
 
 
 def _bytes(node: exp.Expression) -> exp.Expression | None:
-    """Count a text's bytes where MySQL's LENGTH does; CHAR_LENGTH is SQLite's LENGTH."""
+    """Write MySQL's LENGTH as a count of bytes; CHAR_LENGTH is SQLite's LENGTH."""
     return fill("OCTET_LENGTH(:s)", s=node.this) if node.args.get("binary") else None
 
 
-def _found(node: exp.Expression) -> exp.Expression:
+def _locate(node: exp.Expression) -> exp.Expression:
     values = {"s": node.this, "x": node.args["substr"]}
     position = node.args.get("position")
     if position is None:
@@ -317,7 +317,7 @@ def _substring_index(node: exp.Expression) -> exp.Expression:
     if n == 1:
         return fill("CASE WHEN INSTR(:s, :d) > 0 THEN SUBSTR(:s, 1, INSTR(:s, :d) - 1) ELSE :s END", **values)
     if n == -1 and len(delimiter.name) == 1:
-        # What is left of the last delimiter ends in it, and everything else may be trimmed off to find it.
+        # Trim all characters other than the delimiter from the end to find the last delimiter.
         return fill("SUBSTR(:s, LENGTH(RTRIM(:s, REPLACE(:s, :d, ''))) + 1)", **values)
     if n > 0:
         cut = f"(SELECT SUBSTR(_text, 1, _start - 1 - LENGTH(:d)) FROM _part WHERE _n = {n})"
@@ -333,7 +333,7 @@ def _reversed(node: exp.Expression) -> exp.Expression:
 
 
 def _check_row_of(node: exp.Expression) -> None:
-    """Refuse a value that a subquery would make of its own row: a window's, or an aggregate's of no column."""
+    """Refuse values that change inside a subquery: windows, and aggregates without a column."""
     for part in node.this.walk(prune=lambda part: isinstance(part, exp.Subquery | exp.Select)):
         is_row = isinstance(part, exp.AggFunc | exp.GroupConcat) and part.find(exp.Column) is None
         if is_row or isinstance(part, exp.Window):
@@ -355,7 +355,7 @@ def _joined(node: exp.Expression) -> exp.Expression | None:
 
 
 def call(name: str, arguments: list[exp.Expression]) -> exp.Expression | None:
-    """Rewrite a function that sqlglot has no class for; None for functions of other values."""
+    """Rewrite a text function without a class in sqlglot; None for other functions."""
     if name == "MID" and len(arguments) in {2, 3}:
         length = arguments[2].copy() if arguments[2:] else None
         return _substring(exp.Substring(this=arguments[0].copy(), start=arguments[1].copy(), length=length))
@@ -388,7 +388,7 @@ REWRITES: Mapping[type[exp.Expression], Rewrite] = {
     exp.Trim: _trimmed,
     exp.Chr: _character,
     exp.Length: _bytes,
-    exp.StrPosition: _found,
+    exp.StrPosition: _locate,
     exp.SubstringIndex: _substring_index,
     exp.Elt: _choice,
     exp.Concat: _joined,

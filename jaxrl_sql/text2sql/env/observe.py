@@ -1,4 +1,4 @@
-"""What a query did, as text for the model to read: column names, rows in their order, errors in SQLite's words."""
+"""Format a query's outcome as text for the model: column names, rows in order, and SQLite's error messages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_CELL = 200
 
 
 def observe(outcome: SqlOutcome, max_characters: int = MAX_CHARACTERS, max_rows: int = MAX_ROWS) -> str:
-    """Write a result whole up to `max_characters`, else its first `max_rows` rows and a line that says so.
+    """Format a complete result up to `max_characters`, else its first `max_rows` rows with a note.
 
-    A result that even so is longer loses the end of long cells and then of the text, and says that too.
+    In the second case, long cells are truncated, and then the whole text.
     """
     if outcome.status != "ok":
         return f"{outcome.status}: {outcome.error}" if outcome.error else outcome.status
@@ -38,7 +38,7 @@ def _line(cells: Sequence[Cell], longest: int = 0) -> str:
 
 
 def _cell(cell: Cell, longest: int) -> str:
-    """Write a value as SQL would show it, on one line."""
+    """Format a value in SQL's notation, on one line."""
     if cell is None:
         return "NULL"
     text = f"x'{cell.hex()}'" if isinstance(cell, bytes) else str(cell)

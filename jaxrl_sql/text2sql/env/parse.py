@@ -1,4 +1,4 @@
-"""SQL as sqlglot's trees: the one place that knows how sqlglot fails on text that is no SQL."""
+"""Parse SQL to sqlglot trees, and handle sqlglot's errors on invalid SQL."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sqlglot.dialects.sqlite import SQLite
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# sqlglot warns on standard error of every statement that it takes as it is; a model's queries are full of them.
+# sqlglot warns about every statement that it does not parse, and a model's queries have many of them.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
-# SQLite from 3.46 and PostgreSQL from 16 read 1_000 as a number, which is `1 AS _000` to sqlglot.
+# 1_000 is a number in SQLite >= 3.46 and PostgreSQL >= 16, but `1 AS _000` in sqlglot.
 SQLite.NUMBERS_CAN_BE_UNDERSCORE_SEPARATED = Postgres.NUMBERS_CAN_BE_UNDERSCORE_SEPARATED = True
 
 
 def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
-    """Return None where a function that reads SQL with sqlglot raises: bad SQL is data."""
+    """Return None if a function that parses SQL with sqlglot raises, since invalid SQL is expected input."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -36,25 +36,25 @@ def none_if_it_fails(function: Callable[P, T]) -> Callable[P, T | None]:
 
 @none_if_it_fails
 def parse_query(sql: str, dialect: str = "sqlite") -> exp.Expression:
-    """Return the tree of a query in one of sqlglot's dialects, the first of several; None when it does not parse."""
+    """Return the tree of the first query in a text, in one of sqlglot's dialects; None if it does not parse."""
     return _without_index(sqlglot.parse_one(sql, read=dialect), sql)
 
 
 @none_if_it_fails
 def parse_statements(sql: str, dialect: str = "sqlite") -> list[exp.Expression]:
-    """Return the trees of all statements of a text; None when it does not parse."""
+    """Return the trees of all statements of a text; None if it does not parse."""
     return [_without_index(tree, sql) for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
 
 
 def _without_index(tree: exp.Expression, sql: str) -> exp.Expression:
-    """Take INDEXED BY and NOT INDEXED out of a tree: they change no result, and the index is a table to sqlglot."""
+    """Remove INDEXED BY and NOT INDEXED from a tree: they affect no result, but sqlglot parses the index as a table."""
     for table in tree.find_all(exp.Table) if "indexed" in sql.lower() else ():
         table.args.pop("indexed", None)
     return tree
 
 
 def tables_of(select: exp.Select) -> list[exp.Expression]:
-    """Return what a SELECT reads from: tables and subqueries, those behind JOINs and commas last."""
+    """Return the tables and subqueries of a SELECT's FROM clause, joined ones last."""
     start = select.args.get("from_")
-    found = [] if start is None else [start.this]
-    return found + [join.this for join in select.args.get("joins") or []]
+    items = [] if start is None else [start.this]
+    return items + [join.this for join in select.args.get("joins") or []]

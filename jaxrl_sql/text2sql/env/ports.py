@@ -1,6 +1,6 @@
-"""What rewards, filters and evaluation ask of an executor, without importing the native module.
+"""The executor interface of rewards, filters and evaluation, without importing the native module.
 
-The native executor has these methods; so may a caller's own. Rows stay inside it: scores come back as numbers.
+The native executor implements it, and callers may implement their own. Rows stay inside: scores are numbers.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 from jaxrl_sql.types import Cell, Fields, Golds, Record
 
 Options = Record | Sequence[Record | None] | None
-"""What a comparison is told beside its rule: one dict for all items, or one for each."""
+"""Options of a comparison: one dict for all items, or one per item."""
 
 
 class SqlOutcome(Protocol):
-    """What one query did; `status` is `ok` or the name of what went wrong."""
+    """The outcome of one query; `status` is `ok` or the name of the failure."""
 
     @property
     def status(self) -> str:
@@ -24,7 +24,7 @@ class SqlOutcome(Protocol):
 
     @property
     def row_count(self) -> int:
-        """Return how many rows came back."""
+        """Return the number of rows."""
         ...
 
     @property
@@ -34,40 +34,40 @@ class SqlOutcome(Protocol):
 
     @property
     def rows(self) -> Sequence[tuple[Cell, ...]]:
-        """Return the rows as Python's values, none where the query failed."""
+        """Return the rows as Python values; empty if the query failed."""
         ...
 
     @property
     def set_digest(self) -> int | None:
-        """Return what results share that are equal as sets of rows, and no others; None where the query failed."""
+        """Return a digest that is equal exactly for equal sets of rows; None if the query failed."""
         ...
 
     @property
     def stopped_by(self) -> str | None:
-        """Return which bound stopped it, `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`, if one did."""
+        """Return the limit that stopped it, `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`, if any."""
         ...
 
     @property
     def error(self) -> str | None:
-        """Return the message of the database, if the query failed."""
+        """Return the database's error message if the query failed."""
         ...
 
     @property
     def elapsed_ms(self) -> float:
-        """Return how long it took, in milliseconds of wall time."""
+        """Return the wall time in milliseconds."""
         ...
 
     @property
     def vm_steps(self) -> int:
-        """Return how many instructions of SQLite's virtual machine it took."""
+        """Return the number of instructions of SQLite's virtual machine."""
         ...
 
 
 class SqlJob(Protocol):
-    """Work that an executor has taken on."""
+    """Work submitted to an executor."""
 
     def done(self) -> bool:
-        """Return whether the result is there."""
+        """Return whether the result is available."""
         ...
 
     def result(self) -> Any:
@@ -75,12 +75,12 @@ class SqlJob(Protocol):
         ...
 
     def cancel(self) -> Any:
-        """Give the work up."""
+        """Cancel the work."""
         ...
 
 
 class SqlExecutor(Protocol):
-    """Runs SQL read-only within limits, and compares results."""
+    """Run SQL read-only within limits, and compare results."""
 
     def execute_many(self, requests: Sequence[tuple[str, str]], /) -> Sequence[SqlOutcome]:
         """Run (database, SQL) pairs and return their outcomes in order."""
@@ -95,7 +95,7 @@ class SqlExecutor(Protocol):
         rules: Sequence[str],
         options: Options = ...,
     ) -> Fields:
-        """Run predictions and golds and compare them by each rule; of several databases all have to agree."""
+        """Run predictions and golds and compare them by each rule; on several databases, all must agree."""
         ...
 
     def submit_score(
@@ -107,14 +107,14 @@ class SqlExecutor(Protocol):
         rules: Sequence[str],
         options: Options = ...,
     ) -> SqlJob:
-        """Begin what `score_many` does and return at once."""
+        """Submit the work of `score_many` and return immediately."""
         ...
 
 
 class ScoreRow(NamedTuple):
-    """What came of one prediction: the two statuses by name and the value of each rule, 0 to 1.
+    """The score of one prediction: both statuses by name, and the value of each rule, 0 to 1.
 
-    `stop` names the bound that stopped the prediction, if one did: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or
+    `stop` is the limit that stopped the prediction, if any: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or
     `memory`.
     """
 
@@ -129,7 +129,7 @@ class ScoreRow(NamedTuple):
         return self.pred_status == "ok"
 
     def value(self, rule: str) -> float:
-        """Return how much of the gold a rule finds in the prediction; 0 where one of them did not run."""
+        """Return the value of a rule; 0 if the prediction or the gold failed."""
         return self.scores.get(rule, 0.0) if self.executes and self.gold_status == "ok" else 0.0
 
     def matches(self, rule: str) -> bool:
@@ -137,7 +137,6 @@ class ScoreRow(NamedTuple):
         return self.value(rule) == 1.0
 
 
-# A completion without SQL is never run, nor is one that does not parse in its own dialect; nothing was learnt about its
-# gold.
+# A completion without SQL is not executed, nor is one that does not parse in its dialect; its gold does not run.
 NO_SQL = ScoreRow("no_sql", "ok", {})
 NOT_TRANSLATED = ScoreRow("syntax_error", "ok", {})

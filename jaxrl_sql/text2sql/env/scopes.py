@@ -1,7 +1,7 @@
-"""Where the columns of SQLite's query come from, and what kind of value an expression has, by a database's schema.
+"""Resolve the columns of SQLite's query and the kinds of its expressions, by a database's schema.
 
-Names are looked up as SQLite does: without regard to case, first in the FROM clause that a column stands in and then in
-those around it, through subqueries and common table expressions to the tables.
+Name lookup follows SQLite: it ignores case and searches the FROM clauses from inner to outer queries, through
+subqueries and common table expressions to the tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.parse import tables_of
 
 NUMBERS = frozenset({"integer", "real"})
-"""The kinds of expressions that are numbers."""
+"""The numeric kinds."""
 
 _TEXTS = (exp.Concat, exp.DPipe, exp.Lower, exp.Upper, exp.Substring, exp.Trim, exp.TimeToStr, exp.Group)
 _WHOLE = (exp.Count, exp.Length, exp.CountIf, exp.RowNumber, exp.Rank)
@@ -23,9 +23,9 @@ _ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod)
 
 
 class EngineColumn(NamedTuple):
-    """A column as an engine has it: its name, its kind there, and the affinity that SQLite compares it by, or "".
+    """A column at an engine: its name, its kind, and its affinity in SQLite's comparisons, or "".
 
-    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" where it is unknown.
+    Kinds are `integer`, `real`, `text`, `date`, `timestamp`, `blob`, or "" if unknown.
     """
 
     name: str
@@ -34,7 +34,7 @@ class EngineColumn(NamedTuple):
 
 
 class EngineTable(NamedTuple):
-    """A table as an engine has it: its name, and columns and primary key by their names in SQLite, in lower case."""
+    """A table at an engine: its name, and its columns and primary key by their names in SQLite, in lower case."""
 
     name: str
     columns: Mapping[str, EngineColumn]
@@ -55,33 +55,33 @@ class FromItem(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a column is from."""
+    """The source of a column."""
 
     source: FromItem
     column: EngineColumn
 
 
 class Scopes:
-    """The names of one query's tree."""
+    """Name resolution in one query's tree."""
 
     def __init__(self, schema: EngineSchema) -> None:
         self.schema = schema
 
     def origin(self, column: exp.Expression) -> Origin | None:
-        """Return where a column is from; None for one that is in no FROM clause around it."""
+        """Return the source of a column; None if no enclosing FROM clause has it."""
         name, table = column.name.lower(), column.table.lower()
         select = column.find_ancestor(exp.Select)
         while select is not None:
             for source in self.sources(select):
                 if not table or source.alias.lower() == table:
-                    found = self._column(source, name)
-                    if found is not None:
-                        return Origin(source, found)
+                    engine_column = self._column(source, name)
+                    if engine_column is not None:
+                        return Origin(source, engine_column)
             select = select.find_ancestor(exp.Select)
         return None
 
     def sources(self, select: exp.Expression) -> Iterator[FromItem]:
-        """Yield what a SELECT reads from."""
+        """Yield the items of a SELECT's FROM clause."""
         for node in tables_of(select):
             if isinstance(node, exp.Table):
                 query = self._common_table(node)
@@ -91,10 +91,10 @@ class Scopes:
                 yield FromItem(node, node.alias, None, node.this)
 
     def kind(self, node: exp.Expression | None) -> str:
-        """Return the kind of value that an expression has at an engine, or "" where it is unknown."""
+        """Return the kind of an expression at an engine, or "" if unknown."""
         if isinstance(node, exp.Column):
-            found = self.origin(node)
-            return found.column.kind if found else ""
+            origin = self.origin(node)
+            return origin.column.kind if origin else ""
         if isinstance(node, exp.Literal):
             return "text" if node.is_string else "integer" if node.name.isdigit() else "real"
         if isinstance(node, exp.Subquery | exp.Select):
@@ -103,10 +103,10 @@ class Scopes:
         return self._computed_kind(node)
 
     def affinity(self, node: exp.Expression | None) -> str:
-        """Return the affinity that SQLite compares an expression by: that of a column or a cast, else ""."""
+        """Return an expression's affinity in SQLite's comparisons: that of a column or a cast, else ""."""
         if isinstance(node, exp.Column):
-            found = self.origin(node)
-            return found.column.affinity if found else ""
+            origin = self.origin(node)
+            return origin.column.affinity if origin else ""
         if isinstance(node, exp.Cast):
             return self.kind(node)
         if isinstance(node, exp.Paren | exp.Collate | exp.Alias):
@@ -148,11 +148,11 @@ class Scopes:
         return ""
 
     def _common_table(self, table: exp.Expression) -> exp.Expression | None:
-        """Return the query of the common table expression that a name means, if it means one."""
+        """Return the query of the common table expression with a table's name, if there is one."""
         name, node = table.name.lower(), table.parent
         while node is not None:
-            found = node.args.get("with_")
-            for common in found.expressions if found is not None else ():
+            with_clause = node.args.get("with_")
+            for common in with_clause.expressions if with_clause is not None else ():
                 if common.alias.lower() == name:
                     return common.this
             node = node.parent
@@ -170,18 +170,18 @@ class Scopes:
                     return inner
             elif shown.alias_or_name.lower() == name:
                 if isinstance(shown, exp.Column):
-                    found = self.origin(shown)
-                    return found.column if found else None
+                    origin = self.origin(shown)
+                    return origin.column if origin else None
                 return EngineColumn(shown.alias_or_name, self.kind(shown), self.affinity(shown))
         return None
 
     def _starred(self, query: exp.Expression, star: exp.Expression, name: str) -> EngineColumn | None:
-        """Return the column that a `*` in a query gives, if it gives one of this name."""
+        """Return the column with a name that a `*` in a query includes, if any."""
         select = query if isinstance(query, exp.Select) else query.find(exp.Select)
         wanted = star.table.lower() if isinstance(star, exp.Column) else ""
         for source in self.sources(select) if select is not None else ():
             if not wanted or source.alias.lower() == wanted:
-                found = self._column(source, name)
-                if found is not None:
-                    return found
+                engine_column = self._column(source, name)
+                if engine_column is not None:
+                    return engine_column
         return None

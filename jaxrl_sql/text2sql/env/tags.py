@@ -1,7 +1,6 @@
-"""Tags and fences inside a query's literals, quoted names and comments: text of the query, and no part of a dialogue.
+"""Mask tags and fences inside a query's literals, quoted names and comments, as they are not part of the dialogue.
 
-`hide_tags` replaces their characters, one by one, so that a reader finds the other tags at their places; `show_tags`
-puts them back.
+`hide_tags` replaces their characters one by one, so other tags keep their positions; `show_tags` restores them.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ _MARKS, _REPLACEMENTS = "<`", "\ue0f0\ue0f1"
 _HIDDEN, _SHOWN = str.maketrans(_MARKS, _REPLACEMENTS), str.maketrans(_REPLACEMENTS, _MARKS)
 _OPENING = re.compile(r"<(think|reasoning|sql|solution)>|```sql(?![A-Za-z0-9_])", re.IGNORECASE)
 OPENING_THOUGHT = re.compile(r"<(think|reasoning)>")
-"""The tag that opens a thought."""
+"""The opening tag of a thought."""
 OPENED = re.compile(rf"{OPENING_THOUGHT.pattern}(?=\s*$)")
-"""The same at the end of a prompt: it is the answer's own."""
-# A literal of several lines is as likely an apostrophe without its partner. A block's end ends a -- comment, too.
+"""The opening tag of a thought at the end of a prompt, which belongs to the answer."""
+# A literal over several lines is likely a lone apostrophe, so it does not count. A block's end ends a -- comment, too.
 _QUOTE = re.compile(r"""['"]|/\*|--""")
 _QUOTED = re.compile(r"""'(?:[^'\n]|'')*'|"(?:[^"\n]|"")*"|/\*(?s:.{0,1000}?)\*/|--[^\n]*""")
 
 
 def hide_tags(text: str) -> str:
-    """Return a text as long, without the tags and fences inside its queries' literals, quoted names and comments."""
+    """Return a text of the same length with tags and fences in queries' literals, quoted names and comments masked."""
     has_quotes = "'" in text or '"' in text or "/*" in text
     if not has_quotes or any(mark in text for mark in _REPLACEMENTS):
         return text
@@ -45,26 +44,26 @@ def hide_tags(text: str) -> str:
 
 
 def open_thought(turn: str) -> str:
-    """Return the tag of the thought that a turn opens and does not close, `<think>` or `<reasoning>`; else ""."""
+    """Return the tag of a thought that a turn opens but does not close, `<think>` or `<reasoning>`; else ""."""
     opening = next(reversed([*OPENING_THOUGHT.finditer(turn)]), None)
     return opening[0] if opening and f"</{opening[1]}>" not in turn[opening.end() :] else ""
 
 
 def with_opened_thought(answer: str) -> str:
-    """Return an answer with `<think>` before it where it closes a thought that the server's prompt has opened."""
+    """Return an answer with `<think>` prepended if it closes a thought that the server's prompt opened."""
     before, closing, _ = answer.partition("</think>")
     return f"<think>{answer}" if closing and "<think>" not in before else answer
 
 
 def show_tags(text: str) -> str:
-    """Return a text as it was before `hide_tags`."""
+    """Undo `hide_tags`."""
     return text.translate(_SHOWN)
 
 
 def _end_of_block(text: str, start: int, closing: str) -> tuple[int, list[tuple[int, int]]]:
-    """Return where the query that begins at `start` is closed, and its literals, quoted names and comments.
+    """Return the end of the query that begins at `start`, and the spans of its literals, quoted names and comments.
 
-    It is closed by the first `closing` outside of them, or else by the first; there is one.
+    The end is the first `closing` outside of these spans, otherwise the first `closing`, which must exist.
     """
     first = end = text.find(closing, start)
     quoted: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
-"""SQLite's queries for PostgreSQL, MariaDB and DuckDB, on a copy of the database whose names and types are known.
+"""Translate SQLite's queries to PostgreSQL, MariaDB and DuckDB, for a copy of the database with known names and types.
 
-sqlglot writes the dialect. What it cannot know is added here: how the copy names things, SQLite's comparison by
-affinity, LIKE without regard to case, a GROUP BY that need not name what is shown, averages that are floats. What has
-no form at the engine stays as it is, and fails there: whoever needs the same result runs both and compares.
+sqlglot writes the dialect. This module adds the copy's names, SQLite's comparison by affinity, case-insensitive LIKE,
+GROUP BY with columns that are not keys, and floating-point averages. Parts without an equivalent stay unchanged and
+fail at the engine. To verify equal results, run both and compare.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxrl_sql.text2sql.env.dialect import SQLGLOT, rewritten
 from jaxrl_sql.text2sql.env.scopes import NUMBERS, EngineSchema, FromItem, Scopes
 from jaxrl_sql.types import InputError
 
-# Words that PostgreSQL takes as no bare name of a column or table; sqlglot knows those of the others.
+# Reserved words that PostgreSQL rejects as unquoted names; sqlglot knows those of the other engines.
 _RESERVED = frozenset(
     """
     all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
@@ -37,9 +37,9 @@ _OF_TEXT = (exp.Substring, exp.Length, exp.Upper, exp.Lower, exp.Trim, exp.DPipe
 
 
 def to_engine(sql: str, engine: str, schema: EngineSchema) -> str | None:
-    """Write SQLite's query in an engine's dialect, for a copy of the database; None when it does not parse.
+    """Translate SQLite's query to an engine's dialect, for a copy of the database; None if it does not parse.
 
-    Raises InputError for an engine that is not of `dialect.SQLGLOT`.
+    Raises InputError for an engine that is not in `dialect.SQLGLOT`.
     """
     if engine not in SQLGLOT:
         raise InputError(f"engine {engine!r}: there are {', '.join(SQLGLOT)}")
@@ -47,7 +47,7 @@ def to_engine(sql: str, engine: str, schema: EngineSchema) -> str | None:
 
 
 class _Rewriter:
-    """One query on its way to an engine."""
+    """The translation of one query to an engine."""
 
     def __init__(self, engine: str, schema: EngineSchema) -> None:
         self.engine = engine
@@ -69,7 +69,7 @@ class _Rewriter:
         }
 
     def rewrite(self, tree: exp.Expression) -> exp.Expression:
-        """Rewrite a tree in place: what depends on the names in it comes before they are changed."""
+        """Rewrite a tree in place; rules that depend on its names run before names change."""
         if not isinstance(tree, exp.Query):
             raise TypeError("not a query")
         self._texts(tree)
@@ -89,7 +89,7 @@ class _Rewriter:
         return tree
 
     def _texts(self, tree: exp.Expression) -> None:
-        """Make text of double-quoted words that name no column where they stand."""
+        """Convert double-quoted words that name no column in scope to text."""
         for column in list(tree.find_all(exp.Column)):
             word = column.this
             is_quoted = isinstance(word, exp.Identifier) and word.args.get("quoted") and not column.table
@@ -97,10 +97,10 @@ class _Rewriter:
                 column.replace(exp.Literal.string(word.name))
 
     def _name(self, tree: exp.Expression) -> None:
-        """Give tables and columns the names of the copy; aliases are spelled as they were given."""
-        found = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
+        """Rename tables and columns to those of the copy; aliases keep their spelling."""
+        origins = [(column, self.scopes.origin(column)) for column in tree.find_all(exp.Column)]
         tables = [(source.node, source.table) for select in tree.find_all(exp.Select) for source in self._read(select)]
-        for column, origin in found:
+        for column, origin in origins:
             if origin is None:
                 continue
             column.set("this", self._identifier(origin.column.name))
@@ -110,7 +110,10 @@ class _Rewriter:
                 column.set("table", self._identifier(name))
         for join in tree.find_all(exp.Join):
             columns = {key: column.name for table in self.schema.values() for key, column in table.columns.items()}
-            using = [self._identifier(columns.get(one.name.lower(), one.name)) for one in join.args.get("using") or ()]
+            using = [
+                self._identifier(columns.get(identifier.name.lower(), identifier.name))
+                for identifier in join.args.get("using") or ()
+            ]
             if using:
                 join.set("using", using)
         for node, table in tables:
@@ -125,20 +128,21 @@ class _Rewriter:
         return exp.Identifier(this=name, quoted=is_reserved or not _BARE.fullmatch(name.lower()))
 
     def _alias_subqueries(self, tree: exp.Expression) -> None:
-        """Name subqueries of FROM that have no name, which PostgreSQL and MariaDB want."""
+        """Add aliases to subqueries in FROM without one, which PostgreSQL and MariaDB require."""
         for number, query in enumerate(list(tree.find_all(exp.Subquery)), 1):
             if isinstance(query.parent, exp.From | exp.Join) and not query.alias:
                 query.set("alias", exp.TableAlias(this=exp.Identifier(this=f"q{number}")))
 
     def _group(self, select: exp.Expression) -> None:
-        """Add to a GROUP BY the columns that are shown beside it: the same where the group decides them.
+        """Add selected columns that are not keys to a GROUP BY.
 
-        Where it does not, SQLite shows any row's, and the rows become others.
+        The result is the same if the group determines them; otherwise SQLite selects an arbitrary row's value, and the
+        results differ.
         """
         group = select.args.get("group")
         if group is None or not group.expressions:
             return
-        shown = {one.alias.lower(): one.this for one in select.selects if isinstance(one, exp.Alias)}
+        shown = {item.alias.lower(): item.this for item in select.selects if isinstance(item, exp.Alias)}
         keys = [self._key(key, select, shown) for key in group.expressions]
         known = {self._place(key) for key in keys if isinstance(key, exp.Column)}
         order, having = select.args.get("order"), select.args.get("having")
@@ -153,7 +157,7 @@ class _Rewriter:
                 group.append("expressions", column.copy())
 
     def _key(self, key: exp.Expression, select: exp.Expression, shown: Mapping[str, exp.Expression]) -> exp.Expression:
-        """Return the expression that an entry of a GROUP BY means: its own, a shown one's place, or its alias."""
+        """Return the expression of a GROUP BY key: itself, or a selected one by its number or alias."""
         if isinstance(key, exp.Literal) and key.name.isdigit() and 0 < int(key.name) <= len(select.selects):
             return select.selects[int(key.name) - 1].unalias()
         if isinstance(key, exp.Column) and not key.table and self.scopes.origin(key) is None:
@@ -161,15 +165,15 @@ class _Rewriter:
         return key
 
     def _place(self, column: exp.Expression) -> tuple[str, str] | None:
-        found = self.scopes.origin(column)
-        return (found.source.alias.lower(), found.column.name) if found else None
+        origin = self.scopes.origin(column)
+        return (origin.source.alias.lower(), origin.column.name) if origin else None
 
     def _is_decided(self, column: exp.Expression, known: Iterable[tuple[str, str] | None]) -> bool:
         """Return whether the primary key of a column's table is among the columns of a GROUP BY."""
-        found = self.scopes.origin(column)
-        if found is None or found.source.table is None or not found.source.table.primary_key:
+        origin = self.scopes.origin(column)
+        if origin is None or origin.source.table is None or not origin.source.table.primary_key:
             return False
-        table, alias = found.source.table, found.source.alias.lower()
+        table, alias = origin.source.table, origin.source.alias.lower()
         return {(alias, table.columns[name].name) for name in table.primary_key} <= {*known}
 
     def _compare(self, node: exp.Expression) -> None:
@@ -204,7 +208,7 @@ class _Rewriter:
     def _pair(
         self, left: exp.Expression, right: exp.Expression, *, is_equality: bool
     ) -> tuple[exp.Expression, exp.Expression]:
-        """Return two sides of a comparison of types that the engine compares as SQLite does by their affinities."""
+        """Return both sides of a comparison, converted so that the engine compares them like SQLite's affinities do."""
         kinds = self.scopes.kind(left), self.scopes.kind(right)
         if kinds[0] in _FORMS or kinds[1] in _FORMS:
             return self._dated(left, right, kinds[0]), self._dated(right, left, kinds[1])
@@ -218,10 +222,10 @@ class _Rewriter:
     def _text_and_number(
         self, text: exp.Expression, number: exp.Expression, *, is_equality: bool
     ) -> tuple[exp.Expression, exp.Expression]:
-        """Compare as texts where SQLite does, or where only equal ones count; else as numbers.
+        """Compare as texts if SQLite does, or for equality; else as numbers.
 
-        A literal that is a number is left to the engine, which reads it so. Texts of a column of numbers are what the
-        copy made of numbers that stood beside texts: equal ones are equal as texts.
+        A numeric literal stays, as the engine converts it. A text column with numeric affinity exists in the copy if
+        the column mixes numbers and texts; equal numbers there are equal texts.
         """
         affinity = self.scopes.affinity(text)
         if self.scopes.affinity(number) in _NUMERIC:
@@ -236,7 +240,7 @@ class _Rewriter:
         return text, number
 
     def _dated(self, node: exp.Expression, other: exp.Expression, kind: str) -> exp.Expression:
-        """Return a date as the text that SQLite compares, where the other side is not written as such a date."""
+        """Return a date as text, which SQLite compares, unless the other side is a date of the same kind."""
         if kind not in _FORMS or self.scopes.kind(other) == kind:
             return node
         if isinstance(other, exp.Literal) and other.is_string and re.fullmatch(_FORMS[kind], other.name):
@@ -244,7 +248,7 @@ class _Rewriter:
         return _cast(node, "text")
 
     def _like(self, node: exp.Expression) -> exp.Expression | None:
-        """Write LIKE as SQLite means it: letters of ASCII in any case, and no character that escapes unless named."""
+        """Write LIKE with SQLite's meaning: it ignores case and has no default escape character."""
         pattern = node.expression
         if isinstance(pattern, exp.Literal):
             if self.engine != "duckdb" and not isinstance(node.parent, exp.Escape):
@@ -260,16 +264,16 @@ class _Rewriter:
         return exp.Like(this=exp.Lower(this=node.this), expression=lower, negate=node.args.get("negate"))
 
     def _as_text_inside(self, node: exp.Expression) -> None:
-        """Make text of what a function of texts is given, where the engine has another type there."""
+        """Cast the argument of a text function to text if the engine has another type there."""
         for name in ("this", "expression") if isinstance(node, exp.DPipe | exp.Like | exp.ILike) else ("this",):
-            given = node.args.get(name)
-            if self.engine != "mysql" and self.scopes.kind(given) in {*NUMBERS, *_FORMS}:
-                node.set(name, _cast(given, "text"))
+            argument = node.args.get(name)
+            if self.engine != "mysql" and self.scopes.kind(argument) in {*NUMBERS, *_FORMS}:
+                node.set(name, _cast(argument, "text"))
 
     def _sum(self, node: exp.Expression) -> None:
-        """Sum texts as numbers, and truths as 0 and 1; MariaDB averages whole numbers to four digits, unless told."""
-        given = node.this
-        inner = given.expressions[0] if isinstance(given, exp.Distinct) else given
+        """Sum texts as numbers and booleans as 0 and 1; cast for MariaDB, which averages integers to four digits."""
+        argument = node.this
+        inner = argument.expressions[0] if isinstance(argument, exp.Distinct) else argument
         kind, new = self.scopes.kind(inner), None
         if isinstance(inner, exp.Predicate | exp.Connector | exp.Not | exp.Paren) and self.engine == "postgresql":
             if isinstance(inner.unnest(), exp.Predicate | exp.Connector | exp.Not):
@@ -279,10 +283,10 @@ class _Rewriter:
         elif kind == "text":
             new = _cast(inner, "double")
         if new is not None:
-            (given.set("expressions", [new]) if isinstance(given, exp.Distinct) else node.set("this", new))
+            (argument.set("expressions", [new]) if isinstance(argument, exp.Distinct) else node.set("this", new))
 
     def _divide(self, node: exp.Expression) -> exp.Expression | None:
-        """Divide whole numbers to a whole number, which PostgreSQL does by itself; only by 0 it has to be NULL."""
+        """Use integer division for integers, PostgreSQL's default; division by 0 gives NULL."""
         divisor = node.expression
         if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
             node.set("safe", False)
@@ -295,36 +299,36 @@ class _Rewriter:
             node.set("this", _cast(node.this, "decimal"))
 
     def _literal(self, node: exp.Expression) -> exp.Expression | None:
-        """Write a real as a float: MariaDB's are decimals of a fixed number of digits."""
+        """Write a real literal as a float, since MariaDB's are decimals with a fixed number of digits."""
         is_real = self.engine == "mysql" and not node.args["is_string"] and "." in node.name
         return exp.Literal.number(f"{node.name}e0") if is_real and "e" not in node.name.lower() else None
 
     def _ordered(self, node: exp.Expression) -> None:
-        """Say nothing of NULLs where a count is sorted by, which is none."""
+        """Omit the order of NULLs when sorting by a count, which is never NULL."""
         if isinstance(node.this, exp.Count) and self.engine != "mysql":
             node.set("nulls_first", self.engine == "postgresql" and bool(node.args.get("desc")))
 
 
 def _bare_columns(part: exp.Expression, keys: Iterable[exp.Expression]) -> Iterable[exp.Expression]:
-    """Yield the columns of an expression that stand in no aggregate, no subquery and no key."""
+    """Return the columns of an expression outside of aggregates, subqueries and keys."""
     known = [*keys]
-    found: list[exp.Expression] = []
+    columns: list[exp.Expression] = []
 
     def look(node: exp.Expression) -> None:
         if isinstance(node, exp.AggFunc | exp.Window | exp.Query | exp.Subquery) or node in known:
             return
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
-            found.append(node)
+            columns.append(node)
             return
         for child in node.iter_expressions():
             look(child)
 
     look(part)
-    return found
+    return columns
 
 
 def _is_shown(column: exp.Expression) -> bool:
-    """Return whether a word is the alias of what a query around it shows."""
+    """Return whether a word is an alias in the enclosing query's SELECT list."""
     query = column.find_ancestor(exp.Query)
     return query is not None and any(
         isinstance(select, exp.Alias) and select.alias.lower() == column.name.lower() for select in query.selects

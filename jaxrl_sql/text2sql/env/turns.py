@@ -1,8 +1,7 @@
-"""Several turns: what the policy writes is answered, and it writes on in the same cache.
+"""Multi-turn environments: the policy's queries get observations, and decoding continues in the same KV cache.
 
-An environment is a value with `next(written)`: it takes an action and gives an observation to come, or None when
-the answer is complete. The engine asks for nothing else, and goes on decoding other answers while an observation
-is on its way.
+An environment has `next(written)`: it takes an action and returns a pending observation, or None once the answer is
+complete. The engine needs nothing else, and decodes other answers while an observation is pending.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from jaxrl_sql.types import InputError
 
 SQL_STOPS = ("</sql>", "</solution>")
 _SQL = re.compile(r"<sql>((?:(?!<sql>).)*?)</sql>\s*$", re.DOTALL)
-# A query that reads, behind comments and blanks.
+# The start of a reading query, after comments and blanks.
 _SELECT = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values)\b", re.IGNORECASE | re.DOTALL)
 _SOLUTION = "</solution>"
 _TAG_NAMES = ("think", "reasoning", "sql", "solution", "observation", "answer")
 _TAG = re.compile(rf"<(?=/?(?:{'|'.join(_TAG_NAMES)})>)", re.IGNORECASE)
 TAGS = frozenset(f"<{slash}{name}>" for name in _TAG_NAMES for slash in ("", "/"))
-"""The tags of a dialogue, which recipes and environments write."""
+"""The tags of a dialogue in recipes and environments."""
 
 
 class Action(NamedTuple):
-    """What the policy wrote in a turn, and why it ended: `stop` or `length`."""
+    """The policy's text in a turn, and its finish reason: `stop` or `length`."""
 
     text: str
     finish_reason: str
 
 
 class PendingObservation(Protocol):
-    """A text that the environment will answer with."""
+    """The pending text of an observation."""
 
     def done(self) -> bool:
-        """Return whether the text is there."""
+        """Return whether the text is available."""
         ...
 
     def result(self) -> str:
@@ -50,31 +49,31 @@ class PendingObservation(Protocol):
 
 
 class Environment(Protocol):
-    """The environment's side of one answer; `stop` names the clock or the fault that spoiled an observation, if any.
+    """The environment of one answer; `stop` is the time limit or fault that invalidated an observation, if any.
 
-    `is_out_of_turns` once an answer is complete because its last turn gave no solution.
+    `is_out_of_turns` is True once an answer is complete because its last turn had no solution.
     """
 
     stop: str
     is_out_of_turns: bool
 
     def next(self, written: Action) -> PendingObservation | None:
-        """Take what was written; return what answers it, or None when the answer is complete."""
+        """Take the policy's action; return the observation, or None once the answer is complete."""
         ...
 
 
-# Makes the environment's side of an answer from the prompt's index and the sample's.
+# Creates the environment of an answer from the indices of the prompt and the sample.
 Turns = Callable[[int, int], Environment]
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An observation that is there at once."""
+    """An observation that is available immediately."""
 
     text: str
 
     def done(self) -> bool:
-        """Return that the text is there."""
+        """Return True."""
         return True
 
     def result(self) -> str:
@@ -84,11 +83,11 @@ class Observation:
 
 @dataclass(slots=True)
 class SqlResult:
-    """The observation of a query: what it returned, and how many turns are left.
+    """The observation of a query: its result, and the number of turns left.
 
-    A result over the limits is asked for its first rows, by a run of its own under the same limits. A run that the wall
-    clock stopped, or that has no verdict, is tried once more: an observation should not depend on the load. If it
-    fails again, the reason is passed to `doubt`.
+    If a result exceeds the limits, a second query under the same limits reads its first rows. A query that hit the time
+    limit, or without a verdict, runs once more, since observations should not depend on the load. If it fails again,
+    `doubt` receives the reason.
     """
 
     sql: str
@@ -99,11 +98,11 @@ class SqlResult:
     large: SqlOutcome | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Begin to run the query."""
+        """Submit the query."""
         self.job = self.submit(self.sql)
 
     def done(self) -> bool:
-        """Return whether the query has run, and that for its first rows, where one is needed."""
+        """Return whether the query has run, and the one for its first rows, if needed."""
         if self.large is None and self.job.done():
             (outcome,) = self.job.result()
             self._ask_for_less(outcome)
@@ -134,22 +133,22 @@ class SqlResult:
             self.large, self.job = outcome, self.submit(self._first_rows())
 
     def _first_rows(self) -> str:
-        """Return the query of the first rows; what is more than one statement does not run in brackets."""
+        """Return the query for the first rows; several statements fail inside the parentheses."""
         return f"SELECT * FROM ({self.sql.rstrip().removesuffix(';')}\n) AS result LIMIT {MAX_ROWS}"
 
 
-def asked_sql(text: str) -> str | None:
-    """Return the query that a turn ends with, None when it ends otherwise."""
+def final_query(text: str) -> str | None:
+    """Return the query at the end of a turn; None without one."""
     hidden = hide_tags(text)
-    found = _SQL.search(hidden)
-    return (found[1] if hidden == text else show_tags(found[1])).strip() if found else None
+    match = _SQL.search(hidden)
+    return (match[1] if hidden == text else show_tags(match[1])).strip() if match else None
 
 
 def wrap(text: str, left: int) -> str:
-    """Put what the database says between the environment's tags, with the turns that are left.
+    """Wrap the database's output in the environment's tags, with the number of turns left.
 
-    A value may hold the tags of a dialogue, and forge a thought or a solution: such a tag gets a blank, `< think>`,
-    which is no tag to whoever reads the text and shows the model nearly what is there.
+    A value may contain dialogue tags and forge a thought or a solution. Such a tag gets a blank (`< think>`), so that
+    parsers ignore it while the model still sees it.
     """
     return _framed(_TAG.sub("< ", text), left)
 
@@ -161,12 +160,12 @@ def _framed(text: str, left: int) -> str:
 
 @dataclass
 class SqlTurns:
-    """SkyRL-SQL's loop: `<sql>` runs and is observed, `<solution>` ends, anything else is told the format.
+    """SkyRL-SQL's loop: `<sql>` is executed and observed, `<solution>` ends the answer, other text gets a format hint.
 
-    `turns` are the policy's turns in all; the last has to be the solution. Errors and timeouts are observations; a
-    query has `limits` of its own, or the executor's, and is translated from its `dialect` to be run by SQLite
-    (`sqlite`: it is not). An answer that was cut for its length ends too. `stop` is `wall` once the clock has stopped a
-    query twice, or what else spoiled it: the answer's reward then says nothing of it.
+    `turns` is the total number of the policy's turns; the last must be the solution. Errors and timeouts are
+    observations. A query has its own `limits`, or the executor's, and is translated from `dialect` to SQLite's. A
+    truncated answer ends, too. `stop` is `wall` once a query hit the time limit twice, or another fault's name: the
+    answer's reward is then invalid.
     """
 
     executor: Any
@@ -174,7 +173,7 @@ class SqlTurns:
     turns: int = 5
     limits: Any = None
     dialect: str = "sqlite"
-    made: int = field(default=0, init=False)
+    turns_taken: int = field(default=0, init=False)
     stop: str = field(default="", init=False)
     is_out_of_turns: bool = field(default=False, init=False)
 
@@ -184,15 +183,15 @@ class SqlTurns:
             raise InputError(f"turns={self.turns} must be at least 1")
 
     def next(self, written: Action) -> PendingObservation | None:
-        """Run the query that a turn ends with, or return how to ask."""
+        """Run the query at the end of a turn, or return a format hint."""
         text = written.text.rstrip()
         is_over = text.endswith(_SOLUTION) or written.finish_reason == "length"
-        return None if is_over else self.ask(asked_sql(text))
+        return None if is_over else self.ask(final_query(text))
 
     def ask(self, query: str | None) -> PendingObservation | None:
-        """Take a turn with a query (None: it had none); return its result, or None where the turn was the last."""
-        self.made += 1
-        left = self.turns - self.made
+        """Take a turn with a query (None: no query); return its observation, or None if the turn was the last."""
+        self.turns_taken += 1
+        left = self.turns - self.turns_taken
         if left < 1:
             self.is_out_of_turns = True
             return None

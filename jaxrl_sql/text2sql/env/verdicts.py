@@ -1,8 +1,8 @@
-"""Tell verdicts on SQL from missing values, which are run again once and never scored.
+"""Distinguish verdicts on SQL from missing values, which are retried once and never scored.
 
-A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. A run whose worker process
-another process killed (`stop` is `killed`), or without memory for its result (`memory`), is no verdict either.
-A `crashed` without it is a verdict: the text crashed the process or the session that ran it.
+A `db_error` is a fault of the database or its server, `cancelled` a decision of the caller. An execution whose worker
+process was killed from outside (`stop` is `killed`), or without memory for its result (`memory`), is not a verdict,
+either. `crashed` without these is a verdict: the SQL crashed its process or session.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ NO_VERDICTS = frozenset({"db_error", "cancelled"})
 """Statuses that do not depend on the SQL."""
 
 LOST_GOLDS = frozenset({"crashed", *NO_VERDICTS})
-"""Statuses of a gold that runs again: a gold's worker may have been killed by others, too."""
+"""Statuses of a gold that is retried; its worker may have been killed from outside."""
 
 _FOREIGN = frozenset({"cancelled", "killed", "memory", *NO_VERDICTS})
 _CLOCKS = frozenset({"wall", "cpu"})
 
 
 def is_verdict(status: str, stop: str | None = "") -> bool:
-    """Return whether an outcome depends on its SQL; one that the clock stopped also depends on the machine."""
+    """Return whether an outcome depends on its SQL; one that hit a time limit also depends on the machine."""
     return status not in NO_VERDICTS and stop not in _FOREIGN
 
 
 def is_trusted(status: str, stop: str | None = "") -> bool:
-    """Return whether an outcome depends on its SQL alone, and not on the machine's load."""
+    """Return whether an outcome depends on its SQL alone, not on the machine's load."""
     return is_verdict(status, stop) and stop not in _CLOCKS
 
 
 def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> list[SqlOutcome]:
-    """Run (database, SQL) pairs; run those again, each by itself, that had no verdict.
+    """Run (database, SQL) pairs; retry those without a verdict, one at a time.
 
-    Raises InputError if a server cannot be reached.
+    Raises InputError if a server is unreachable.
     """
     outcomes = list(executor.execute_many(requests))
     again = [i for i, outcome in enumerate(outcomes) if not is_verdict(outcome.status, outcome.stopped_by)]
@@ -48,7 +48,7 @@ def execute_all(executor: SqlExecutor, requests: Sequence[tuple[str, str]]) -> l
 
 
 def stop_if_away(executor: SqlExecutor, databases: Iterable[str | Sequence[str]]) -> None:
-    """Raise InputError for the first of the databases whose server answers no query; `databases` had a db_error."""
+    """Raise InputError for the first unreachable server of `databases`, which had a db_error."""
     names = [name for entry in databases for name in ([entry] if isinstance(entry, str) else entry)]
     for url in dict.fromkeys(name for name in names if is_address(name)):
         (outcome,) = executor.execute_many([(url, "SELECT 1")])

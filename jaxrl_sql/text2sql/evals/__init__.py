@@ -1,1 +1,1 @@
-"""What a set of answers is worth: `records` judges them, `score_predictions` by rule, `summary` counts."""
+"""Evaluate answers: `records` judges them, `score_predictions` applies the rules, `summary` aggregates."""

@@ -1,4 +1,4 @@
-"""A choice among candidates, and what else could have been chosen: the first, the vote's winner, the best there is."""
+"""Compare a selection among candidates with the first candidate, the majority vote and the best candidate."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from jaxrl_sql.text2sql.evals.vote import ballots, choose
 from jaxrl_sql.types import Example, Fields
 
 PARTIAL: Mapping[str, str] = {"ex_b": "EX_b", "paverl": "EX_f"}
-"""The rules that choices are judged by beside the set's own, which is EX, and PaVeRL-SQL's names for them."""
+"""The additional rules that score selections, with PaVeRL-SQL's names. The benchmark's own rule is EX."""
 
 WAYS: Mapping[str, str] = {
-    "first": "the first candidate", "majority": "vote by result", "chosen": "verbal RL", "best": "the best there is",
+    "first": "the first candidate", "majority": "vote by result", "chosen": "verbal RL", "best": "best candidate",
 }  # fmt: skip
-"""The ways to choose, and how a table calls them."""
+"""The selection methods, with their labels in a table."""
 
 
 class Chosen(NamedTuple):
-    """What was chosen for a question (None: nothing), and among which candidates, each written `copies` times.
+    """The SQL selected for a question (None: no SQL), its candidates, and the number of `copies` of each.
 
-    Without candidates the choice is a query that returns nothing or fails, and there is no other.
+    Without candidates, the selected query is the only one: it returns no rows or fails.
     """
 
     example: Example
@@ -39,40 +39,40 @@ class Chosen(NamedTuple):
 def compare_choices(
     executor: SqlExecutor,
     chosen: Sequence[Chosen],
-    own: str = "bird",
+    own_rule: str = "bird",
     prepare: Callable[[str], str] | None = None,
     surplus_columns: int = 0,
 ) -> dict[str, float]:
-    """Judge each way to choose -> numbers by name, those of what was chosen as `Summary.metrics` names them.
+    """Score each selection method and return metrics by name.
 
-    `own` is the set's own rule, `prepare` what its scorer does to a query; by `ex_b` a result has fewer than
-    `surplus_columns` columns beside the gold's (0: any number). Numbers of the other ways have the way before the name
-    (`first/bird`, …); `gain/<rule>` is what the choice adds to the
-    first candidate, with the bounds `/low` and `/high` of its 95 % interval. In the vote a candidate has a vote for
-    each of its copies. `best` takes of each question what is best by each rule, and so needs the golds.
+    Metrics of the selected queries have the names of `Summary.metrics`; those of other methods start with the method
+    (`first/bird`, …). `gain/<rule>` is the improvement over the first candidate; `/low` and `/high` bound its 95 %
+    interval. `own_rule` is the benchmark's rule, `prepare` its scorer's preprocessing of a query. `ex_b` accepts fewer
+    than `surplus_columns` additional columns (0: any number). In the vote, each copy of a candidate counts as a vote.
+    `best` takes the highest score per question and rule, which requires the golds.
     """
-    examples = [one.example for one in chosen]
-    rules = (own, *PARTIAL)
+    examples = [choice.example for choice in chosen]
+    rules = (own_rule, *PARTIAL)
     ways = _verdicts(executor, chosen, rules, prepare, {"surplus_columns": surplus_columns or None})
-    numbers = summarize(examples, ways["chosen"], own).metrics()
+    numbers = summarize(examples, ways["chosen"], own_rule).metrics()
     for way, verdicts in ways.items():
         if way != "chosen":
-            found = summarize(examples, verdicts, own).scores
-            numbers |= {f"{way}/{rule}": found[rule].mean for rule in rules if rule in found}
+            scores = summarize(examples, verdicts, own_rule).scores
+            numbers |= {f"{way}/{rule}": scores[rule].mean for rule in rules if rule in scores}
     for rule in (rule for rule in rules if rule in numbers):
         gain = compare_runs(examples, ways["first"], ways["chosen"], rule)
         numbers |= {f"gain/{rule}": gain.difference, f"gain/{rule}/low": gain.low, f"gain/{rule}/high": gain.high}
     return numbers
 
 
-def table(numbers: Mapping[str, float], own: str = "bird") -> Table:
-    """Return the ways to choose, one a row, and the accuracy of each by each rule, in percent."""
-    names = {own: f"EX ({own})", **PARTIAL}
+def table(numbers: Mapping[str, float], own_rule: str = "bird") -> Table:
+    """Return a table of accuracies in percent, with a row per selection method and a column per rule."""
+    names = {own_rule: f"EX ({own_rule})", **PARTIAL}
     rows = []
-    for way, words in WAYS.items():
+    for way, label in WAYS.items():
         prefix = "" if way == "chosen" else f"{way}/"
         shares = (numbers.get(f"{prefix}{rule}") for rule in names)
-        rows.append((words, *("-" if share is None else f"{100 * share:.1f}" for share in shares)))
+        rows.append((label, *("-" if share is None else f"{100 * share:.1f}" for share in shares)))
     return Table("", ("", *names.values()), tuple(rows))
 
 
@@ -83,26 +83,30 @@ def _verdicts(
     prepare: Callable[[str], str] | None,
     how: Fields,
 ) -> dict[str, list[Verdict]]:
-    """Judge every candidate once, and return by way the verdict of each question."""
-    options: list[tuple[str | None, ...]] = [one.candidates or (one.sql,) for one in chosen]
-    pairs = [(one.example, sql) for one, sqls in zip(chosen, options, strict=True) for sql in sqls]
+    """Judge every candidate once and return the verdicts of all questions by selection method."""
+    options: list[tuple[str | None, ...]] = [choice.candidates or (choice.sql,) for choice in chosen]
+    pairs = [(choice.example, sql) for choice, sqls in zip(chosen, options, strict=True) for sql in sqls]
     sqls = [prepare(sql) if prepare and sql else sql for _, sql in pairs]
     judged = iter(score_predictions(executor, [example for example, _ in pairs], sqls, rules, options=how))
     verdicts = [[next(judged) for _ in option] for option in options]
-    won = [found.index(one.sql) for one, found in zip(chosen, options, strict=True)]
+    won = [candidates.index(choice.sql) for choice, candidates in zip(chosen, options, strict=True)]
     voted = [
-        choose(ballot, [i for i, copies in enumerate(one.copies or (1,)) for _ in range(copies)]).index
-        for one, ballot in zip(chosen, ballots(executor, [one.example for one in chosen], options), strict=True)
+        choose(ballot, [i for i, copies in enumerate(choice.copies or (1,)) for _ in range(copies)]).index
+        for choice, ballot in zip(
+            chosen, ballots(executor, [choice.example for choice in chosen], options), strict=True
+        )
     ]
     return {
-        "chosen": [own[i] for own, i in zip(verdicts, won, strict=True)],
+        "chosen": [by_candidate[i] for by_candidate, i in zip(verdicts, won, strict=True)],
         "first": [verdict[0] for verdict in verdicts],
-        "majority": [own[i] for own, i in zip(verdicts, voted, strict=True)],
-        "best": [_best(own) for own in verdicts],
+        "majority": [by_candidate[i] for by_candidate, i in zip(verdicts, voted, strict=True)],
+        "best": [_best(by_candidate) for by_candidate in verdicts],
     }
 
 
 def _best(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return one verdict with the best score of all by each rule."""
+    """Return the first verdict with the highest score per rule over all verdicts."""
     names = dict.fromkeys(rule for verdict in verdicts for rule in verdict.scores)
-    return dataclasses.replace(verdicts[0], scores={r: max(one.scores.get(r, 0.0) for one in verdicts) for r in names})
+    return dataclasses.replace(
+        verdicts[0], scores={r: max(verdict.scores.get(r, 0.0) for verdict in verdicts) for r in names}
+    )

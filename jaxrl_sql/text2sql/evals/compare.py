@@ -1,4 +1,4 @@
-"""How predictions and golds are put to the executor, and what it says as rows."""
+"""Compare predictions with golds in the executor and return the results as rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jaxrl_sql.text2sql.env.ports import ScoreRow, SqlExecutor
 from jaxrl_sql.text2sql.env.verdicts import LOST_GOLDS, is_verdict, stop_if_away
 from jaxrl_sql.types import Example, Fields, Golds, InputError
 
-# PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates where too many rows are left; its reward,
-# which is the executor's default, lets them differ by 5 and drops none.
+# PaVeRL-SQL's evaluation lets row counts differ by 30 and drops duplicates if more rows remain. Its reward, the
+# executor's default, lets them differ by 5 and drops no duplicates.
 EVALUATION: Fields = {"row_slack": 30, "drop_duplicates": True}
 
-# A batch is what may be in flight at once: the results of its predictions are held until it is compared.
+# Comparisons per batch: the results of a batch stay in memory until the batch is compared.
 CHUNK = 1024
 
 
-class Asked(NamedTuple):
-    """One comparison: a prediction in SQLite's dialect (None: there is none) on a database, or on all of several."""
+class Comparison(NamedTuple):
+    """A comparison of a prediction in SQLite's dialect (None: no SQL) on one database, or on each of several."""
 
     databases: str | list[str]
     sql: str | None
@@ -27,8 +27,8 @@ class Asked(NamedTuple):
     options: Fields
 
 
-class Answer(NamedTuple):
-    """What came of it; times in milliseconds."""
+class ComparisonResult(NamedTuple):
+    """The result of a comparison; times are in milliseconds."""
 
     row: ScoreRow
     pred_rows: int
@@ -37,22 +37,22 @@ class Answer(NamedTuple):
     gold_ms: float
 
 
-def asked(example: Example, sql: str | None, options: Fields | None = None) -> Asked:
-    """Return the comparison on a question's own database; its own options come before those that are given."""
-    return Asked(example.database, sql, example.golds, {**EVALUATION, **(options or {}), **example.options})
+def comparison_of(example: Example, sql: str | None, options: Fields | None = None) -> Comparison:
+    """Return the comparison on the question's database; the question's options override `options`."""
+    return Comparison(example.database, sql, example.golds, {**EVALUATION, **(options or {}), **example.options})
 
 
-def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:
-    """Run and compare; what the clock stopped is tried once more by itself: a verdict should not depend on the load.
+def compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> list[ComparisonResult]:
+    """Run the comparisons and retry items that hit the time limit once alone, so verdicts do not depend on the load.
 
-    An item without a verdict is retried, too. Equal items share one retry, and so do items with the same gold. Raises
-    InputError for an unknown option, and if a server cannot be reached.
+    Items without a verdict are retried, too. Equal items share one retry, and so do items whose common gold times out.
+    Raises InputError for an unknown option or an unreachable server.
     """
-    answers: list[Answer] = []
+    answers: list[ComparisonResult] = []
     for start in range(0, len(items), CHUNK):
         answers += _compare(executor, items[start : start + CHUNK], rules)
     _stop_if_away(executor, items, answers)
-    again: dict[Any, Answer] = {}
+    again: dict[Any, ComparisonResult] = {}
     endless: set[Any] = set()
     for i, (item, answer) in enumerate(zip(items, answers, strict=True)):
         is_stuck = answer.row.gold_status == "timeout"
@@ -70,12 +70,12 @@ def compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str])
     return answers
 
 
-def _stop_if_away(executor: SqlExecutor, items: Sequence[Asked], answers: Sequence[Answer]) -> None:
+def _stop_if_away(executor: SqlExecutor, items: Sequence[Comparison], answers: Sequence[ComparisonResult]) -> None:
     pairs = zip(items, answers, strict=True)
     stop_if_away(executor, [item.databases for item, answer in pairs if "db_error" in answer.row[:2]])
 
 
-def _compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]) -> list[Answer]:
+def _compare(executor: SqlExecutor, items: Sequence[Comparison], rules: Sequence[str]) -> list[ComparisonResult]:
     if not items:
         return []
     databases, sqls, golds, options = zip(*items, strict=True)
@@ -85,4 +85,4 @@ def _compare(executor: SqlExecutor, items: Sequence[Asked], rules: Sequence[str]
     except ValueError as error:
         raise InputError(f"comparison: {error}") from error
     numbers = (columns[name].tolist() for name in ("pred_rows", "gold_rows", "pred_ms", "gold_ms"))
-    return [Answer(*one) for one in zip(score_rows(columns, rules), *numbers, strict=True)]
+    return [ComparisonResult(*values) for values in zip(score_rows(columns, rules), *numbers, strict=True)]

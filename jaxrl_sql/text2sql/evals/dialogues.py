@@ -1,4 +1,4 @@
-"""Dialogues of several turns: how many turns right answers took, and how the database was asked on the way."""
+"""Metrics of multi-turn dialogues: accuracy by number of turns, and use of database queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.types import Response
 
 
 def turns_taken(response: Response) -> int:
-    """Return how often the policy had its turn; a text is taken apart at its observations."""
+    """Return the number of the policy's turns; a text is split at its observations."""
     if isinstance(response, str):
         return response.count("</observation>") + 1
     roles = [role for role, _ in response]
@@ -20,17 +20,16 @@ def turns_taken(response: Response) -> int:
 
 
 def dialogue_metrics(responses: Sequence[Response], verdicts: Sequence[Verdict], rule: str) -> dict[str, float]:
-    """Return numbers by name of the dialogues that `verdicts` judge.
+    """Return metrics of the dialogues that `verdicts` judge.
 
-    `<rule>/turns/<n>` is the share of right answers among those of n turns, and `count/turns/<n>` their number; what
-    has no score by the rule is not among them. Of the behaviour, means a dialogue: `turns/mean`,
-    `dialogue/queries`, `dialogue/lookups` (queries that ask for the schema, by PRAGMA or in sqlite_master),
-    `dialogue/repeated` (asked before in the same dialogue); and shares of dialogues: `dialogue/unprobed` (a solution
-    that was never run as a query before) and `dialogue/unsolved` (no solution).
+    `<rule>/turns/<n>` is the accuracy of answers with n turns, and `count/turns/<n>` their number, without answers
+    that have no score by the rule. Means per dialogue: `turns/mean`, `dialogue/queries`, `dialogue/lookups` (schema
+    queries by PRAGMA or sqlite_master) and `dialogue/repeated` (queries repeated within the dialogue). Shares of
+    dialogues: `dialogue/unprobed` (the solution was never run as a query before) and `dialogue/unsolved` (no solution).
     """
     pairs = list(zip(responses, verdicts, strict=True))
     taken = [turns_taken(response) for response, _ in pairs]
-    scored = [(n, one.scores[rule]) for n, (_, one) in zip(taken, pairs, strict=True) if rule in one.scores]
+    scored = [(n, verdict.scores[rule]) for n, (_, verdict) in zip(taken, pairs, strict=True) if rule in verdict.scores]
     counts = Counter(n for n, _ in scored)
     numbers: dict[str, float] = {}
     for n in sorted(counts):

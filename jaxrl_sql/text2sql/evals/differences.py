@@ -1,4 +1,4 @@
-"""Why two rules say different things of one prediction: what a question's verdict hangs on, by `REASONS`."""
+"""Explain why rules disagree about a prediction, by the reasons in `REASONS`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 
 from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
-from jaxrl_sql.text2sql.evals.compare import asked, compare
+from jaxrl_sql.text2sql.evals.compare import compare, comparison_of
 from jaxrl_sql.text2sql.evals.ties import cuts_through_ties
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, Fields
 
 REASONS: Mapping[str, str] = {
-    "order": "the rows come in another order than the gold asks for",
-    "duplicates": "the same rows, but not as often",
-    "column_order": "the same columns in another order",
-    "cells": "the rows hold the same cells in other columns, row by row",
-    "more_columns": "all of the gold, and columns beside it",
-    "more_rows": "all of the gold, and rows beside it",
-    "first_rows": "the same in the first hundred sorted rows, and not beyond",
-    "values": "values that only some rules call equal: 2 and 2.0, '2', NULL and 0, nearly equal floats",
+    "order": "the rows are in a different order than the gold requires",
+    "duplicates": "the same rows with different multiplicities",
+    "column_order": "the same columns in a different order",
+    "cells": "each row has the same cells in different columns",
+    "more_columns": "the gold's result with additional columns",
+    "more_rows": "the gold's result with additional rows",
+    "first_rows": "equal in the first hundred sorted rows, but not beyond",
+    "values": "values that only some rules consider equal: 2 and 2.0, '2', NULL and 0, nearly equal floats",
     "variants": "right on the question's database, wrong on others of its suite",
-    "ties": "the gold's LIMIT cuts through rows that are equally good, whatever was predicted",
+    "ties": "the gold's LIMIT cuts through tied rows, independent of the prediction",
 }
-"""By reason, what a prediction has that is right by one rule and wrong by another; `ties` is of the gold alone."""
+"""Each reason with its description, for a prediction that rules disagree about; `ties` depends on the gold alone."""
 
-# Rules that say right or wrong of a result; the others grade it.
+# Rules with a binary result; the others are graded.
 EXACT = ("bird", "refined", "test_suite", "spider2", "ex_b", "ehrsql")
-# The sorted rows that `ehrsql` compares.
+# The number of sorted rows that `ehrsql` compares.
 _FIRST = 100
 
 
@@ -38,13 +38,15 @@ def with_reasons(
     verdicts: Sequence[Verdict],
     options: Fields | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts with their reasons; where a verdict has a score by each rule of `EXACT`, they are compared.
+    """Return the verdicts with reasons; a verdict with a score by each rule of `EXACT` is checked for disagreement.
 
-    Where these differ, a looser comparison is made: the test suite's without order, EX_b without other columns.
+    If the scores differ, looser comparisons find the reason: the test suite's without order, EX_b without more columns.
     """
     pairs = list(zip(examples, verdicts, strict=True))
-    apart = [i for i, (example, pair) in enumerate(pairs) if example.answerable and pair.executes and _differ(pair)]
-    items = [asked(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in apart]
+    apart = [
+        i for i, (example, verdict) in enumerate(pairs) if example.answerable and verdict.executes and _differ(verdict)
+    ]
+    items = [comparison_of(pairs[i][0], as_run(pairs[i][1].sql or "", pairs[i][0]), options) for i in apart]
     loosened = [item._replace(options={**item.options, "ordered": False, "surplus_columns": 1}) for item in items]
     answers = compare(executor, loosened, ("test_suite", "ex_b"))
     reasons = {i: _reasons(verdicts[i], answer.row.scores) for i, answer in zip(apart, answers, strict=True)}
@@ -64,7 +66,7 @@ def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
     says = {rule: verdict.is_right(rule) for rule in EXACT}
     is_same, has_no_more = loose["test_suite"] == 1.0, loose["ex_b"] == 1.0
     is_long = min(verdict.pred_rows, verdict.gold_rows) >= _FIRST
-    found = {
+    reasons = {
         "order": is_same and not says["test_suite"],
         "duplicates": says["bird"] and not says["refined"],
         "column_order": is_same and not says["bird"],
@@ -73,7 +75,7 @@ def _reasons(verdict: Verdict, loose: Mapping[str, float]) -> tuple[str, ...]:
         "more_rows": says["ex_b"] and not says["bird"] and verdict.pred_rows > verdict.gold_rows,
         "first_rows": says["ehrsql"] and is_long and not (says["bird"] or says["refined"] or is_same),
     }
-    return tuple(name for name, holds in found.items() if holds) or ("values",)
+    return tuple(name for name, holds in reasons.items() if holds) or ("values",)
 
 
 def _variants(verdict: Verdict) -> tuple[str, ...]:
@@ -82,9 +84,9 @@ def _variants(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _ties(executor: SqlExecutor, examples: Sequence[Example]) -> list[bool]:
-    def gold(one: Example) -> tuple[str, str, str]:
-        sql = "" if one.gold_tables or not one.answerable else one.gold_sql
-        return one.database, sql, one.gold_dialect
+    def gold(example: Example) -> tuple[str, str, str]:
+        sql = "" if example.gold_tables or not example.answerable else example.gold_sql
+        return example.database, sql, example.gold_dialect
 
     golds = [gold(example) for example in examples]
     distinct = list(dict.fromkeys(golds))

@@ -1,16 +1,15 @@
-"""R-VES: how fast right answers are, beside their golds (BIRD).
+"""R-VES: speed of right answers relative to their golds (BIRD).
 
-A prediction that is right by BIRD's comparison is run in turn with its gold, several times. The ratios gold / predicted
-of each pair of runs are averaged without those beyond three standard deviations, and the mean is rewarded in steps:
-from 2 on 1.25, from 1 on 1, from 0.5 on 0.75, from 0.25 on 0.5, below 0.25. A question's score is the root of that, 0
-for a wrong answer; the leaderboard shows the mean times 100, so that 111.8 is the highest.
+A prediction that is right by BIRD's comparison and its gold run alternately, several times. The time ratios gold /
+predicted of the pairs are averaged without outliers beyond three standard deviations. The mean ratio has a reward: 1.25
+for at least 2, 1 for at least 1, 0.75 for at least 0.5, 0.5 for at least 0.25, else 0.25. The score is the square root
+of the reward, and 0 for a wrong answer. The leaderboard reports the mean times 100, with a maximum of 111.8.
 
-The published procedure runs the prediction first in each pair, and what runs second may find in caches what the first
-has read. With `r_ves_alternate` the gold is first in every second pair, and a ratio is that of the times which both
-took in a pair of either order: each was first once, so two queries that take equally long have the ratio 1, however
-much the first one waits.
+The published procedure runs the prediction first in each pair, so the second query may benefit from warm caches. With
+`r_ves_alternate`, the gold runs first in every second pair, and a ratio is taken over two pairs of opposite order.
+Equally fast queries then have the ratio 1.
 
-Times depend on the machine and on what else runs on it: everything here runs alone and one after the other.
+Times depend on the machine and its load, so everything here runs alone and sequentially.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor
 
 RUNS = 100
 SPEED_RULES = ("r_ves", "r_ves_alternate")
-"""The rules that measure time: BIRD's, and the same where prediction and gold take turns at being first."""
+"""The rules that measure time: BIRD's, and its variant in which prediction and gold alternate at running first."""
 _STEPS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
 _SLOWEST = 0.25
 _SIGMAS = 3.0
@@ -33,13 +32,13 @@ _SIGMAS = 3.0
 def speed_score(
     timer: SqlExecutor, db_path: str, sql: str, golds: Sequence[str], runs: int = RUNS, *, alternates: bool = False
 ) -> float:
-    """Return the score of a right answer, 0.5 to 1.12; of several golds the first that runs is the measure.
+    """Return the score of a right answer, 0.5 to 1.12, relative to the first gold that runs.
 
-    The prediction runs first in each pair of runs, or with `alternates` in the first, third, … of an even number.
-    `timer` must keep no results (`timing_executor`): what is answered from memory takes no time. An answer that fails
-    now although it ran before (a time limit that it meets now and then) scores as the slowest.
+    The prediction runs first in each pair of runs; with `alternates`, in the first, third, … of an even number.
+    `timer` must not cache results (`timing_executor`). An answer that fails in all runs here, for example at a time
+    limit, gets the lowest score.
     """
-    gold = next((one for one in golds if timer.execute_many([(db_path, one)])[0].status == "ok"), "")
+    gold = next((candidate for candidate in golds if timer.execute_many([(db_path, candidate)])[0].status == "ok"), "")
     if alternates:
         orders = [
             (_times(timer, db_path, sql, gold), _times(timer, db_path, gold, sql)) for _ in range((runs + 1) // 2)
@@ -51,20 +50,20 @@ def speed_score(
 
 
 def _times(timer: SqlExecutor, db_path: str, first: str, second: str) -> tuple[float, float] | None:
-    """Run two queries in this order -> what each took in ms; None where one failed."""
+    """Run two queries in this order and return their times in ms; None if either failed."""
     a, b = (timer.execute_many([(db_path, sql)])[0] for sql in (first, second))
     return (a.elapsed_ms, b.elapsed_ms) if a.status == b.status == "ok" else None
 
 
 def mean_without_outliers(ratios: Sequence[float]) -> float:
-    """Return the mean of what lies within three standard deviations of the mean; 0 of nothing."""
+    """Return the mean of the values within three standard deviations of the mean; 0 if empty."""
     values = np.asarray(ratios, dtype=np.float64)
     if not values.size:
         return 0.0
-    kept = values[np.abs(values - values.mean()) <= _SIGMAS * values.std()]
-    return float((kept if kept.size else values).mean())
+    inliers = values[np.abs(values - values.mean()) <= _SIGMAS * values.std()]
+    return float((inliers if inliers.size else values).mean())
 
 
 def step_score(ratio: float) -> float:
-    """Return what a time ratio gold / predicted is worth."""
+    """Return the reward of a time ratio gold / predicted."""
     return next((value for least, value in _STEPS if ratio >= least), _SLOWEST)

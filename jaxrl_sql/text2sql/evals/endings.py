@@ -1,6 +1,6 @@
-"""How answers ended, by their `finish_reason`: the share that is cut, and the setting to raise.
+"""Count answers by `finish_reason`: the share of truncated answers, and the setting to raise.
 
-A reason is `stop`, `length` (a limit of tokens), OUT_OF_TURNS, or what an endpoint reports; of predictions it is "".
+A reason is `stop`, `length` (a token limit), OUT_OF_TURNS, or a value from an endpoint; "" for predictions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jaxrl_sql.types import OUT_OF_TURNS, Fields
 
 
 def finish_reasons(records: Iterable[Fields]) -> Counter[str]:
-    """Count the answers of records by their finish reason, those without one left out."""
+    """Count the answers of records by finish reason, without answers that have none."""
     counts: Counter[str] = Counter()
     for record in records:
         counts.update(record.get("finish_reasons") or {record["finish_reason"]: 1})
@@ -22,9 +22,9 @@ def finish_reasons(records: Iterable[Fields]) -> Counter[str]:
 
 
 def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the share `truncated` of answers that are cut at a limit of tokens, and `finish_reason/<name>` counts.
+    """Return `truncated`, the share of answers truncated at a token limit, and `finish_reason/<name>` counts.
 
-    Without any known reason there are no numbers.
+    Empty if no reason is known.
     """
     total = sum(counts.values())
     if not total:
@@ -35,7 +35,7 @@ def ending_metrics(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
-    """Return why an answer is incomplete, with the setting to raise; "" for other reasons."""
+    """Return why an answer is incomplete, with the setting to raise; "" for any other finish reason."""
     sampling = cfg.sampling
     if reason == "length":
         settings = f"evaluate.sampling.max_new_tokens={sampling.max_new_tokens}"
@@ -44,14 +44,14 @@ def why_incomplete(reason: str, cfg: EvaluateSettings) -> str:
         return cut_at(settings)
     if reason == OUT_OF_TURNS:
         return f"out of turns and without a solution: raise evaluate.sampling.turns={sampling.turns}"
-    return "cut by the server's content filter" if reason == "content_filter" else ""
+    return "truncated by the server's content filter" if reason == "content_filter" else ""
 
 
 def cut_at(settings: str) -> str:
-    """Return that something is cut at the token limit of these settings."""
-    return f"cut at the token limit: raise {settings}"
+    """Return a message on truncation at the token limit of these settings."""
+    return f"truncated at the token limit: raise {settings}"
 
 
 def incomplete_warning(count: int, total: int, why: str, what: str = "answers") -> str:
-    """Return a line on `count` of `total` answers that are incomplete."""
+    """Return a warning that `count` of `total` answers are incomplete."""
     return f"warning: {count:,} of {total:,} {what} ({count / total:.1%}) are {why}"

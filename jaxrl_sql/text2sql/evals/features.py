@@ -1,4 +1,4 @@
-"""What a query uses, by name: the columns of a table that says where a model is weak."""
+"""Name the SQL features of a query, to group accuracy by feature."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.parse import tables_of
 from jaxrl_sql.text2sql.evals.parse import parsed
 
-_KEPT = 16_384
+_CACHE_SIZE = 16_384
 
 
 def _joins(tree: exp.Expression) -> bool:
@@ -18,13 +18,13 @@ def _joins(tree: exp.Expression) -> bool:
 
 
 def _nests(tree: exp.Expression) -> bool:
-    """Return whether a query stands in an expression or in FROM; parts of a set operation and CTEs are not nested."""
+    """Return whether a query is part of an expression or FROM; members of set operations and CTEs do not count."""
     inner = (node for node in tree.find_all(exp.Select) if node is not tree)
     return any(not isinstance(_holder(select), exp.SetOperation | exp.CTE | None) for select in inner)
 
 
 def _holder(select: exp.Expression) -> exp.Expression | None:
-    """Return what a query stands in, whatever brackets and set operations it is a part of."""
+    """Return the node that contains a query, outside its parentheses and set operations."""
     node = select.parent
     while isinstance(node, exp.Subquery) and isinstance(node.parent, exp.SetOperation | exp.Subquery):
         node = node.parent
@@ -35,8 +35,8 @@ def _holder(select: exp.Expression) -> exp.Expression | None:
     return node
 
 
-# Kinds of nodes, of which a query that uses the feature has one. DISTINCT of SELECT and of an aggregate both count:
-# either one left out changes a result.
+# The node types of each feature: any of them suffices. DISTINCT counts in SELECT and in aggregates, as both affect
+# results.
 KINDS: dict[str, tuple[type[exp.Expression], ...]] = {
     "group": (exp.Group,),
     "having": (exp.Having,),
@@ -60,13 +60,13 @@ SHAPES: dict[str, Callable[[exp.Expression], bool]] = {
 }
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def features_of(sql: str, dialect: str = "sqlite") -> tuple[str, ...]:
-    """Return the names of what a query uses, `plain` when none of them, `unparsed` when it does not parse."""
+    """Return the names of a query's features, `plain` if it has none, `unparsed` if it does not parse."""
     tree = parsed(sql, dialect)
     if tree is None:
         return ("unparsed",)
-    found = {type(node) for node in tree.walk()}
+    node_types = {type(node) for node in tree.walk()}
     names = [name for name, has in SHAPES.items() if has(tree)]
-    names += [name for name, kinds in KINDS.items() if any(issubclass(kind, kinds) for kind in found)]
+    names += [name for name, kinds in KINDS.items() if any(issubclass(kind, kinds) for kind in node_types)]
     return tuple(names) or ("plain",)

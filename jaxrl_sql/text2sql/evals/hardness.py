@@ -1,13 +1,14 @@
-"""Spider's levels of difficulty: easy, medium, hard and extra, by how many parts of three kinds a gold has.
+"""Spider's difficulty levels: easy, medium, hard and extra, from three component counts of a gold.
 
-As published with Spider (Yu et al., EMNLP 2018) and counted by its evaluation, of the first SELECT alone:
+The levels follow Spider's evaluation (Yu et al., EMNLP 2018), which counts only the first SELECT:
 
-* parts: WHERE, GROUP BY, ORDER BY and LIMIT, one each; every table beyond the first; every OR and every LIKE in ON,
+* plain: one each for WHERE, GROUP BY, ORDER BY and LIMIT; one per table beyond the first; one per OR and LIKE in ON,
   WHERE and HAVING.
-* nested: every query that ON, WHERE and HAVING compare with, and a UNION, INTERSECT or EXCEPT. A query in FROM is none.
-* others, at most four: more than one aggregate; more than one column selected; more than one condition in WHERE; more
-  than one column in GROUP BY. Aggregates are looked for in SELECT, GROUP BY and ORDER BY; those of HAVING are not
-  counted, while a negated condition (NOT IN, NOT LIKE) counts as one. That is how the published levels came about.
+* nested: one per subquery in ON, WHERE and HAVING, and one for UNION, INTERSECT or EXCEPT. Subqueries in FROM do not
+  count.
+* others, at most four: one each for more than one aggregate, selected column, WHERE condition and GROUP BY column.
+  Aggregates count in SELECT, GROUP BY and ORDER BY, but not in HAVING. A negated condition (NOT IN, NOT LIKE) counts as
+  an aggregate, as in the published levels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jaxrl_sql.text2sql.evals.parse import first_select, own_nodes, parsed
 
 
 class Parts(NamedTuple):
-    """How many parts of each kind a query has."""
+    """The component counts of a query."""
 
     plain: int
     nested: int
@@ -29,13 +30,13 @@ class Parts(NamedTuple):
 
 
 def spider_level(sql: str, dialect: str = "sqlite") -> str:
-    """Return the level of a query in a dialect of `DIALECTS`, "" when it does not parse."""
+    """Return the level of a query in a dialect of `DIALECTS`, "" if it does not parse."""
     parts = count_parts(sql, dialect)
     return "" if parts is None else level(parts)
 
 
 def level(parts: Parts) -> str:
-    """Return the level for so many parts."""
+    """Return the level of component counts."""
     plain, nested, others = parts
     if nested == 0 and plain <= 1 and others == 0:
         return "easy"
@@ -47,7 +48,7 @@ def level(parts: Parts) -> str:
 
 
 def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
-    """Count the parts of a query's first SELECT; None when it does not parse."""
+    """Count the components of a query's first SELECT; None if it does not parse."""
     tree = parsed(sql, dialect)
     select = first_select(tree)
     if tree is None or select is None:
@@ -56,7 +57,7 @@ def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
     joins = select.args.get("joins") or []
     conditions = [join.args["on"] for join in joins if join.args.get("on")]
     conditions += [clause.this for clause in (where, having) if clause is not None]
-    # What orders and cuts a set operation stands behind it, and is its last SELECT's to Spider: not the first one's.
+    # ORDER BY and LIMIT of a set operation count for its last SELECT in Spider, not for the first.
     clauses = [select.args.get(name) for name in ("where", "group", "order", "limit")]
     plain = sum(clause is not None for clause in clauses) + len(tables_of(select)) - 1
     plain += sum(1 for part in conditions for _ in own_nodes(part, exp.Or, exp.Like))
@@ -65,7 +66,7 @@ def count_parts(sql: str, dialect: str = "sqlite") -> Parts | None:
 
 
 def _queries(condition: exp.Expression) -> int:
-    """Count the queries that a condition holds, not those inside of them."""
+    """Count the outermost queries in a condition."""
     if isinstance(condition, exp.Query):
         return 1
     return sum(_queries(child) for child in condition.iter_expressions())
@@ -82,7 +83,7 @@ def _others(select: exp.Select, where: exp.Expression | None) -> int:
 
 
 def _conditions(condition: exp.Expression) -> list[exp.Expression]:
-    """Take a condition apart at AND and OR."""
+    """Split a condition at AND and OR."""
     if isinstance(condition, exp.Connector):
         return _conditions(condition.left) + _conditions(condition.right)
     return _conditions(condition.this) if isinstance(condition, exp.Paren) else [condition]

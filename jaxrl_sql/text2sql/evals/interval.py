@@ -1,9 +1,9 @@
-"""Intervals of 95 %: how far a share would move with other databases of the same kind.
+"""95 % confidence intervals of shares, clustered by database.
 
-Questions on one database share its schema, its names and its difficulties, so they are not independent: databases are
-what varies. How much they do is the jackknife's variance of the mean, each database left out once, and a quantile of
-Student's t with one degree of freedom less than databases keeps the interval honest with few of them (Cameron and
-Miller 2015). With one database alone its questions are taken for independent: the interval says nothing of others.
+Questions on one database share its schema, names and difficulties, so they are not independent: the databases are the
+sample. Their variance is the jackknife variance of the mean, with one database removed at a time. Student's t with one
+degree of freedom less than databases keeps the coverage with few databases (Cameron and Miller 2015). With a single
+database, questions count as independent, and the interval does not extend to other databases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LEVEL = 0.95
 
 
 def interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:
-    """Return the bounds of the mean of values [Q], one database's name a value; (0, 0) of nothing.
+    """Return the interval of the mean of values [Q], with a database name per value; (0, 0) if empty.
 
-    The mean and t standard errors about it, within -1 to 1 (or to 0 where no value is negative), or as far as values
-    go beyond. The error is at least that of independent questions. Where all values are the same, another question
-    could differ by 1: they lie as far about it as Wilson's bound of 0 of Q. One value says nothing: all is possible.
+    The interval is the mean plus and minus t standard errors. It is clipped to [-1, 1] ([0, 1] without negative
+    values), or to the range of the values if wider. The error is at least that of independent questions. If all values
+    are equal, the half-width is Wilson's upper bound of 0 out of Q. A single value has the full range as its interval.
     """
     if not len(values):
         return 0.0, 0.0
@@ -37,11 +37,11 @@ def interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float
 
 
 def share_interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:
-    """Return the bounds of a share, the mean of values [Q] in [0, 1]; (0, 0) of nothing.
+    """Return the interval of a share, the mean of values [Q] in [0, 1]; (0, 0) if empty.
 
-    Wilson's score interval (Wilson 1927), with t for the normal quantile and of as many questions as would vary so
-    much were they independent (Kish 1965), at most Q. It is never empty, so also with none or all right. What may
-    exceed 1 (`r_ves`) is no share, and has the interval of a mean. Of one question nothing is known: (0, 1).
+    This is Wilson's score interval (Wilson 1927) with t instead of the normal quantile. Its sample size is the
+    effective number of independent questions (Kish 1965), at most Q. It has a positive width even at 0 and 1. Values
+    above 1 (`r_ves`) get the interval of a mean. A single question has (0, 1).
     """
     if len(values) == 1 and 0 <= values[0] <= 1:
         return 0.0, 1.0
@@ -54,7 +54,7 @@ def share_interval(values: np.ndarray, databases: Sequence[str]) -> tuple[float,
 
 
 def _jackknife(values: np.ndarray, databases: Sequence[str]) -> tuple[float, float]:
-    """Return the variance of the mean when each database is left out once, and the quantile of t that belongs to it."""
+    """Return the jackknife variance of the mean over databases, and the matching quantile of t."""
     _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
     if groups.max() == 0:
         groups = np.arange(len(values))
@@ -66,7 +66,7 @@ def _jackknife(values: np.ndarray, databases: Sequence[str]) -> tuple[float, flo
 
 
 def _wilson(share: float, count: float, t: float) -> tuple[float, float]:
-    """Return Wilson's score interval of a share of `count` independent questions at a quantile."""
+    """Return Wilson's score interval of a share of `count` independent questions at quantile `t`."""
     wide = 1 + t * t / count
     middle = (share + t * t / (2 * count)) / wide
     half = t * math.sqrt(share * (1 - share) / count + t * t / (4 * count * count)) / wide

@@ -1,4 +1,4 @@
-"""From records to the numbers by name: of one run, of several as mean and spread, of several benchmarks."""
+"""Compute metrics from records: of one run, of several runs (mean and deviation), and of several benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.types import Example, InputError, Record
 
 
 class Counts(NamedTuple):
-    """What is in no share: questions without a prediction, predictions for no question, and what cannot be judged."""
+    """Counts outside of every share: missing predictions, extra predictions, and questions that cannot be judged."""
 
     missing: int = 0
     extra: int = 0
@@ -23,65 +23,68 @@ class Counts(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A benchmark's judged questions: the summaries of its runs, and the numbers of all runs together."""
+    """A benchmark's results: the summaries of its runs, and the metrics over all runs."""
 
     name: str
-    own: str
+    own_rule: str
     summaries: tuple[Summary, ...]
     numbers: dict[str, float]
 
 
 def judged(
-    name: str, own: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts
+    name: str, own_rule: str, examples: Sequence[Example], runs: Sequence[Sequence[Record]], counts: Counts
 ) -> Judged:
-    """Return the numbers of a benchmark, whose records of each run stand in the order of its examples.
+    """Return the metrics of a benchmark; the records of each run are in the order of `examples`.
 
-    Of several runs each number is the mean; `<rule>/std` is the sample standard deviation of the rules'.
+    Over several runs, each metric is the mean, and `<rule>/std` is the sample standard deviation of a rule.
     """
-    summaries = tuple(summarize(examples, [verdict_of(one) for one in run], own) for run in runs)
+    summaries = tuple(summarize(examples, [verdict_of(record) for record in run], own_rule) for run in runs)
     endings = [finish_reasons(run) for run in runs]
-    none = dict.fromkeys((reason for ends in endings for reason in ends), 0)  # a mean is over all runs
-    found = [
+    no_endings = dict.fromkeys((reason for ends in endings for reason in ends), 0)  # so means cover all runs
+    run_metrics = [
         {
             **summary.metrics(),
-            **ending_metrics(none | ends),
+            **ending_metrics(no_endings | ends),
             **_votes(run),
-            **_dialogues(run, own),
-            **_beside(summary, counts),
+            **_dialogues(run, own_rule),
+            **_missing_metrics(summary, counts),
         }
         for summary, run, ends in zip(summaries, runs, endings, strict=True)
     ]
-    numbers = {key: mean for key, (mean, _) in spread(found).items()}
+    numbers = {key: mean for key, (mean, _) in spread(run_metrics).items()}
     if len(runs) > 1:
         rules = ("accuracy", *summaries[0].scores)
-        numbers |= {f"{key}/std": std for key, (_, std) in spread(found).items() if key in rules}
+        numbers |= {f"{key}/std": std for key, (_, std) in spread(run_metrics).items() if key in rules}
         numbers["runs"] = float(len(runs))
-    return Judged(name, own, summaries, numbers)
+    return Judged(name, own_rule, summaries, numbers)
 
 
 def together(sets: Sequence[Judged]) -> dict[str, float]:
-    """Return the numbers of all benchmarks: one's as they are; of several under their names, and means.
+    """Return the metrics of all benchmarks: a single one's unchanged, several ones' prefixed by name, with means.
 
-    Means are weighted by the benchmarks' sizes (Think2SQL); below `macro/` each counts as much (Arctic-Text2SQL-R1).
+    Means are weighted by benchmark size (Think2SQL); `macro/` means weight benchmarks equally (Arctic-Text2SQL-R1).
     """
     if len(sets) == 1:
         return dict(sets[0].numbers)
-    shared = [key for key in _rules(sets[0]) if all(key in one.numbers for one in sets)]
+    shared = [key for key in _rules(sets[0]) if all(key in benchmark.numbers for benchmark in sets)]
     sizes = [int(set_.numbers["count"]) for set_ in sets]
     numbers = {
-        key: weighted([(one.numbers[key], size) for one, size in zip(sets, sizes, strict=True)]) for key in shared
+        key: weighted([(benchmark.numbers[key], size) for benchmark, size in zip(sets, sizes, strict=True)])
+        for key in shared
     }
-    numbers |= {f"macro/{key}": statistics.fmean(one.numbers[key] for one in sets) for key in shared}
-    numbers |= {key: sum(one.numbers[key] for one in sets) for key in ("count", *Counts._fields)}
-    return numbers | {f"{one.name}/{key}": value for one in sets for key, value in one.numbers.items()}
+    numbers |= {f"macro/{key}": statistics.fmean(benchmark.numbers[key] for benchmark in sets) for key in shared}
+    numbers |= {key: sum(benchmark.numbers[key] for benchmark in sets) for key in ("count", *Counts._fields)}
+    return numbers | {
+        f"{benchmark.name}/{key}": value for benchmark in sets for key, value in benchmark.numbers.items()
+    }
 
 
-def _rules(one: Judged) -> list[str]:
-    return ["accuracy", *one.summaries[0].scores]
+def _rules(benchmark: Judged) -> list[str]:
+    return ["accuracy", *benchmark.summaries[0].scores]
 
 
-def _beside(summary: Summary, counts: Counts) -> dict[str, float]:
-    """Return what is in no share, and the accuracy if what is missing were wrong, as leaderboards count it."""
+def _missing_metrics(summary: Summary, counts: Counts) -> dict[str, float]:
+    """Return the counts outside of every share, and the accuracy with missing predictions as wrong (leaderboards)."""
     numbers = {key: float(value) for key, value in counts._asdict().items()}
     if counts.missing:
         share = summary.accuracy
@@ -90,39 +93,38 @@ def _beside(summary: Summary, counts: Counts) -> dict[str, float]:
 
 
 def _votes(records: Sequence[Record]) -> dict[str, float]:
-    """Return the accuracy of votes by their size, and the chance that one of k samples is right, where there were some.
-
-    Questions whose gold failed are not among them.
-    """
+    """Return the vote accuracy and pass@k by number of samples, without questions whose gold failed."""
     numbers: dict[str, float] = {}
     for name in ("vote", "pass"):
-        found: list[Mapping[str, float]] = [record[name] for record in records if name in record]
-        sizes = [size for size in (found[0] if found else {}) if all(size in one for one in found)]
-        numbers |= {f"{name}/{size}": sum(one[size] for one in found) / len(found) for size in sizes}
+        curves: list[Mapping[str, float]] = [record[name] for record in records if name in record]
+        sizes = [size for size in (curves[0] if curves else {}) if all(size in curve for curve in curves)]
+        numbers |= {f"{name}/{size}": sum(curve[size] for curve in curves) / len(curves) for size in sizes}
     return numbers
 
 
-def _dialogues(records: Sequence[Record], own: str) -> dict[str, float]:
-    """Return the numbers of dialogues, where answers had several turns."""
-    if not any(isinstance(one["answer"], list) for one in records):
+def _dialogues(records: Sequence[Record], own_rule: str) -> dict[str, float]:
+    """Return the dialogue metrics if any answer has several turns."""
+    if not any(isinstance(record["answer"], list) for record in records):
         return {}
-    return dialogue_metrics([response_of(one) for one in records], [verdict_of(record) for record in records], own)
+    return dialogue_metrics(
+        [response_of(record) for record in records], [verdict_of(record) for record in records], own_rule
+    )
 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
-    """Return the mean and the sample standard deviation of each number that every run has; of one run it is 0."""
+    """Return the mean and sample standard deviation (0 for one run) of each metric that every run has."""
     if not runs:
-        raise InputError("runs to average: there are none")
+        raise InputError("no runs to average")
     names = [name for name in runs[0] if all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
-        name: (statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0)
-        for name, found in values.items()
+        name: (statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
+        for name, numbers in values.items()
     }
 
 
 def weighted(benchmarks: Sequence[tuple[float, int]]) -> float:
-    """Return the mean of (number, questions) over benchmarks, each as heavy as it has questions (Think2SQL)."""
+    """Return the mean of (value, number of questions) over benchmarks, weighted by questions (Think2SQL)."""
     total = sum(count for _, count in benchmarks)
     if total <= 0:
         raise InputError("benchmarks to average: they have no questions")

@@ -1,10 +1,10 @@
-"""Two runs on the same questions: which is better, and where.
+"""Paired comparison of two runs on the same questions.
 
-Questions on one database share its schema and its difficulties, so they are not independent: databases are what varies.
-The p value is of a sign-flip test over databases (Fisher's randomization test): if the runs were equally good, each
-database's summed difference could as well have the other sign. McNemar's exact test counts questions: of those whose
-score differs, as many would be better as worse. It takes questions for independent, and where databases differ it calls
-many equal runs different. The interval of the difference is by databases, too (`interval`).
+Questions on one database share its schema and difficulties, so they are not independent: the databases are the sample.
+The p value is from a sign-flip test over databases (Fisher's randomization test): if the runs are equally good, each
+database's summed difference is symmetric about 0. McNemar's exact test counts questions: among those whose score
+differs, better and worse are equally likely. It assumes independent questions, so it rejects too often if databases
+differ. The interval of the difference is clustered by database, too (`interval`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from jaxrl_sql.types import Example, InputError
 
 _LEVEL = 0.05
 _EQUAL = 1e-9
-# 2**19 totals of exact flips take 4 MiB.
+# The 2**19 totals of the exact test take 4 MiB.
 _EXACT_DATABASES, _FLIPS, _FLIP_ROUNDS = 20, 4369, 15
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The second run against the first by one rule, over the `count` questions that have a score in both.
+    """The second run compared with the first by one rule, over the `count` questions with a score in both.
 
-    `difference` is second - first, with the bounds of its 95 % interval; `p_value` is the sign-flip test's over the
-    `databases`, `p_mcnemar` McNemar's; `better` and `worse` name the questions whose score rose and fell; `unpaired`
-    those that have a score in one run alone, because the gold ran there alone.
+    `difference` is second - first, and `low` and `high` bound its 95 % interval. `p_value` is from the sign-flip test
+    over the `databases`, `p_mcnemar` from McNemar's test. `better` and `worse` are the ids of questions whose score
+    rose and fell. `unpaired` are questions with a score in only one run, because the gold failed in the other.
     """
 
     rule: str
@@ -55,19 +55,19 @@ def compare_runs(
     second: Sequence[Verdict],
     rule: str,
 ) -> Paired:
-    """Compare two runs, `first[i]` and `second[i]` of `examples[i]`; InputError when they are of other questions."""
+    """Compare the verdicts `first[i]` and `second[i]` of `examples[i]`; raise InputError for other questions."""
     rows = list(zip(examples, first, second, strict=True))
-    for example, one, other in rows:
-        if not example.uid == one.uid == other.uid:
+    for example, left, right in rows:
+        if not example.uid == left.uid == right.uid:
             raise InputError(
-                f"runs of different questions: {example.uid}, {one.uid} and {other.uid} stand in one place"
+                f"runs of different questions: {example.uid}, {left.uid} and {right.uid} have the same index"
             )
-    unpaired = tuple(example.uid for example, one, other in rows if (rule in one.scores) != (rule in other.scores))
+    unpaired = tuple(example.uid for example, left, right in rows if (rule in left.scores) != (rule in right.scores))
     both = [row for row in rows if rule in row[1].scores and rule in row[2].scores]
     if not both:
         raise InputError(f"runs to compare: no question has a score by {rule!r} in both")
-    before = np.array([one.scores[rule] for _, one, _ in both])
-    after = np.array([other.scores[rule] for _, _, other in both])
+    before = np.array([left.scores[rule] for _, left, _ in both])
+    after = np.array([right.scores[rule] for _, _, right in both])
     change = after - before
     databases = [example.db_id for example, _, _ in both]
     low, high = interval(change, databases)
@@ -91,14 +91,14 @@ def compare_runs(
 
 
 def mcnemar(better: int, worse: int) -> float:
-    """Return the two-sided exact p value of so many questions for the better and for the worse."""
+    """Return the two-sided exact p value of McNemar's test for `better` and `worse` questions."""
     return min(1.0, 2.0 * float(bdtr(min(better, worse), better + worse, 0.5))) if better + worse else 1.0
 
 
 def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
-    """Return the two-sided p value of changes [Q], one database's name a change, by flipping the signs of databases.
+    """Return the two-sided p value of changes [Q], with a database name per change, from sign flips per database.
 
-    Exact for up to 20 databases with a difference, else by 65,535 random flips with a fixed seed.
+    Exact for up to 20 databases with a difference, else from 65,535 random flips with a fixed seed.
     """
     _, groups = np.unique(np.asarray(databases, dtype=str), return_inverse=True)
     sums = np.bincount(groups, weights=change)
@@ -116,7 +116,7 @@ def sign_flip(change: np.ndarray, databases: Sequence[str]) -> float:
 
 
 def caution(databases: int) -> str:
-    """Return what so few databases cannot show, or nothing for six or more."""
+    """Return a warning about the significance that few databases can reach; "" for six or more."""
     if databases <= 1:
         return "1 database: the interval and McNemar's p are of its questions alone, and the sign-flip p is always 1"
     if databases == 2:

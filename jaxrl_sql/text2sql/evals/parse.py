@@ -1,4 +1,4 @@
-"""SQL as a tree, parsed once for all parts of an evaluation."""
+"""Cached parsing of SQL for all parts of an evaluation."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sqlglot import exp
 from jaxrl_sql.text2sql.env.dialect import SQLGLOT
 from jaxrl_sql.text2sql.env.parse import parse_query
 
-_KEPT = 16_384
+_CACHE_SIZE = 16_384
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def parsed(sql: str, dialect: str = "sqlite") -> exp.Expression | None:
-    """Return the tree of a query in a dialect of `DIALECTS`, None when it does not parse; nobody may change it."""
+    """Return the tree of a query in a dialect of `DIALECTS`, None if it does not parse; callers must not modify it."""
     return parse_query(sql, SQLGLOT.get(dialect, dialect))
 
 
 def own_nodes(tree: exp.Expression | None, *kinds: type[exp.Expression]) -> Iterator[exp.Expression]:
-    """Iterate over the nodes of some kinds in a part of a query, those of queries inside it left out."""
+    """Iterate over the nodes of some types in a part of a query, without those in nested queries."""
     if tree is None or isinstance(tree, exp.Query):
         return
     if isinstance(tree, kinds):
@@ -30,7 +30,7 @@ def own_nodes(tree: exp.Expression | None, *kinds: type[exp.Expression]) -> Iter
 
 
 def first_select(tree: exp.Expression | None) -> exp.Select | None:
-    """Return the first SELECT of a query: of a set operation the left-most one, of brackets what is in them."""
+    """Return the first SELECT of a query: the left-most of a set operation, or the content of parentheses."""
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this
     return tree if isinstance(tree, exp.Select) else None

@@ -1,4 +1,4 @@
-"""Predictions that others wrote, read and paired with a benchmark's questions by the executor's own reader."""
+"""Read prediction files of other systems and pair them with questions, by the executor's reader."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from jaxrl_sql.types import Example, InputError
 
 
 def read_predictions(path: str | Path, field: str = "") -> Predictions:
-    """Read a file of predictions, its SQL from `field` where one is named; raises InputError."""
-    with files.told_as_ours():
+    """Read a file of predictions, with the SQL in `field` unless ""; raises InputError."""
+    with files.reader_errors():
         return files.read_predictions(path, field)
 
 
 def predictions_of(sqls: Mapping[str, str | None], name: str) -> Predictions:
-    """Return predictions that are in memory, SQL by question id; errors and notes call them `name`.
+    """Return predictions from SQL by question id; errors and notes refer to them as `name`.
 
-    A blank text counts as no SQL. Raises InputError for an empty mapping and for a value that is neither text nor None.
+    Blank SQL counts as no SQL. Raises InputError for an empty mapping or a value that is neither text nor None.
     """
     if not sqls:
         raise InputError(f"{name}: no predictions in it")
@@ -27,18 +27,18 @@ def predictions_of(sqls: Mapping[str, str | None], name: str) -> Predictions:
         if not (sql is None or isinstance(sql, str)):
             raise InputError(f"{name}: {uid}: {sql!r} is neither SQL nor None")
     texts = {uid: (sql or "").encode("utf-8", errors="replace").decode().strip() for uid, sql in sqls.items()}
-    found = tuple(Prediction(str(uid), text or None, "", name) for uid, text in texts.items())
-    return Predictions(Path(name), "SQL by question id", found, is_chosen=True)
+    rows = tuple(Prediction(str(uid), text or None, "", name) for uid, text in texts.items())
+    return Predictions(Path(name), "SQL by question id", rows, is_chosen=True)
 
 
 def pair(
-    made: Predictions,
+    predictions: Predictions,
     examples: Sequence[Example],
     order: Sequence[str],
     allow_missing: bool = False,
     allow_extra: bool = False,
 ) -> Paired:
-    """Pair a file of predictions with questions; `order` are the ids of all of a benchmark's; raises InputError."""
+    """Pair predictions with questions; `order` has the ids of all questions of the benchmark; raises InputError."""
     golds = [
         files.Gold(
             example.uid,
@@ -49,5 +49,5 @@ def pair(
         )
         for example in examples
     ]
-    with files.told_as_ours():
-        return files.pair(made, golds, order, allow_missing, allow_extra)
+    with files.reader_errors():
+        return files.pair(predictions, golds, order, allow_missing, allow_extra)

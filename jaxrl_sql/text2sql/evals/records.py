@@ -1,6 +1,6 @@
-"""What is kept of each judged question: a JSON object that says what was asked, answered, found, and how it was scored.
+"""The JSON record per judged question: question, answer, results and scores.
 
-Numbers are made from these records alone, so that work that was broken off and gone on with gives the same ones.
+Metrics depend on these records only, so a resumed evaluation gives the same metrics.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from jaxrl_sql.text2sql.evals.vote import Ballot, Choice, ballots, choose, pass_
 from jaxrl_sql.types import Cell, Example, Fields, Json, Record, Response, whole_text
 
 ROWS, CELL = 5, 200
-# Making Python's rows of a very large result to show five of them takes seconds.
+# Converting a very large result to Python rows takes seconds, so larger results have only a row count.
 _COUNTED_ONLY = 20_000
 _VOTES_SHOWN = 16
 _STOPPED = ("timeout", "too_large", "cancelled", "crashed")
 
 
 class Answered(NamedTuple):
-    """What was said to a question: its prompt, each answer and the SQL in it; `fault` says why nothing was asked.
+    """The answers to a question: the prompt, each response and its SQL; `fault` is the reason if it was not asked.
 
-    `tokens` is how many the model wrote for all answers; 0 for predictions. `finish_reasons` has a reason per answer,
-    and none for predictions.
+    `tokens` is the number of tokens over all answers, 0 for predictions. `finish_reasons` has a reason per answer and
+    is empty for predictions.
     """
 
     sqls: tuple[str | None, ...]
@@ -43,31 +43,32 @@ class Answered(NamedTuple):
 
 
 class Judging(NamedTuple):
-    """How answers are judged: by `rules`, of which `own` is the benchmark's; several answers choose by a `vote`.
+    """Judge answers by `rules`; `own_rule` is the benchmark's, and `vote` selects among several answers.
 
-    `prepare` is what the benchmark's scorer does to a query before it runs it, where it does something; `options` are
-    those of the comparison.
+    `prepare` is the preprocessing of a query by the benchmark's scorer, if any; `options` are those of the comparison.
     """
 
     executor: SqlExecutor
     rules: tuple[str, ...]
-    own: str
+    own_rule: str
     vote: str = "result"
     timer: SqlExecutor | None = None
     prepare: Callable[[str], str] | None = None
     options: Fields = MappingProxyType({})
 
     def records(self, examples: Sequence[Example], answered: Sequence[Answered]) -> list[Record]:
-        """Judge what was answered and return a record a question, in order."""
+        """Judge the answers and return a record per question, in order."""
         pairs = list(zip(examples, answered, strict=True))
         voted = self._voted([pair for pair in pairs if len(pair[1].sqls) > 1])
-        chosen = [voted[one.uid][1].index if one.uid in voted else 0 for one in examples]
+        chosen = [voted[example.uid][1].index if example.uid in voted else 0 for example in examples]
         verdicts = self.verdicts(examples, answered, chosen)
         results = _first_rows(self.executor, examples, verdicts)
-        candidate_scores = self._candidate_scores([(example, said) for example, said in pairs if example.uid in voted])
+        candidate_scores = self._candidate_scores(
+            [(example, answer) for example, answer in pairs if example.uid in voted]
+        )
         records = []
-        for (example, said), at, verdict, shown in zip(pairs, chosen, verdicts, results, strict=True):
-            record = _record(example, said, at, verdict, self.own) | {"results": shown}
+        for (example, answer), at, verdict, shown in zip(pairs, chosen, verdicts, results, strict=True):
+            record = _record(example, answer, at, verdict, self.own_rule) | {"results": shown}
             if example.uid in voted:
                 record |= _votes(example, *voted[example.uid], candidate_scores[example.uid])
             records.append(record)
@@ -76,66 +77,72 @@ class Judging(NamedTuple):
     def verdicts(
         self, examples: Sequence[Example], answered: Sequence[Answered], chosen: Sequence[int] | None = None
     ) -> list[Verdict]:
-        """Score the first answer to each question, or that of number `chosen[i]`; what was not asked is wrong."""
+        """Score answer `chosen[i]` (default: the first) to each question; questions not asked count as wrong."""
         numbered = zip(answered, chosen or [0] * len(answered), strict=True)
-        sqls = [self._ready(said.sqls[at]) if said.sqls else None for said, at in numbered]
-        found = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
-        return [_not_asked(one) if said.fault else one for one, said in zip(found, answered, strict=True)]
+        sqls = [self._ready(answer.sqls[at]) if answer.sqls else None for answer, at in numbered]
+        verdicts = score_predictions(self.executor, examples, sqls, self.rules, options=self.options, timer=self.timer)
+        return [
+            _not_asked(verdict) if answer.fault else verdict for verdict, answer in zip(verdicts, answered, strict=True)
+        ]
 
     def _ready(self, sql: str | None) -> str | None:
         return self.prepare(sql) if self.prepare and sql else sql
 
     def _voted(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, tuple[Ballot, Choice]]:
-        candidates = [[*map(self._ready, said.sqls)] for _, said in pairs]
-        found = ballots(self.executor, [one for one, _ in pairs], candidates, self.vote)
-        return {one.uid: (ballot, choose(ballot)) for (one, _), ballot in zip(pairs, found, strict=True)}
+        candidates = [[*map(self._ready, answer.sqls)] for _, answer in pairs]
+        counted = ballots(self.executor, [example for example, _ in pairs], candidates, self.vote)
+        return {example.uid: (ballot, choose(ballot)) for (example, _), ballot in zip(pairs, counted, strict=True)}
 
     def _candidate_scores(self, pairs: Sequence[tuple[Example, Answered]]) -> dict[str, list[float] | None]:
-        """Return the scores of each question's candidates by the benchmark's own rule; None where the gold failed."""
-        distinct = list({(one.uid, sql): (one, sql) for one, said in pairs for sql in said.sqls}.values())
+        """Return the scores of each question's candidates by the benchmark's own rule; None if the gold failed."""
+        distinct = list(
+            {(example.uid, sql): (example, sql) for example, answer in pairs for sql in answer.sqls}.values()
+        )
         ready = [self._ready(sql) for _, sql in distinct]
-        asked = [one for one, _ in distinct]
-        judged = score_predictions(self.executor, asked, ready, (self.own,), options=self.options, timer=self.timer)
-        scores = {(one.uid, sql): found.scores for (one, sql), found in zip(distinct, judged, strict=True)}
+        examples = [example for example, _ in distinct]
+        judged = score_predictions(
+            self.executor, examples, ready, (self.own_rule,), options=self.options, timer=self.timer
+        )
+        scores = {(example.uid, sql): verdict.scores for (example, sql), verdict in zip(distinct, judged, strict=True)}
         return {
-            one.uid: [scores[one.uid, sql][self.own] for sql in said.sqls]
-            if all(self.own in scores[one.uid, sql] for sql in said.sqls)
+            example.uid: [scores[example.uid, sql][self.own_rule] for sql in answer.sqls]
+            if all(self.own_rule in scores[example.uid, sql] for sql in answer.sqls)
             else None
-            for one, said in pairs
+            for example, answer in pairs
         }
 
 
-def _record(example: Example, said: Answered, at: int, verdict: Verdict, own: str) -> Record:
-    response = said.responses[at] if said.responses else ""
+def _record(example: Example, answer: Answered, at: int, verdict: Verdict, own_rule: str) -> Record:
+    response = answer.responses[at] if answer.responses else ""
     is_dialogue = not isinstance(response, str) and len(response) > 1
     return {
         "id": example.uid,
         "db_id": example.db_id,
         "question": example.question,
         "evidence": example.evidence,
-        "prompt": said.prompt,
+        "prompt": answer.prompt,
         "answer": [list(turn) for turn in response] if is_dialogue else whole_text(response),
-        "finish_reason": said.finish_reasons[at] if said.finish_reasons else "",
-        "sql": said.sqls[at] if said.sqls else None,
+        "finish_reason": answer.finish_reasons[at] if answer.finish_reasons else "",
+        "sql": answer.sqls[at] if answer.sqls else None,
         "gold_sql": example.gold_sql,
-        "own": own,
+        "own": own_rule,
         **{key: value for key, value in dataclasses.asdict(verdict).items() if key not in ("uid", "sql")},
         "reasons": list(verdict.reasons),
-        **({"fault": said.fault} if said.fault else {}),
-        **({"finish_reasons": Counter(said.finish_reasons)} if len(said.finish_reasons) > 1 else {}),
+        **({"fault": answer.fault} if answer.fault else {}),
+        **({"finish_reasons": Counter(answer.finish_reasons)} if len(answer.finish_reasons) > 1 else {}),
     }
 
 
 def _votes(example: Example, ballot: Ballot, choice: Choice, scores: list[float] | None) -> Record:
-    """Return how a question was voted on, and how votes of each size would have ended; subsets are chosen by its id."""
-    found: Record = {"samples": len(ballot.sqls), "votes": [list(vote) for vote in choice.votes[:_VOTES_SHOWN]]}
+    """Return the votes on a question, and its vote curve and pass@k; the question's id seeds the subsets."""
+    record: Record = {"samples": len(ballot.sqls), "votes": [list(vote) for vote in choice.votes[:_VOTES_SHOWN]]}
     if scores is None:
-        return found
+        return record
     n = len(scores)
     sizes = sorted({*(2**i for i in range(n.bit_length())), n})
     curve = vote_curve([ballot], [scores], sizes, seed=zlib.crc32(example.uid.encode()))
     passes = pass_curve([scores], sizes)
-    return found | {
+    return record | {
         "right": sum(value >= 1.0 for value in scores),
         "vote": {str(k): value for k, value in curve.items()},
         "pass": {str(k): value for k, value in passes.items()},
@@ -149,36 +156,36 @@ def _not_asked(verdict: Verdict) -> Verdict:
 def _first_rows(
     executor: SqlExecutor, examples: Sequence[Example], verdicts: Sequence[Verdict]
 ) -> list[dict[str, Record | None]]:
-    """Return the first rows of each prediction and its gold; what ran a moment ago is mostly at hand.
+    """Return the first rows of each prediction and its gold, mostly from the executor's cache.
 
-    What was stopped is not run again for this.
+    Queries that were stopped do not run again.
     """
     rows = list(zip(examples, verdicts, strict=True))
-    mine = [(as_run(v.sql, one) or "") if v.sql and v.status not in _STOPPED else "" for one, v in rows]
-    golds = ["" if v.gold_status in _STOPPED else one.gold_sql for one, v in rows]
-    found = executor.execute_many([(one.database, sql) for one, sql in zip(examples, mine, strict=True)])
-    meant = executor.execute_many([(one.database, sql) for one, sql in zip(examples, golds, strict=True)])
+    mine = [(as_run(v.sql, example) or "") if v.sql and v.status not in _STOPPED else "" for example, v in rows]
+    golds = ["" if v.gold_status in _STOPPED else example.gold_sql for example, v in rows]
+    predicted = executor.execute_many([(example.database, sql) for example, sql in zip(examples, mine, strict=True)])
+    expected = executor.execute_many([(example.database, sql) for example, sql in zip(examples, golds, strict=True)])
     return [
         {
             "prediction": _shown(outcome, verdict.status),
             "gold": _table(example) if example.gold_tables else _shown(gold, verdict.gold_status),
         }
-        for example, verdict, outcome, gold in zip(examples, verdicts, found, meant, strict=True)
+        for example, verdict, outcome, gold in zip(examples, verdicts, predicted, expected, strict=True)
     ]
 
 
 def result_of(outcome: SqlOutcome) -> Record | None:
-    """Return the first rows of a result as JSON can hold them, or its error; None where there was nothing to run."""
+    """Return the first rows of a result as JSON values, or its error; None if there was no SQL."""
     return _shown(outcome, outcome.status)
 
 
 def shown_row(row: Sequence[Cell]) -> list[Json]:
-    """Return a row's cells as JSON can hold them, cut where they are long."""
+    """Return a row's cells as JSON values, with long ones truncated."""
     return [_cell(cell) for cell in row]
 
 
 def _shown(outcome: SqlOutcome, status: str) -> Record | None:
-    """Return the first rows of a result, or the error; None where there was nothing to run."""
+    """Return the first rows of a result, or the error; None if there was no SQL."""
     if status in _STOPPED:
         return {"error": status}
     if outcome.status == "no_sql":
@@ -203,7 +210,7 @@ def _cut(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int) -> 
 
 
 def _cell(value: Cell) -> Json:
-    """Return a cell as JSON can hold it, cut where it is long."""
+    """Return a cell as a JSON value, truncated if long."""
     if isinstance(value, bytes):
         return f"x'{value[: CELL // 2].hex()}'" + ("…" if len(value) > CELL // 2 else "")
     if isinstance(value, str):
@@ -213,17 +220,17 @@ def _cell(value: Cell) -> Json:
 
 
 def verdict_of(record: Fields) -> Verdict:
-    """Return the verdict that a record holds."""
-    kept = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name != "uid"}
-    return Verdict(uid=record["id"], **{**kept, "reasons": tuple(kept["reasons"])})
+    """Return the verdict of a record."""
+    fields = {field.name: record[field.name] for field in dataclasses.fields(Verdict) if field.name != "uid"}
+    return Verdict(uid=record["id"], **{**fields, "reasons": tuple(fields["reasons"])})
 
 
 def response_of(record: Fields) -> Response:
-    """Return the answer that a record holds: a text, or a dialogue."""
+    """Return the answer of a record: a text or a dialogue."""
     answer = record["answer"]
     return answer if isinstance(answer, str) else [(role, text) for role, text in answer]
 
 
 def example_of(record: Fields) -> Example:
-    """Return what of an example its record holds: enough to group it by."""
+    """Return the example of a record, with the fields that grouping needs."""
     return Example(record["id"], record["db_id"], "", record["question"], record["gold_sql"])

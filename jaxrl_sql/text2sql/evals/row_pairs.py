@@ -1,4 +1,4 @@
-"""A result's rows beside the gold's: which of them are the same, and in which cells the others differ."""
+"""Pair the rows of a result with the gold's, and find the cells that differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Cells = Sequence[Cell]
 
 
 class RowPair(NamedTuple):
-    """A row and the one of the gold that stands beside it, None where there is none; the columns in which they differ.
+    """A row and its row of the gold (None: no counterpart), with the indices of columns that differ.
 
-    A column that only one of them has differs.
+    A column that exists in only one of them differs.
     """
 
     row: Cells | None
@@ -23,18 +23,18 @@ class RowPair(NamedTuple):
 
 
 def pair_rows(rows: Sequence[Cells], golds: Sequence[Cells], most: int) -> tuple[list[RowPair], int]:
-    """Return up to `most` pairs of rows, those that differ first, and how many rows are in both whatever their order.
+    """Return up to `most` pairs of rows, different ones first, and the number of rows in both, in any order.
 
-    Rows that are equal are paired first; the rest in order, as they stand. Python's equality decides, so 2 is 2.0.
+    Equal rows (by Python's equality, so 2 equals 2.0) are paired first, then the rest in order.
     """
     left: dict[Any, deque[int]] = defaultdict(deque)
     for j, gold in enumerate(golds):
         left[_key(gold)].append(j)
     equal, alone = [], []
     for i, row in enumerate(rows):
-        found = left.get(_key(row))
-        if found:
-            equal.append((i, found.popleft()))
+        matches = left.get(_key(row))
+        if matches:
+            equal.append((i, matches.popleft()))
         else:
             alone.append(i)
     met = {j for _, j in equal}
@@ -56,5 +56,5 @@ def _differing(row: Cells | None, gold: Cells | None) -> tuple[int, ...]:
 
 
 def _key(row: Cells) -> Any:
-    """Return what equal rows have in common; NaN, which equals nothing, is itself here."""
+    """Return a key that is equal for equal rows; NaN equals NaN here."""
     return tuple("nan" if isinstance(cell, float) and cell != cell else cell for cell in row)  # noqa: PLR0124

@@ -1,7 +1,7 @@
-"""Predictions against golds by several rules side by side: what each benchmark's own evaluation says, and others.
+"""Score predictions against golds by several rules: those of the benchmarks' own evaluations, and others.
 
-A verdict tells apart what went wrong with the prediction and what with the gold. Where the gold did not run there is no
-score, for there is nothing to be right about: the question is counted by itself and never as a 0.
+A verdict separates failures of the prediction from failures of the gold. A question whose gold fails has no score: it
+is counted separately and never as a 0.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from jaxrl_sql.text2sql.env.dialect import as_run
 from jaxrl_sql.text2sql.env.executor import RULE_NAMES
 from jaxrl_sql.text2sql.env.ports import SqlExecutor, SqlOutcome
 from jaxrl_sql.text2sql.env.verdicts import execute_all, is_verdict
-from jaxrl_sql.text2sql.evals.compare import Answer, asked, compare
+from jaxrl_sql.text2sql.evals.compare import ComparisonResult, compare, comparison_of
 from jaxrl_sql.text2sql.evals.differences import EXACT, with_reasons
 from jaxrl_sql.text2sql.evals.efficiency import RUNS, SPEED_RULES, speed_score
 from jaxrl_sql.text2sql.evals.verdict import Verdict
 from jaxrl_sql.types import Example, Fields, InputError, Record
 
 RULES = (*RULE_NAMES, "suite", *SPEED_RULES)
-"""Every rule: those of the executor; `suite` asks `test_suite` of all databases of a question's suite."""
+"""All rules: those of the executor, those of speed, and `suite`: `test_suite` on all databases of a suite."""
 
 OWN_SCORERS = ("spider2", "ehrsql", "ehrsql_2022", "defog")
-"""The rules of sets whose golds are made for their own scorer: another rule says little of them."""
+"""Rules of benchmarks whose golds fit only their own scorer, so that other rules are uninformative."""
 
 
 def score_predictions(
@@ -36,15 +36,19 @@ def score_predictions(
     timer: SqlExecutor | None = None,
     timed_runs: int = RUNS,
 ) -> list[Verdict]:
-    """Score `sqls[i]` against the golds of `examples[i]` by each rule; return a verdict a question, in order.
+    """Score `sqls[i]` against the golds of `examples[i]` by each rule and return a verdict per question, in order.
 
-    SQL of another dialect is translated first; what does not parse in it is a `syntax_error`. With two rules or more
-    that say right or wrong, verdicts carry their `reasons`. `options` are the comparison's for all questions:
-    `surplus_columns` (`ex_b`: a prediction has fewer than so many columns beyond the gold's; None, any number),
-    `row_slack` and `drop_duplicates` (`paverl` and `ex_b`: 30 and True), `strip_distinct` (both texts, before they
-    run), `ordered` (`test_suite`: instead of what the gold's text says), `asks_for_order` (`defog`: the question does).
+    SQL of another dialect is translated first; a parse failure is a `syntax_error`. With two or more binary rules,
+    verdicts have `reasons`. `options` of the comparison apply to all questions:
+
+    - `surplus_columns` (`ex_b`): a prediction has fewer additional columns than this; None: any number.
+    - `row_slack` and `drop_duplicates` (`paverl` and `ex_b`): 30 and True by default.
+    - `strip_distinct`: remove DISTINCT from both queries before they run.
+    - `ordered` (`test_suite`): override whether the gold's text requires an order.
+    - `asks_for_order` (`defog`): the question requires an order.
+
     `r_ves` and `r_ves_alternate` each run right answers `timed_runs` times on `timer` (see `timing_executor`). Raises
-    InputError for an unknown rule or option, and for these two without it.
+    InputError for an unknown rule or option, and for these two rules without `timer`.
     """
     check_rules(rules)
     speeds = [rule for rule in SPEED_RULES if rule in rules]
@@ -53,11 +57,11 @@ def score_predictions(
     ready = [as_run(sql, example) if sql else None for example, sql in zip(examples, sqls, strict=True)]
     compared = [rule for rule in RULE_NAMES if rule in rules]
     explains = sum(rule in (*EXACT, "suite") for rule in rules) > 1
-    # Rules differ from all that are exact; R-VES pays only what is right by BIRD's.
+    # Reasons need the scores of all exact rules; R-VES needs that of `bird`.
     others = EXACT if explains else ("bird",) if speeds or not compared else ()
     wanted = list(dict.fromkeys((*compared, *others)))
     on_one = [i for i, example in enumerate(examples) if example.answerable]
-    items = [asked(examples[i], ready[i], options) for i in on_one]
+    items = [comparison_of(examples[i], ready[i], options) for i in on_one]
     verdicts: list[Verdict] = [Verdict(example.uid, sql, "no_sql") for example, sql in zip(examples, sqls, strict=True)]
     for i, answer in zip(on_one, compare(executor, items, wanted), strict=True):
         verdicts[i] = _verdict(examples[i], sqls[i], ready[i], answer, wanted)
@@ -70,18 +74,20 @@ def score_predictions(
     for rule in speeds:
         assert timer is not None
         verdicts = _with_speeds(rule, timer, examples, ready, verdicts, timed_runs)
-    unasked = set(wanted) - set(rules)
-    return [_without(verdict, unasked) for verdict in verdicts] if unasked else verdicts
+    unrequested = set(wanted) - set(rules)
+    return [_without(verdict, unrequested) for verdict in verdicts] if unrequested else verdicts
 
 
 def check_rules(rules: Sequence[str]) -> None:
-    """Raise InputError for a rule that is none, and for none at all."""
+    """Raise InputError for an unknown rule, or if there are no rules."""
     unknown = [rule for rule in rules if rule not in RULES]
     if unknown or not rules:
         raise InputError(f"rules {', '.join(map(repr, unknown)) or 'are missing'}: there are {', '.join(RULES)}")
 
 
-def _verdict(example: Example, sql: str | None, ready: str | None, answer: Answer, rules: Sequence[str]) -> Verdict:
+def _verdict(
+    example: Example, sql: str | None, ready: str | None, answer: ComparisonResult, rules: Sequence[str]
+) -> Verdict:
     row = answer.row
     is_untranslated = bool(sql) and ready is None
     is_judged = is_untranslated or is_verdict(row.pred_status, row.stop)
@@ -107,12 +113,12 @@ def _unanswerable(
     ready: Sequence[str | None],
     rules: Sequence[str],
 ) -> list[tuple[int, Verdict]]:
-    """Judge what has no right SQL: to give none is right by every rule, and what is given only runs."""
-    asked_for = [i for i, example in enumerate(examples) if not example.answerable]
-    outcomes = execute_all(executor, [(examples[i].database, ready[i] or "") for i in asked_for])
+    """Judge unanswerable questions: no SQL is right by every rule, and any SQL is only executed."""
+    unanswerable = [i for i, example in enumerate(examples) if not example.answerable]
+    outcomes = execute_all(executor, [(examples[i].database, ready[i] or "") for i in unanswerable])
     return [
         (i, _without_gold(examples[i], sqls[i], ready[i], outcome, rules))
-        for i, outcome in zip(asked_for, outcomes, strict=True)
+        for i, outcome in zip(unanswerable, outcomes, strict=True)
     ]
 
 
@@ -140,23 +146,23 @@ def _with_suites(
     verdicts: Sequence[Verdict],
     options: Fields | None,
 ) -> list[Verdict]:
-    """Ask the test suite's rule of every database of a suite, where there is one and the gold ran on the first."""
-    own = [
+    """Add the `suite` score over all databases of a suite, if it exists and the gold ran on the first database."""
+    with_suite = [
         i
         for i, (example, verdict) in enumerate(zip(examples, verdicts, strict=True))
         if example.suite and example.answerable and verdict.gold_ok and verdict.is_judged
     ]
-    items = [asked(examples[i], ready[i], options)._replace(databases=[*examples[i].suite]) for i in own]
-    found = list(verdicts)
-    for i, answer in zip(own, compare(executor, items, ("test_suite",)), strict=True):
+    items = [comparison_of(examples[i], ready[i], options)._replace(databases=[*examples[i].suite]) for i in with_suite]
+    scored = list(verdicts)
+    for i, answer in zip(with_suite, compare(executor, items, ("test_suite",)), strict=True):
         row = answer.row
         changes: Record = {"suite_gold_status": row.gold_status}
         if row.gold_status == "ok" and is_verdict(row.pred_status, row.stop):
-            changes["scores"] = {**found[i].scores, "suite": row.value("test_suite")}
+            changes["scores"] = {**scored[i].scores, "suite": row.value("test_suite")}
         elif row.gold_status == "ok":
             changes |= {"status": row.pred_status, "stop": row.stop, "scores": {}}
-        found[i] = dataclasses.replace(found[i], **changes)
-    return found
+        scored[i] = dataclasses.replace(scored[i], **changes)
+    return scored
 
 
 def _with_speeds(
@@ -167,9 +173,9 @@ def _with_speeds(
     verdicts: Sequence[Verdict],
     runs: int,
 ) -> list[Verdict]:
-    found = []
+    scored = []
     for example, sql, verdict in zip(examples, ready, verdicts, strict=True):
-        # A gold that is a table took no time, so there is nothing to be as fast as.
+        # A gold table has no execution time to compare with.
         if verdict.gold_ok and verdict.is_judged and example.answerable and not example.gold_tables:
             golds = [example.gold_sql, *example.other_golds]
             is_right = sql is not None and verdict.is_right("bird")
@@ -177,12 +183,12 @@ def _with_speeds(
             if is_right:
                 alternates = rule == "r_ves_alternate"
                 score = speed_score(timer, example.database, sql or "", golds, runs, alternates=alternates)
-            found.append(dataclasses.replace(verdict, scores={**verdict.scores, rule: score}))
+            scored.append(dataclasses.replace(verdict, scores={**verdict.scores, rule: score}))
         else:
-            found.append(verdict)
-    return found
+            scored.append(verdict)
+    return scored
 
 
 def _without(verdict: Verdict, rules: set[str]) -> Verdict:
-    kept = {rule: value for rule, value in verdict.scores.items() if rule not in rules}
-    return dataclasses.replace(verdict, scores=kept)
+    scores = {rule: value for rule, value in verdict.scores.items() if rule not in rules}
+    return dataclasses.replace(verdict, scores=scores)

@@ -1,8 +1,8 @@
-"""How similar two results are, from 0 to 1: the measure by which Arctic-Text2SQL-R1 votes.
+"""Similarity of two results from 0 to 1, for the vote of Arctic-Text2SQL-R1.
 
-Columns are paired by name over all names of both sides (a name that comes several times pairs in order). A pair is as
-similar as its values agree: the sum over values of the lower count over that of the higher one; a column without a
-partner has 0. The result is the mean over columns. A result without rows is similar to nothing.
+Columns are paired by name (repeated names in order). The similarity of a pair is the multiset Jaccard index of its
+values: the sum of the lower counts over the sum of the higher counts. A column without a partner has 0. The result is
+the mean over the columns of both sides, and 0 if either result has no rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from jaxrl_sql.text2sql.env.ports import SqlOutcome
 from jaxrl_sql.types import Cell
 
-# The values of a column with their counts, by the column's name and how often the name came before.
+# The value counts of each column, by the column's name and the number of its earlier occurrences.
 Columns = Mapping[tuple[str, int], Counter[Cell]]
 
 
 def likeness_of(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
-    """Return [n, n]: how similar each two results are. What failed is similar to nothing, and so is what is empty."""
+    """Return the pairwise similarities [n, n]; failed and empty results have similarity 0."""
     kinds: dict[tuple[Any, ...], int] = {}
     of = [_kind(outcome, kinds) for outcome in outcomes]
     tables: dict[int, Columns] = {}
@@ -36,16 +36,16 @@ def likeness_of(outcomes: Sequence[SqlOutcome]) -> np.ndarray:
 
 
 def _kind(outcome: SqlOutcome, kinds: dict[tuple[Any, ...], int]) -> int:
-    """Return the number of what is counted alike for sure: most candidates return what another one has returned."""
+    """Return an index shared by results with equal counts, since most candidates return the same result."""
     key: tuple[Any, ...] = (outcome.status == "ok", outcome.set_digest, outcome.row_count, tuple(outcome.columns))
-    # Equal sets of as many rows may still differ in which of them comes twice.
+    # Equal sets with equal row counts may still differ in the multiplicity of rows.
     if outcome.row_count > 2:
         key = (*key, frozenset(Counter(outcome.rows).items()))
     return kinds.setdefault(key, len(kinds))
 
 
 def counted(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:
-    """Count the values of each column; nothing where there are no rows."""
+    """Count the values of each column; empty without rows."""
     if not rows:
         return {}
     seen: Counter[str] = Counter()
@@ -57,9 +57,9 @@ def counted(names: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Columns:
 
 
 def similarity(left: Columns, right: Columns) -> float:
-    """Return how similar two results are."""
+    """Return the similarity of two results."""
     if not left or not right:
         return 0.0
     names = [*left, *(name for name in right if name not in left)]
     shared = [(left[name], right[name]) for name in left if name in right]
-    return sum((one & other).total() / (one | other).total() for one, other in shared) / len(names)
+    return sum((column & other).total() / (column | other).total() for column, other in shared) / len(names)

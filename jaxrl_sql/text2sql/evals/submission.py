@@ -1,4 +1,4 @@
-"""Predictions in the form that a benchmark's own leaderboard takes."""
+"""Write predictions in the submission format of a benchmark's leaderboard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.types import Example
 
 NOTHING = "SELECT no_sql_was_given"
-"""Stands for a question without SQL: it fails everywhere, where an empty line would be skipped or equal nothing."""
+"""Placeholder for a question without SQL: it fails on every database, while scorers may skip an empty line."""
 
 _PIECE = re.compile(
     r"""(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\])|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<blank>\s+)""",
@@ -22,19 +22,19 @@ _PIECE = re.compile(
 
 
 def write_submission(
-    form: str, folder: Path, asked: Sequence[tuple[str, str]], sqls: Mapping[str, str | None]
+    form: str, folder: Path, questions: Sequence[tuple[str, str]], sqls: Mapping[str, str | None]
 ) -> list[Path]:
-    """Write the SQL of all questions `asked` (uid, db_id) in the form of a benchmark, and as JSON lines.
+    """Write the SQL of all `questions` (uid, db_id) in the format of a benchmark, and as JSON lines.
 
-    `spider`: a line each. `bird`: an object of numbers. `ehrsql`: an object of ids, `null` where there is no SQL.
-    `spider2`: a folder of `<id>.sql`. Of several questions with one id the first was asked; the others have no SQL.
+    `spider`: a line per question. `bird`: an object keyed by index. `ehrsql`: an object keyed by id, with `null` for no
+    SQL. `spider2`: a folder of `<id>.sql`. Only the first of several questions with the same id has SQL.
     """
-    lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in asked)]
+    lines = [{"id": uid, "sql": sqls.get(uid)} for uid in dict.fromkeys(uid for uid, _ in questions)]
     written = [folder / "predictions.jsonl"]
     written[0].write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-    by_place = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in asked]
+    by_place = [(sqls.get(uid) or NOTHING, db_id) for uid, db_id in questions]
     seen: set[str] = set()
-    for i, (uid, _) in enumerate(asked):
+    for i, (uid, _) in enumerate(questions):
         if uid in seen:
             by_place[i] = (NOTHING, "")
         seen.add(uid)
@@ -47,7 +47,7 @@ def write_submission(
         written[-1].write_text(json.dumps(numbered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     elif form == "ehrsql":
         written.append(folder / "predictions.json")
-        answers = {uid: sqls.get(uid) or "null" for uid, _ in asked}
+        answers = {uid: sqls.get(uid) or "null" for uid, _ in questions}
         written[-1].write_text(json.dumps(answers, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     elif form == "spider2":
         written.append(folder / "submission")
@@ -60,7 +60,7 @@ def write_submission(
 def write_results(
     executor: SqlExecutor, folder: Path, examples: Sequence[Example], sqls: Mapping[str, str | None]
 ) -> Path:
-    """Write what each query returns as `submission_csv/<id>.csv`, Spider 2.0's other form; what fails has no file."""
+    """Write query results as `submission_csv/<id>.csv`, Spider 2.0's other format; failed queries have no file."""
     place = folder / "submission_csv"
     place.mkdir(exist_ok=True)
     for example in examples:  # one after another: a result may be large
@@ -74,7 +74,7 @@ def write_results(
 
 
 def one_line(sql: str) -> str:
-    """Write a query in one line without tabs: comments go, and blanks become one; so do line ends inside of texts."""
+    """Return a query as one line: comments are removed, and whitespace runs, tabs and line ends become a space."""
 
     def written(piece: re.Match[str]) -> str:
         return re.sub(r"[\t\r\n]", " ", piece["text"]) if piece["text"] else " "

@@ -1,8 +1,8 @@
-"""The numbers of an evaluation: each rule with its interval, by group of questions, and what went wrong beside.
+"""Summarize an evaluation: scores by rule with intervals, by group of questions, and counts of failures.
 
-Two shares are told apart. `<rule>` is over the questions that the rule could be applied to: their gold ran. `accuracy`
-is the benchmark's own rule over all questions, the number that its leaderboard would give: one whose gold fails cannot
-be answered right there. They differ only where golds fail, and then `gold_failures` is not 0.
+There are two kinds of shares. `<rule>` is over the questions whose gold ran. `accuracy` is the benchmark's own rule
+over all questions, as on its leaderboard, where a question whose gold fails counts as wrong. They differ only if
+`gold_failures` is not 0.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jaxrl_sql.text2sql.evals.interval import share_interval
 from jaxrl_sql.text2sql.evals.verdict import NOT_ASKED, Verdict
 from jaxrl_sql.types import Example, InputError
 
-# Golds that are stopped, by whichever bound, say something of the limits; the others are wrong.
+# Golds with these statuses hit a limit; golds with other statuses are wrong.
 _STOPPED = ("timeout", "cancelled", "crashed")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The mean of `count` values that add up to `total`, with the bounds of its 95 % interval."""
+    """The mean of `count` values with sum `total`; `low` and `high` bound its 95 % interval."""
 
     total: float
     count: int
@@ -35,13 +35,13 @@ class Share:
 
     @property
     def mean(self) -> float:
-        """Return total / count, 0 of nothing."""
+        """Return total / count, or 0 if empty."""
         return self.total / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of `count` questions, and the share of each rule that could be applied to any of them."""
+    """A group of `count` questions, with the share of each rule that applies to any of them."""
 
     count: int
     shares: Mapping[str, Share]
@@ -49,18 +49,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The numbers of an evaluation of `count` questions.
+    """The summary of an evaluation of `count` questions.
 
-    `scores` has a share a rule; `groups` those of each group of questions, named `hardness/easy`, `database/car_1`,
-    `feature/join`. `statuses` counts predictions by how they ended, `gold_statuses` golds; `stopped` counts what the
-    clock stopped even when it was tried again alone. `reasons` lists the questions whose verdict hangs on something, by
-    what it is, `failed_golds` those whose gold did not run, with its status. `own` is the benchmark's own rule.
-    `reliability`, where some questions have no answer, is EHRSQL's score for each cost of an error; `abstention` are
-    shares of its scorer of 2022. `unjudged` counts predictions without a verdict, for example after a database
-    error: the accuracy leaves them out.
+    `scores` has a share per rule; `groups` has shares per group of questions (`hardness/easy`, `database/car_1`,
+    `feature/join`). `statuses` and `gold_statuses` count predictions and golds by status. `stopped` counts predictions
+    that hit the time limit even when retried alone. `reasons` lists, by reason, the questions about which rules
+    disagree; `failed_golds` lists questions with a failed gold and its status. `own_rule` is the benchmark's rule.
+    `reliability` is EHRSQL's score per cost of an error, if some questions are unanswerable; `abstention` has the
+    metrics of its 2022 scorer. `unjudged` counts predictions without a verdict, for example after a database error;
+    the accuracy omits them.
     """
 
-    own: str
+    own_rule: str
     count: int
     scores: Mapping[str, Share]
     groups: Mapping[str, Group]
@@ -76,23 +76,23 @@ class Summary:
 
     @property
     def accuracy(self) -> Share:
-        """Return the benchmark's own rule over all questions with a verdict, as its leaderboard counts."""
-        own = self.scores.get(self.own, Share(0.0, 0))
-        return Share(own.total, self.count - self.unjudged)
+        """Return the score by the benchmark's own rule over all questions with a verdict, as on its leaderboard."""
+        share = self.scores.get(self.own_rule, Share(0.0, 0))
+        return Share(share.total, self.count - self.unjudged)
 
     @property
     def gold_failures(self) -> int:
-        """Return how many golds did not run, the stopped ones included."""
+        """Return the number of golds that failed, including stopped ones."""
         return sum(n for name, n in self.gold_statuses.items() if name != "ok")
 
     @property
     def gold_timeouts(self) -> int:
-        """Return how many golds were stopped."""
+        """Return the number of golds that were stopped."""
         return sum(n for name, n in self.gold_statuses.items() if name in _STOPPED)
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers by name, for a metrics file."""
-        numbers = {"accuracy": self.accuracy.mean} if self.own in self.scores else {}
+        """Return the metrics by name, for a metrics file."""
+        numbers = {"accuracy": self.accuracy.mean} if self.own_rule in self.scores else {}
         for rule, share in self.scores.items():
             numbers |= {rule: share.mean, f"{rule}/low": share.low, f"{rule}/high": share.high}
             numbers[f"{rule}/count"] = float(share.count)
@@ -121,30 +121,30 @@ def summarize(
     verdicts: Sequence[Verdict],
     own: str = "bird",
 ) -> Summary:
-    """Count verdicts, `verdicts[i]` of `examples[i]`; `own` is the benchmark's own rule.
+    """Summarize verdicts, `verdicts[i]` of `examples[i]`; `own` is the benchmark's own rule.
 
-    Levels of difficulty are the benchmark's labels; where it has none, Spider's, counted in the gold. Groups come in
-    the order in which they first occur.
+    Difficulty levels are the benchmark's labels, or Spider's levels of the gold if it has none. Groups are in order of
+    first occurrence.
     """
     pairs = list(zip(examples, verdicts, strict=True))
     judged = [pair for pair in pairs if pair[1].is_judged]
-    rules = list(dict.fromkeys(rule for one in verdicts for rule in one.scores))
+    rules = list(dict.fromkeys(rule for verdict in verdicts for rule in verdict.scores))
     members: dict[str, list[int]] = {}
     for i, (example, _) in enumerate(pairs):
         for name in group_names(example):
             members.setdefault(name, []).append(i)
-    reasons = {name: tuple(one.uid for one in verdicts if name in one.reasons) for name in REASONS}
+    reasons = {name: tuple(verdict.uid for verdict in verdicts if name in verdict.reasons) for name in REASONS}
     return Summary(
-        own=own,
+        own_rule=own,
         count=len(pairs),
         scores={rule: _share(pairs, rule) for rule in rules},
-        groups={name: _group([pairs[i] for i in found], rules) for name, found in members.items()},
-        statuses=dict(Counter(one.status for one in verdicts)),
-        gold_statuses=dict(Counter(one.gold_status for one in verdicts)),
-        suite_gold_failures=sum(one.suite_gold_status not in ("", "ok") for one in verdicts),
-        stopped=sum(one.stop == "wall" for one in verdicts),
+        groups={name: _group([pairs[i] for i in indices], rules) for name, indices in members.items()},
+        statuses=dict(Counter(verdict.status for verdict in verdicts)),
+        gold_statuses=dict(Counter(verdict.gold_status for verdict in verdicts)),
+        suite_gold_failures=sum(verdict.suite_gold_status not in ("", "ok") for verdict in verdicts),
+        stopped=sum(verdict.stop == "wall" for verdict in verdicts),
         reasons=reasons,
-        failed_golds=tuple((one.uid, one.gold_status) for one in verdicts if not one.gold_ok),
+        failed_golds=tuple((verdict.uid, verdict.gold_status) for verdict in verdicts if not verdict.gold_ok),
         reliability=_reliability(judged, own),
         abstention=_abstention(judged) if own == "ehrsql_2022" else {},
         unjudged=sum(not verdict.is_judged for verdict in verdicts),
@@ -154,19 +154,18 @@ def summarize(
 def validation_metrics(
     examples: Sequence[Example], verdicts: Sequence[Verdict], unasked: int = 0, rule: str = "bird"
 ) -> dict[str, float]:
-    """Return the numbers that training logs of verdicts by a rule, shares of all questions; a graded rule's are means.
+    """Return the validation metrics that training logs, by one rule: shares of all questions, or means if graded.
 
-    A question whose gold fails counts as wrong (the set is what it is), and so do `unasked` more, whose prompts are too
-    long. One without a verdict, as where the database failed, is left out (`unjudged`).
-    Difficulties are the benchmark's labels, in the order in which they first occur. Raises InputError where no
-    prediction has a verdict.
+    Questions whose gold fails count as wrong, and so do `unasked` further questions, whose prompts are too long.
+    Questions without a verdict, for example after a database error, are omitted (`unjudged`). Difficulties are the
+    benchmark's labels, in order of first occurrence. Raises InputError if no prediction has a verdict.
     """
-    statuses = Counter(one.status for one in verdicts)
+    statuses = Counter(verdict.status for verdict in verdicts)
     pairs = [pair for pair in zip(examples, verdicts, strict=True) if pair[1].is_judged]
     if verdicts and not pairs:
         raise InputError("evaluation: no answer has a verdict, as no database can be read; continue when they can be")
     n_unjudged = len(verdicts) - len(pairs)
-    examples, verdicts = [example for example, _ in pairs], [one for _, one in pairs]
+    examples, verdicts = [example for example, _ in pairs], [verdict for _, verdict in pairs]
     scores = [verdict.scores.get(rule, 0.0) for verdict in verdicts]
     count = len(verdicts) + unasked
     if unasked:
@@ -177,20 +176,23 @@ def validation_metrics(
             levels.setdefault(example.difficulty, []).append(score)
     numbers = {
         "accuracy": sum(scores) / max(count, 1),
-        "correct": float(sum(one.is_right(rule) for one in verdicts)),
+        "correct": float(sum(verdict.is_right(rule) for verdict in verdicts)),
         "count": float(count),
         "valid": statuses["ok"] / max(count, 1),
-        "gold_failures": float(sum(not one.gold_ok for one in verdicts)),
+        "gold_failures": float(sum(not verdict.gold_ok for verdict in verdicts)),
     }
     numbers |= {"unjudged": float(n_unjudged)} if n_unjudged else {}
     numbers |= {f"status/{name}": float(n) for name, n in statuses.items()}
-    for name, found in levels.items():
-        numbers |= {f"accuracy/{name}": sum(found) / len(found), f"count/{name}": float(len(found))}
+    for name, level_scores in levels.items():
+        numbers |= {
+            f"accuracy/{name}": sum(level_scores) / len(level_scores),
+            f"count/{name}": float(len(level_scores)),
+        }
     return numbers
 
 
 def group_names(example: Example) -> list[str]:
-    """Return the groups that a question is counted in."""
+    """Return the names of a question's groups."""
     gold = example.gold_sql if example.answerable else ""
     hardness = example.difficulty or (spider_level(gold, example.gold_dialect) if gold else "")
     features = features_of(gold, example.gold_dialect) if gold else ()
@@ -199,32 +201,32 @@ def group_names(example: Example) -> list[str]:
 
 
 def _share(pairs: Sequence[tuple[Example, Verdict]], rule: str) -> Share:
-    scored = [(example.db_id, one.scores[rule]) for example, one in pairs if rule in one.scores]
+    scored = [(example.db_id, verdict.scores[rule]) for example, verdict in pairs if rule in verdict.scores]
     values = np.array([value for _, value in scored])
     low, high = share_interval(values, [name for name, _ in scored])
     return Share(float(values.sum()), len(scored), low, high)
 
 
-def _reliability(pairs: Sequence[tuple[Example, Verdict]], own: str) -> dict[str, float]:
+def _reliability(pairs: Sequence[tuple[Example, Verdict]], own_rule: str) -> dict[str, float]:
     """Return EHRSQL's reliability scores RS(0), RS(5), RS(10) and RS(N), N the number of questions (Lee et al. 2024).
 
-    A right answer earns 1, and so does none where there is none; no answer where there is one earns 0, and whatever is
-    wrong costs 0, 5, 10 or N. No answer is right where the gold fails: its scorer takes that for an error that no
-    prediction equals. Where all questions have answers it says nothing.
+    A right answer earns 1, and so does abstaining on an unanswerable question. Abstaining on an answerable question
+    earns 0, and any wrong answer costs 0, 5, 10 or N. If the gold fails, every answer is wrong, as in EHRSQL's scorer.
+    Empty if all questions are answerable.
     """
-    if all(example.answerable for example, _ in pairs) or not any(own in one.scores for _, one in pairs):
+    if all(example.answerable for example, _ in pairs) or not any(own_rule in verdict.scores for _, verdict in pairs):
         return {}
-    right = sum(one.is_right(own) for _, one in pairs)
-    silent = sum(one.status == "no_sql" and not one.is_right(own) for _, one in pairs)
+    right = sum(verdict.is_right(own_rule) for _, verdict in pairs)
+    silent = sum(verdict.status == "no_sql" and not verdict.is_right(own_rule) for _, verdict in pairs)
     wrong, count = len(pairs) - right - silent, len(pairs)
     costs = {"0": 0, "5": 5, "10": 10, "N": count}
     return {name: (right - cost * wrong) / count for name, cost in costs.items()}
 
 
 def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
-    """Return precision, recall and F1 of answering at all, and of right answers, as EHRSQL's scorer of 2022 has them.
+    """Return precision, recall and F1 of answering at all and of right answers, as in EHRSQL's 2022 scorer.
 
-    Precision is over the questions that got SQL, recall over those that have an answer (Lee et al. 2022).
+    Precision is over the questions with predicted SQL, recall over answerable questions (Lee et al. 2022).
     """
     answered = sum(verdict.status != "no_sql" for _, verdict in pairs)
     askable = [verdict for example, verdict in pairs if example.answerable]
@@ -241,6 +243,6 @@ def _abstention(pairs: Sequence[tuple[Example, Verdict]]) -> dict[str, float]:
 
 
 def _group(pairs: Sequence[tuple[Example, Verdict]], rules: Sequence[str]) -> Group:
-    """Return a group's shares without intervals: within one they would say little."""
-    found = {rule: [one.scores[rule] for _, one in pairs if rule in one.scores] for rule in rules}
-    return Group(len(pairs), {rule: Share(sum(values), len(values)) for rule, values in found.items() if values})
+    """Return a group's shares, without intervals, which would be too wide to be useful."""
+    scores = {rule: [verdict.scores[rule] for _, verdict in pairs if rule in verdict.scores] for rule in rules}
+    return Group(len(pairs), {rule: Share(sum(values), len(values)) for rule, values in scores.items() if values})

@@ -1,9 +1,9 @@
-"""Queries whose LIMIT cuts through ties: which of the equally good rows come back is the engine's choice alone.
+"""Find queries whose LIMIT cuts through ties, so that the engine decides which of the tied rows it returns.
 
-A LIMIT (with its OFFSET) cuts where the rows before and behind the cut have the same values of ORDER BY, or where there
-is no ORDER BY at all. `cuts_through_ties` reads every part of a gold that has a LIMIT and runs by itself, and counts a
-tie only where the tied rows differ in the selected columns. `is_tied` is stricter: it reads the outermost SELECT and
-compares sort keys alone.
+A LIMIT (with its OFFSET) cuts through a tie if the rows before and after the cut have the same values of ORDER BY, or
+if there is no ORDER BY. `cuts_through_ties` checks every part of a gold that has a LIMIT and runs by itself. It counts
+a tie only if the tied rows differ in the selected columns. `is_tied` is stricter: it checks the outermost SELECT and
+compares only sort keys.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from jaxrl_sql.text2sql.env.parse import parse_query
 from jaxrl_sql.text2sql.env.ports import SqlExecutor
 from jaxrl_sql.text2sql.evals.parse import parsed
 
-# Of ties at a cut so many rows are looked at.
+# The number of rows after a cut that are checked for ties.
 _ROWS_BEHIND = 1_000
 _MAX_LIMIT = 100_000
 
 
 class _Cut(NamedTuple):
-    """A query that returns rows with their keys; the rows `first` to `last` are what its LIMIT leaves."""
+    """A query that returns rows with their sort keys; its LIMIT selects the rows `first` to `last`."""
 
     sql: str
     keys: tuple[int, ...]  # columns of the result
-    width: int | None  # where the columns end that the gold selects, and keys begin; None: nowhere
+    width: int | None  # the end of the gold's columns in the result, before added keys; None: the end of the row
     first: int
     last: int
 
 
 def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str, str]]) -> list[bool]:
-    """Return for each (database, gold, dialect) whether a LIMIT cuts through ties; False where that is not known."""
+    """Return for each (database, gold, dialect) whether a LIMIT cuts through ties; False if unknown."""
     plans = [(i, database, cut) for i, (database, sql, dialect) in enumerate(golds) for cut in _cuts(sql, dialect)]
     outcomes = executor.execute_many([(database, cut.sql) for _, database, cut in plans])
     is_cut = [False] * len(golds)
@@ -49,7 +49,7 @@ def cuts_through_ties(executor: SqlExecutor, golds: Sequence[tuple[str, str, str
 
 
 def _differs_round(rows: Sequence[tuple[object, ...]], cut: _Cut, edge: int) -> bool:
-    """Return whether rows tied with those on both sides of an edge differ in what is selected."""
+    """Return whether the rows tied across an edge differ in the selected columns."""
     key = _key(rows[edge], cut)
     if _key(rows[edge - 1], cut) != key:
         return False
@@ -75,28 +75,28 @@ def _cuts(sql: str, dialect: str) -> list[_Cut]:
 
 def _cut(query: exp.Expression, dialect: str) -> _Cut | None:
     limit, offset = query.args["limit"].expression, query.args.get("offset")
-    kept, first = _number(limit), _number(offset.expression) if offset is not None else 0
-    if kept is None or first is None or not 0 < first + kept <= _MAX_LIMIT:
+    count, first = _number(limit), _number(offset.expression) if offset is not None else 0
+    if count is None or first is None or not 0 < first + count <= _MAX_LIMIT:
         return None
     wider = query.copy()
     wider.set("offset", None)
-    wider.set("limit", exp.Limit(expression=exp.Literal.number(first + kept + _ROWS_BEHIND)))
+    wider.set("limit", exp.Limit(expression=exp.Literal.number(first + count + _ROWS_BEHIND)))
     order = query.args.get("order")
     ordered = [_bare(key.this) for key in order.expressions] if order is not None else []
     selected = query.selects
     if any(item.is_star for item in selected):
-        # How many columns `*` is, is not known: keys are added behind it and counted from the end.
+        # The number of columns of `*` is unknown, so keys are added after it and indexed from the end.
         keys = tuple(range(-len(ordered), 0)) if all(_is_added(wider, key) for key in ordered) else None
         width = -len(ordered) or None
     else:
         places = [_place(wider, selected, key) for key in ordered]
         keys = tuple(place for place in places if place is not None)
         keys, width = (keys if len(keys) == len(places) else None), len(selected)
-    return None if keys is None else _Cut(wider.sql(dialect, comments=False), keys, width, first, first + kept)
+    return None if keys is None else _Cut(wider.sql(dialect, comments=False), keys, width, first, first + count)
 
 
 def _place(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.Expression) -> int | None:
-    """Return the column of a sort key, added if need be; None where it cannot be."""
+    """Return the index of a sort key's column, added if necessary; None if it cannot be added."""
     column = _column(key, selected)
     if column is not None:
         return column
@@ -104,7 +104,7 @@ def _place(query: exp.Expression, selected: Sequence[exp.Expression], key: exp.E
 
 
 def _is_added(query: exp.Expression, key: exp.Expression) -> bool:
-    """Select a key as well, where that leaves the rows as they are."""
+    """Add a key to the selected columns if that does not change the rows."""
     is_plain = isinstance(query, exp.Select) and not query.args.get("distinct")
     if not is_plain or isinstance(key, exp.Literal):
         return False
@@ -123,9 +123,9 @@ def _number(node: exp.Expression) -> int | None:
 
 
 def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
-    """Return whether the last row of `ORDER BY … LIMIT k` and the first one behind it have the same sort keys.
+    """Return whether the last row of `ORDER BY … LIMIT k` and the next row have the same sort keys.
 
-    False for a query without such a cut, or one that cannot be read.
+    False for a query without such a cut, or one that cannot be parsed.
     """
     cut = _cut_of_keys(sql)
     if cut is None:
@@ -141,9 +141,9 @@ def is_tied(connection: sqlite3.Connection, sql: str) -> bool:
 
 
 def key_query(sql: str) -> str | None:
-    """Return the query of the sort keys of the rows that a query sorts, in their order.
+    """Return a query for the sort keys of a query's rows, in their order.
 
-    None where a query does not sort, selects only distinct rows, or cannot be read.
+    None if the query does not sort, uses DISTINCT, or cannot be parsed.
     """
     tree = _keys(sql)
     return None if tree is None else tree.sql("sqlite")
@@ -151,7 +151,7 @@ def key_query(sql: str) -> str | None:
 
 @lru_cache(1 << 14)
 def _cut_of_keys(sql: str) -> tuple[str, int] | None:
-    """Return the query of the sort keys up to the cut and one more, and the number of rows before the cut."""
+    """Return a query for the sort keys up to one row after the cut, and the number of rows before the cut."""
     tree = _keys(sql)
     limit = tree.args.get("limit") if tree is not None else None
     if tree is None or limit is None or tree.args.get("offset"):
@@ -175,7 +175,7 @@ def _keys(sql: str) -> exp.Expression | None:
 
 
 def _without_alias(key: exp.Expression, selected: Sequence[exp.Expression]) -> exp.Expression:
-    """Return the selected expression that a sort key names by number or alias, or else the key itself."""
+    """Return the selected expression that a sort key names by number or alias, otherwise the key itself."""
     column = _column(key, selected)
     if column is None or (isinstance(key, exp.Column) and not isinstance(selected[column], exp.Alias)):
         return key
@@ -183,7 +183,7 @@ def _without_alias(key: exp.Expression, selected: Sequence[exp.Expression]) -> e
 
 
 def _column(key: exp.Expression, selected: Sequence[exp.Expression]) -> int | None:
-    """Return the selected column that a sort key names by number, alias or name, or repeats; None where none is."""
+    """Return the selected column that a sort key names by number, alias or name, or repeats; otherwise None."""
     if isinstance(key, exp.Literal) and not key.is_string:
         return int(key.name) - 1 if key.name.isdigit() and 0 < int(key.name) <= len(selected) else None
     if isinstance(key, exp.Column) and not key.table:

@@ -1,4 +1,4 @@
-"""What is found out about one prediction."""
+"""The verdict on one prediction."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from jaxrl_sql.text2sql.env.verdicts import is_verdict
 
 NOT_ASKED = "not_asked"
-"""The status of a question that the model could not be asked, as where its prompt is too long: it counts as wrong."""
+"""The status of a question that was not asked, for example because its prompt is too long; it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One question's prediction, `sql` (None: there was none), against its gold.
+    """The comparison of one question's prediction, `sql` (None: no SQL), with its gold.
 
-    `scores` has the value of each rule that could be applied, 0 to 1 (of speed: 1.12): 0 where the prediction did not
-    run, and none where the gold did not or the database failed. `status` and `gold_status` say how the two ended on the
-    question's database, `suite_gold_status` how the gold did on the databases of its suite ("": no suite).
-    `stop` names the bound that stopped the prediction: `wall`, `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`.
-    Times are milliseconds of wall time, rows are counted on the question's database. `reasons` say why rules differ,
-    see `differences`.
+    `scores` has a value from 0 to 1 (speed: 1.12) per applicable rule: 0 if the prediction failed; empty if the gold or
+    the database failed. `status` and `gold_status` are those on the question's database, `suite_gold_status` is the
+    gold's on the databases of its suite ("": no suite). `stop` is the limit that stopped the prediction: `wall`,
+    `cpu`, `vm_steps`, `cancelled`, `killed` or `memory`. Times are wall time in milliseconds; row counts are those on
+    the question's database. `reasons` are the reasons for disagreement between rules, see `differences`.
     """
 
     uid: str
@@ -43,14 +42,14 @@ class Verdict:
 
     @property
     def is_judged(self) -> bool:
-        """Return whether the outcome says something of the prediction; where it does not, it has no scores."""
+        """Return whether the outcome allows a verdict on the prediction; otherwise it has no scores."""
         return is_verdict(self.status, self.stop)
 
     @property
     def gold_ok(self) -> bool:
-        """Return whether the gold ran; where it did not, the question has no scores."""
+        """Return whether the gold ran; otherwise the question has no scores."""
         return self.gold_status == "ok"
 
     def is_right(self, rule: str) -> bool:
-        """Return whether the prediction is all right by a rule; not where it has no score."""
+        """Return whether the prediction has the full score by a rule; False without a score."""
         return self.scores.get(rule, 0.0) >= 1.0

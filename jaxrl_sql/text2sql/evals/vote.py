@@ -1,9 +1,9 @@
-"""Several answers to a question: which one the others speak for, and how likely one of k is right.
+"""Select among several answers to a question by vote, and estimate pass@k.
 
-Two ways to vote, see RECIPES in the documentation: by `result`, candidates whose results are equal sets of rows vote
-for one another, and the result with most votes wins; `soft` (Arctic-Text2SQL-R1), each candidate is as good as its
-result is similar to those of the others. Candidates that fail do not vote; those that return nothing do by `result`,
-and are similar to nothing by `soft`. Of equals the one seen first wins. Where nothing runs, the first candidate stands.
+There are two voting methods, see RECIPES in the documentation. By `result`, candidates with equal sets of rows form a
+group, and the largest group wins. By `soft` (Arctic-Text2SQL-R1), a candidate's score is the summed similarity of its
+result to the others. Failed candidates do not vote. Empty results vote by `result` and have similarity 0 by `soft`.
+Ties go to the first candidate. If all candidates fail, the first is selected.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from jaxrl_sql.types import Example, InputError
 HOW = ("result", "soft")
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
-# Results of so many candidates are held at once.
+# The number of candidates whose results are in memory at once.
 _CHUNK = 512
 _FAILED = -1
 
 
 class Ballot(NamedTuple):
-    """What the candidates of a question returned, ready to be counted, whole or in part.
+    """The results of a question's candidates, for votes of all or some of them.
 
-    `results[i]` numbers the result of candidate i in the order in which results are first seen, -1 where it failed.
-    `likeness` [n, n] says how similar the results of two candidates are, for the vote `soft`.
+    `results[i]` is the index of candidate i's result in order of first occurrence, -1 if it failed. `likeness` [n, n]
+    has the pairwise similarities of results, for the vote `soft`.
     """
 
     sqls: tuple[str | None, ...]
@@ -43,9 +43,9 @@ class Ballot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidate that won, and the votes of each result: the SQL of the first that returned it, and how many.
+    """The winning candidate, and the votes per result: the SQL of its first candidate, and the number of votes.
 
-    By `soft` these are the candidates and their summed similarities. Best first.
+    By `soft`, these are the candidates and their summed similarities. Sorted from best to worst.
     """
 
     sql: str | None
@@ -56,36 +56,40 @@ class Choice:
 def ballots(
     executor: SqlExecutor, examples: Sequence[Example], candidates: Sequence[Sequence[str | None]], how: str = "result"
 ) -> list[Ballot]:
-    """Run the candidates of many questions, `candidates[i]` of `examples[i]`.
+    """Run the candidates `candidates[i]` of each question `examples[i]`.
 
-    What the wall clock stopped is tried once more by itself. Raises InputError for another way to vote, and for a
-    question without candidates.
+    Candidates that hit the time limit are retried once alone. Raises InputError for an unknown voting method, and for
+    a question without candidates.
     """
     if how not in HOW:
         raise InputError(f"vote {how!r}: there are {', '.join(HOW)}")
-    found: list[Ballot] = []
+    counted: list[Ballot] = []
     waiting: list[tuple[Example, Sequence[str | None]]] = []
     for example, sqls in zip(examples, candidates, strict=True):
         if not sqls:
             raise InputError(f"vote: question {example.uid} has no candidates")
-        if waiting and sum(len(one) for _, one in waiting) + len(sqls) > _CHUNK:
-            found += _ballots(executor, waiting, how)
+        if waiting and sum(len(batch) for _, batch in waiting) + len(sqls) > _CHUNK:
+            counted += _ballots(executor, waiting, how)
             waiting = []
         waiting.append((example, sqls))
-    return found + _ballots(executor, waiting, how)
+    return counted + _ballots(executor, waiting, how)
 
 
-def _ballots(executor: SqlExecutor, asked: Sequence[tuple[Example, Sequence[str | None]]], how: str) -> list[Ballot]:
-    pairs = [(one.database, (as_run(sql, one) or "") if sql else "") for one, sqls in asked for sql in sqls]
+def _ballots(
+    executor: SqlExecutor, questions: Sequence[tuple[Example, Sequence[str | None]]], how: str
+) -> list[Ballot]:
+    pairs = [
+        (example.database, (as_run(sql, example) or "") if sql else "") for example, sqls in questions for sql in sqls
+    ]
     ran = list(zip(pairs, execute_all(executor, pairs), strict=True))
-    stopped = dict.fromkeys(pair for pair, one in ran if one.stopped_by == "wall")
+    stopped = dict.fromkeys(pair for pair, outcome in ran if outcome.stopped_by == "wall")
     again = {pair: executor.execute_many([pair])[0] for pair in stopped}
-    outcomes = iter([again.get(pair, one) for pair, one in ran])
-    found = []
-    for _, sqls in asked:
+    outcomes = iter([again.get(pair, outcome) for pair, outcome in ran])
+    counted = []
+    for _, sqls in questions:
         mine = [next(outcomes) for _ in sqls]
-        found.append(Ballot(tuple(sqls), _numbered(mine), likeness_of(mine) if how == "soft" else None))
-    return found
+        counted.append(Ballot(tuple(sqls), _numbered(mine), likeness_of(mine) if how == "soft" else None))
+    return counted
 
 
 def _numbered(outcomes: Sequence[SqlOutcome]) -> tuple[int, ...]:
@@ -102,7 +106,7 @@ def choose(ballot: Ballot, members: Sequence[int] | None = None) -> Choice:
     voters = [i for i in chosen if ballot.results[i] != _FAILED]
     if not voters:
         return Choice(ballot.sqls[chosen[0]], chosen[0], [])
-    votes: dict[int, float] = {}  # by the candidate that stands for them, in the order in which they are seen
+    votes: dict[int, float] = {}  # by the first candidate of each result, in order of occurrence
     if ballot.likeness is None:
         first: dict[int, int] = {}
         for i in voters:
@@ -123,10 +127,10 @@ def vote_curve(
     subsets: int = 20,
     seed: int = 0,
 ) -> dict[int, float]:
-    """Return the mean score of the vote by its size, from one set of samples a question.
+    """Return the mean score of the vote by number of samples, from one set of samples per question.
 
-    `scores[q][i]` is what candidate i of question q scores. A vote of k is the mean over random subsets of k
-    candidates, `subsets` of them a question; sizes above the fewest candidates of a question are left out.
+    `scores[q][i]` is the score of candidate i of question q. A vote of k is the mean over `subsets` random subsets of k
+    candidates per question. Sizes above the smallest number of candidates are omitted.
     """
     fewest = min((len(ballot.sqls) for ballot in ballots), default=0)
     rng = np.random.Generator(np.random.Philox(seed))
@@ -145,9 +149,9 @@ def vote_curve(
 
 
 def pass_at_k(right: int, count: int, k: int) -> float:
-    """Return the chance that one of k out of `count` samples is right, `right` of which are (Chen et al., 2021).
+    """Return pass@k from `count` samples, `right` of them right (Chen et al., 2021).
 
-    The unbiased estimate 1 - C(count - right, k) / C(count, k). Raises InputError unless 1 <= k <= count.
+    The unbiased estimate is 1 - C(count - right, k) / C(count, k). Raises InputError unless 1 <= k <= count.
     """
     if not 1 <= k <= count or not 0 <= right <= count:
         raise InputError(f"pass@{k} of {count} samples, {right} of them right: k must be from 1 to their number")
@@ -155,7 +159,7 @@ def pass_at_k(right: int, count: int, k: int) -> float:
 
 
 def pass_curve(scores: Sequence[Sequence[float]], sizes: Sequence[int] = SIZES) -> Mapping[int, float]:
-    """Return pass@k by k over questions, from the scores of their samples: 1 is right, whatever is less is not."""
+    """Return the mean pass@k over questions by k; only samples with a score of 1 are right."""
     fewest = min((len(own_scores) for own_scores in scores), default=0)
     counted = [(sum(value >= 1.0 for value in own_scores), len(own_scores)) for own_scores in scores]
     return {k: sum(pass_at_k(c, n, k) for c, n in counted) / len(counted) for k in sizes if 1 <= k <= fewest}

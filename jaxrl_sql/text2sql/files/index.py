@@ -1,8 +1,8 @@
-"""Where each record of a huge file stands: JSON lines, or one JSON list, looked through once and never parsed whole.
+"""An index of the records in a huge file of JSON lines or one JSON list, which is scanned once and never fully parsed.
 
-The places are kept in a NumPy file beside the data, or in a cache folder where that one cannot be written, and mapped
-into memory when it is opened again. The file's name holds what the data's identity is: size, time, and a hash of its
-head and tail. Data that was changed is looked through again.
+The offsets are saved in a NumPy file next to the data, or in the cache folder if that is not writable, and later opened
+as a memory map. The name of the index file contains the data's identity: size, time, and a hash of its head and tail.
+Changed data is scanned again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _STRUCTURAL[[_QUOTE, _BACKSLASH, _OPEN, _CLOSE]] = True
 
 
 class LineIndex:
-    """The records of a file, by number: `len(index)`, `index.raw(i)` and `index[i]`, read from the file when asked for.
+    """The records of a file by index: `len(index)`, `index.raw(i)` and `index[i]`, read from the file on access.
 
-    `index[i]` raises InputError (`file: record i: what`) for what is not a JSON object; bytes that are not UTF-8 are
-    read as Windows-1252. `identity` is a short word for what is in the file, wherever it lies.
+    `index[i]` raises InputError (`file: record i: message`) for anything but a JSON object; bytes that are not UTF-8
+    are decoded as Windows-1252. `identity` identifies the content of the file, independent of its path.
     """
 
     def __init__(self, path: Path, places: np.ndarray, identity: str) -> None:
         self.path, self.identity = path, identity
-        self._places = places  # [N, 2] of uint64: where a record begins, and its bytes
+        self._places = places  # [N, 2] of uint64: offset and size of each record in bytes
         self._file = os.open(path, os.O_RDONLY)
 
     def __len__(self) -> int:
@@ -54,12 +54,12 @@ class LineIndex:
     def __getitem__(self, number: int) -> Record:
         raw = self.raw(number)
         try:
-            found = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
+            record = from_json(as_windows(raw.decode("utf-8", errors="surrogateescape")))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{self.path}: record {number}: not JSON ({error})") from error
-        if not isinstance(found, dict):
-            raise InputError(f"{self.path}: record {number}: expected an object, found {type(found).__name__}")
-        return found
+        if not isinstance(record, dict):
+            raise InputError(f"{self.path}: record {number}: expected an object, found {type(record).__name__}")
+        return record
 
     def __iter__(self) -> Iterator[Record]:
         return (self[number] for number in range(len(self)))
@@ -76,10 +76,10 @@ class LineIndex:
 
 
 def open_index(path: str | Path) -> LineIndex:
-    """Open a file's index, which is made first where there is none for the file as it is.
+    """Open a file's index, or create it if the current content has no index.
 
-    It lies beside the file, or in the cache folder where that cannot be written, or is made again each time.
-    Raises InputError for a file that cannot be read, and for a JSON list that is cut off.
+    It is saved next to the file, or in the cache folder if that is not writable; otherwise it is recreated each time.
+    Raises InputError for an unreadable file, and for a truncated JSON list.
     """
     path = Path(path).resolve()
     try:
@@ -92,15 +92,15 @@ def open_index(path: str | Path) -> LineIndex:
         other = hashlib.blake2b(str(path).encode(), digest_size=6).hexdigest()
         places.append(folder / f"{path.name}.{other}.")
     for place in places:
-        kept = place.with_name(f"{place.name}{version}.npy")
-        if kept.is_file():
-            with contextlib.suppress(ValueError, OSError, EOFError):  # one that was not written whole
-                return LineIndex(path, np.load(kept, mmap_mode="r"), identity)
-    found = scan(path)
+        index_path = place.with_name(f"{place.name}{version}.npy")
+        if index_path.is_file():
+            with contextlib.suppress(ValueError, OSError, EOFError):  # an incomplete index
+                return LineIndex(path, np.load(index_path, mmap_mode="r"), identity)
+    record_places = scan(path)
     for place in places:
         with contextlib.suppress(OSError):
-            return LineIndex(path, np.load(_keep(place, version, found), mmap_mode="r"), identity)
-    return LineIndex(path, found, identity)
+            return LineIndex(path, np.load(_keep(place, version, record_places), mmap_mode="r"), identity)
+    return LineIndex(path, record_places, identity)
 
 
 def _identity(path: Path) -> str:
@@ -113,23 +113,23 @@ def _identity(path: Path) -> str:
     return whole.hexdigest()
 
 
-def _keep(place: Path, version: str, found: np.ndarray) -> Path:
-    """Write an index whole or not at all, and remove those of what the file was before."""
+def _keep(place: Path, version: str, places: np.ndarray) -> Path:
+    """Write an index atomically, and remove those of earlier versions of the file."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    kept = place.with_name(f"{place.name}{version}.npy")
-    with written_whole(kept) as file:
-        np.save(file, found)
-    own = re.compile(re.escape(place.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
+    index_path = place.with_name(f"{place.name}{version}.npy")
+    with written_whole(index_path) as file:
+        np.save(file, places)
+    pattern = re.compile(re.escape(place.name) + r"[0-9a-f]{16}-[0-9a-f]+\.npy")
     for old in place.parent.iterdir():
-        if own.fullmatch(old.name) and old != kept:
+        if pattern.fullmatch(old.name) and old != index_path:
             old.unlink(missing_ok=True)
-    return kept
+    return index_path
 
 
 def scan(path: Path) -> np.ndarray:
-    """Look through a file -> where each record begins and its bytes, [N, 2] of uint64.
+    """Scan a file and return the offset and size of each record, [N, 2] of uint64.
 
-    A file whose first character is `[` is one list of objects; any other holds a record a line.
+    A file whose first character is `[` is one list of objects; any other has a record per line.
     """
     with path.open("rb") as file:
         head = file.read(_EDGE)
@@ -141,7 +141,7 @@ def scan(path: Path) -> np.ndarray:
 
 
 def _scan_lines(file: BinaryIO, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where lines that are not blank begin, and their bytes without the end of the line."""
+    """Return the offsets of lines that are not blank, and their sizes without the line end."""
     ends = []
     place = start
     while chunk := file.read(_CHUNK):
@@ -150,24 +150,24 @@ def _scan_lines(file: BinaryIO, start: int) -> tuple[np.ndarray, np.ndarray]:
     end = np.concatenate([*ends, np.array([place], np.uint64)])
     begin = np.concatenate([np.array([start], np.uint64), end[:-1] + np.uint64(1)])
     size = end - begin
-    # No object is shorter than `{}`; of what is a little longer, white space is looked for.
-    kept = size >= 2
-    for number in np.flatnonzero(kept & (size < 16)):
+    # No object is shorter than `{}`; slightly longer lines are checked for white space.
+    is_record = size >= 2
+    for number in np.flatnonzero(is_record & (size < 16)):
         file.seek(int(begin[number]))
-        kept[number] = bool(file.read(int(size[number])).strip())
-    return begin[kept], size[kept]
+        is_record[number] = bool(file.read(int(size[number])).strip())
+    return begin[is_record], size[is_record]
 
 
 def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the objects of a list begin, and their bytes.
+    """Return the offsets and sizes of the objects of a list.
 
-    Quotes that no backslash escapes open and close texts; a brace outside of them opens or closes an object.
+    Unescaped quotes open and close strings; a brace outside of strings opens or closes an object.
     """
     begins, ends = [], []
     place, held, in_text, depth = start, b"", 0, 0
     while chunk := file.read(_CHUNK):
         chunk = held + chunk
-        # A run of backslashes at the end belongs to what follows it.
+        # Backslashes at the end belong to the next chunk.
         held = chunk[len(chunk.rstrip(b"\\")) :]
         data = np.frombuffer(chunk, np.uint8, len(chunk) - len(held))
         at = np.flatnonzero(_STRUCTURAL[data])
@@ -186,18 +186,18 @@ def _scan_list(path: Path, file: BinaryIO, start: int) -> tuple[np.ndarray, np.n
     begin = np.concatenate([*begins, np.zeros(0, np.int64)]).astype(np.uint64)
     end = np.concatenate([*ends, np.zeros(0, np.int64)]).astype(np.uint64)
     if len(begin) != len(end) or in_text or depth:
-        raise InputError(f"{path}: the list is cut off after {len(end)} records")
+        raise InputError(f"{path}: the list is truncated after {len(end)} records")
     return begin, end - begin
 
 
 def _escaped(at: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Return which of the found characters a backslash escapes: those after a run of an odd number of them."""
+    """Return which characters are escaped: those after an odd number of backslashes."""
     slash = kind == _BACKSLASH
     follows = np.zeros(len(at), dtype=bool)
     follows[1:] = slash[:-1] & (at[1:] == at[:-1] + 1)
     first = np.where(slash & ~follows, at, 0)
     in_run = at - np.maximum.accumulate(first) if len(at) else at
     escapes = slash & (in_run % 2 == 0)
-    found = np.zeros(len(at), dtype=bool)
-    found[1:] = follows[1:] & escapes[:-1]
-    return found
+    is_escaped = np.zeros(len(at), dtype=bool)
+    is_escaped[1:] = follows[1:] & escapes[:-1]
+    return is_escaped

@@ -1,4 +1,4 @@
-"""JSON-lines files and lists of ids: what others wrote is read with care, and every fault names its line."""
+"""Read JSON-lines files and lists of ids, with the line number in every error."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from pathlib import Path
 from jaxrl_sql.text2sql.env.files import uid_of
 from jaxrl_sql.types import Fields, InputError, Json, Record
 
-# What `surrogateescape` makes of a byte that is not UTF-8.
+# The characters of `surrogateescape` for bytes that are not UTF-8.
 ODD = re.compile("[\udc80-\udcff]")
-# Five bytes are none of Windows-1252's: they are Latin-1's.
+# Windows-1252 leaves five bytes undefined; they are decoded as Latin-1.
 _WINDOWS = {chr(0xDC00 + n): bytes([n]).decode("cp1252", "replace").replace("\ufffd", chr(n)) for n in range(128, 256)}
 
-# How JSON spells half a character, a surrogate; some spell an emoji as two of them.
+# A surrogate in JSON's escaped spelling; some writers spell an emoji as two of them.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def as_windows(text: str) -> str:
-    """Return a text whose bytes that are not UTF-8, which `surrogateescape` kept, are read as Windows-1252."""
-    return ODD.sub(lambda found: _WINDOWS[found.group()], text)
+    """Return a text with bytes that are not UTF-8, kept by `surrogateescape`, decoded as Windows-1252."""
+    return ODD.sub(lambda match: _WINDOWS[match.group()], text)
 
 
 def from_json(line: str) -> Json:
-    """Return the value of a JSON text; half a character, which JSON can spell and no file can hold, is read as `?`."""
-    found = json.loads(line)
+    """Return the value of a JSON text; a lone surrogate, which UTF-8 cannot encode, becomes `?`."""
+    value = json.loads(line)
     if _HALF.search(line):
-        return json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
-    return found
+        return json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
 
 
 def load_json(line: str, path: Path, number: int = 0) -> Json:
-    """Return the value in a line of a file, or in all of it; raises InputError (`file:line: not JSON`)."""
+    """Return the value of a line of a file, or of the whole file; raises InputError (`file:line: not JSON`)."""
     try:
         return from_json(line)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits is a ValueError
         number = number or (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
         raise InputError(f"{path}:{number}: not JSON ({error})") from error
 
 
 def records(path: Path) -> list[tuple[int, Record]]:
-    """Return (line number, object) of each line that is not blank; raises InputError (`file:line: what`)."""
-    found = []
+    """Return (line number, object) of each line that is not blank; raises InputError (`file:line: message`)."""
+    numbered = []
     for number, line in _lines(path):
         record = load_json(line, path, number)
         if not isinstance(record, dict):
             raise InputError(f"{path}:{number}: expected a JSON object, found {type(record).__name__}")
-        found.append((number, record))
-    return found
+        numbered.append((number, record))
+    return numbered
 
 
-def write_lines(path: Path, found: Sequence[Fields]) -> None:
-    """Write a JSON object a line."""
-    lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in found)
+def write_lines(path: Path, rows: Sequence[Fields]) -> None:
+    """Write a JSON object per line."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8", errors="replace")
 
 
 def read_ids(path: str | Path) -> frozenset[str]:
-    """Read ids: a line, or an entry of a JSON list, is the id itself or an object with a field of it (`uid_of`).
+    """Read ids: each line, or entry of a JSON list, is an id or an object with an id field (`uid_of`).
 
-    Raises InputError for a file that cannot be read or holds none.
+    Raises InputError for an unreadable file or a file without ids.
     """
     path = Path(path)
     lines = _lines(path)
@@ -76,12 +76,12 @@ def read_ids(path: str | Path) -> frozenset[str]:
             raise InputError(f"{path}:{number}: no id")
         ids.add(uid)
     if not ids:
-        raise InputError(f"{path}: no ids in it")
+        raise InputError(f"{path}: no ids")
     return frozenset(ids)
 
 
 def text(value: object) -> str:
-    """Return strings and whole numbers as text, anything else as nothing."""
+    """Return strings and whole numbers as text, and "" for anything else."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
@@ -92,13 +92,13 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    found = []
-    # Split at "\n" alone: str.splitlines also splits at characters that JSON strings may hold as they are.
+    lines = []
+    # Split only at "\n": str.splitlines also splits at characters that may occur in JSON strings.
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            found.append((number, line.decode("utf-8-sig" if number == 1 else "utf-8")))
+            lines.append((number, line.decode("utf-8-sig" if number == 1 else "utf-8")))
         except UnicodeDecodeError as error:
             raise InputError(f"{path}:{number}: not UTF-8 ({error.reason})") from error
-    return found
+    return lines

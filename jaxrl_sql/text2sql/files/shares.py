@@ -1,7 +1,6 @@
-"""A share of the questions, chosen by their ids alone: the same ones in every run, whatever stands beside them.
+"""Select a share of the questions by their ids: the same ones in every run, independent of the other questions.
 
-Ids are put in an order that has nothing to do with the file's, and the first so many are taken; so a smaller share is
-part of a larger one.
+Ids are sorted by a hash and the first ones are taken, so a smaller share is a subset of a larger one.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from jaxrl_sql.types import Example
 
 
 def rank(uid: str, purpose: str) -> int:
-    """Return an id's place in the order of a purpose: 64 bits, evenly spread, the same on every machine."""
+    """Return an id's sort key for a purpose: 64 uniformly distributed bits, the same on every machine."""
     return int.from_bytes(hashlib.blake2b(f"{purpose}\0{uid}".encode(), digest_size=8).digest())
 
 
 def hold_out(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """Split examples into (taught, held out), both in order; a share above 0 holds out one at least."""
+    """Split examples into (taught, held out), both in order; a share above 0 holds out at least one."""
     count = min(max(round(share * len(examples)), 1), len(examples)) if share > 0 else 0
-    held = _first(examples, count, "held out")
-    taught = [example for example in examples if example.uid not in held]
-    return taught, [example for example in examples if example.uid in held]
+    held_out = _first(examples, count, "held out")
+    taught = [example for example in examples if example.uid not in held_out]
+    return taught, [example for example in examples if example.uid in held_out]
 
 
 def one_in(examples: Sequence[Example], n: int) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A teacher's answers for supervised learning: JSON lines of id, reasoning and SQL, as `jaxrl-sql distill` writes."""
+"""A teacher's answers for supervised learning: JSON lines of id, reasoning and SQL, from `jaxrl-sql distill`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from jaxrl_sql.types import CUT, Example, InputError
 
 
 class Trace(NamedTuple):
-    """A thought and the SQL that it leads to, SQLite's."""
+    """A thought and the resulting SQL in SQLite's dialect."""
 
     reasoning: str
     sql: str
 
 
 def load_traces(path: str | Path) -> dict[str, list[Trace]]:
-    """Read the traces of each question, in the order of the file; raises InputError for other lines and cut traces."""
-    found: dict[str, list[Trace]] = {}
+    """Read the traces of each question in file order; raises InputError for invalid lines and truncated traces."""
+    traces: dict[str, list[Trace]] = {}
     for number, record in records(Path(path)):
         uid, reasoning, sql = text(record.get("id")), record.get("reasoning", ""), record.get("sql")
         if not uid or not isinstance(reasoning, str) or not isinstance(sql, str) or not sql.strip():
-            raise InputError(f"{path}:{number}: a trace has an id, a reasoning and a sql")
+            raise InputError(f"{path}:{number}: a trace needs id, reasoning and sql")
         if (reason := text(record.get("finish_reason"))) in CUT:
-            raise InputError(f"{path}:{number}: finish_reason={reason} reports a trace that is cut: leave it out")
-        found.setdefault(uid, []).append(Trace(reasoning.strip(), sql.strip()))
-    return found
+            raise InputError(f"{path}:{number}: finish_reason={reason} reports a truncated trace: remove it")
+        traces.setdefault(uid, []).append(Trace(reasoning.strip(), sql.strip()))
+    return traces
 
 
 _THOUGHT = re.compile(r"<(think|reasoning)>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
@@ -38,9 +38,9 @@ _FENCE = re.compile(r"```(?:sql|sqlite)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORE
 
 
 def trace_of(text: str) -> Trace | None:
-    """Take a written answer apart: a thought in tags, think or reasoning, and SQL in answer's, fenced or bare.
+    """Parse an answer: a thought in think or reasoning tags, and SQL in answer or solution tags, fenced or bare.
 
-    Without tags the thought is what stands before the last fenced block. None where there is no SQL.
+    Without tags, the thought is the text before the last fenced block. None without SQL.
     """
     thought, answer = _THOUGHT.search(text), _ANSWER.search(text)
     rest = answer[2] if answer else text[thought.end() :] if thought else text
@@ -56,13 +56,13 @@ def trace_of(text: str) -> Trace | None:
 
 
 def with_traces(examples: Sequence[Example], traces: Mapping[str, Sequence[Trace]]) -> list[Example]:
-    """Let traces take the place of what examples teach; the second of a question makes an example more, `<id>#2`."""
+    """Replace the targets of examples by traces; the n-th trace of a question adds an example `<id>#n`."""
     taught = []
     for example in examples:
-        own = traces.get(example.uid)
-        if not own:
+        traces_of_example = traces.get(example.uid)
+        if not traces_of_example:
             taught.append(example)
-        for number, trace in enumerate(own or (), start=1):
+        for number, trace in enumerate(traces_of_example or (), start=1):
             uid = example.uid if number == 1 else f"{example.uid}#{number}"
             taught.append(dataclasses.replace(example, uid=uid, reasoning=trace.reasoning, demonstration=trace.sql))
     return taught

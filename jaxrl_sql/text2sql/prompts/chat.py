@@ -1,7 +1,7 @@
-"""Conversations as text: the tokenizer's own chat template, with a begun assistant's turn and its thinking switch.
+"""Render conversations with the tokenizer's chat template, with a prefilled answer and a thinking switch.
 
-Some templates write today's date (`strftime_now`), so that the same messages are another text on the next day. With a
-`date` they write that one. A default that a template holds itself, as Llama 3.1's `date_string`, stays.
+Some templates include the current date (`strftime_now`), so the text depends on the day; `date` fixes it. A template's
+own default, such as Llama 3.1's `date_string`, stays.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jaxrl_sql.types import InputError, Record, Tokenizer
 Message = Mapping[str, str]
 
 THINKING: Mapping[str, bool | None] = {"template": None, "think": True, "no_think": False}
-"""The names of the thinking switch, and what a template is told: nothing, yes or no."""
+"""The values of the thinking switch, and the template's `enable_thinking`: unset, True or False."""
 
 
 _CLOCK = "strftime_now"
-# transformers hands a template no function, so this macro looks up the text of each code.
+# transformers passes no functions to a template, so this macro looks up the text of each code.
 _FIXED_CLOCK = """\
 {%- macro strftime_now(format) -%}
 {%- set at = namespace(code='') -%}
@@ -45,11 +45,10 @@ def render_chat(
 ) -> str:
     """Return the text of a conversation by the tokenizer's chat template.
 
-    `begin` opens the assistant's turn and writes its first words ("" for none); without it the messages stand alone.
-    Where the template opens a thought at the end, the words do not open it again.
-    `thinking` switches a template's thinking on or off; None leaves it as the template has it. `date` (2026-11-29) is
-    the day that a template's `strftime_now` knows, at midnight; empty leaves it the clock.
-    Raises InputError for a tokenizer without a template, one without a switch that is asked for, and for messages
+    `begin` opens the assistant's turn and prefills it ("": only opens it); None renders the messages only. If the
+    template opens a thought at the end, the prefill does not open it again. `thinking` sets the template's thinking
+    switch; None keeps its default. `date` (2026-11-29) is the date of `strftime_now`, at midnight; "" uses the clock.
+    Raises InputError for a tokenizer without a template, for a template without a requested switch, and for messages
     that a template refuses.
     """
     if not messages:
@@ -70,10 +69,10 @@ def render_chat(
         raise InputError("the tokenizer's chat template changes the text of a message") from error
     except (AttributeError, ValueError) as error:
         raise InputError(
-            "a chat needs a tokenizer with a chat template (chat_template.jinja beside it, or chat_template in its "
-            "tokenizer_config.json); data.prompt=compact needs none"
+            "a chat needs a tokenizer with a chat template (chat_template.jinja next to it, or chat_template in its "
+            "tokenizer_config.json); data.prompt=compact needs no template"
         ) from error
-    except Exception as error:  # a template is a program of its author's, and raises what it likes
+    except Exception as error:  # a template is a program and may raise any error
         raise InputError(f"the tokenizer's chat template refuses these messages: {_first_line(error)}") from error
     if switch and "enable_thinking" not in template:
         raise InputError("the tokenizer's chat template has no switch for thinking (enable_thinking)")
@@ -81,7 +80,7 @@ def render_chat(
 
 
 def _begun_once(text: str, begin: str) -> str:
-    """Return the first words of an answer, without their opening of a thought where a template's text ends with one."""
+    """Return the prefill of an answer, without its opening tag of a thought if the template's text ends with one."""
     opening = OPENING_THOUGHT.search(begin) if OPENED.search(text) else None
     if opening is None:
         return begin
@@ -90,17 +89,17 @@ def _begun_once(text: str, begin: str) -> str:
 
 
 def whole_beginning(text: str, begin: str) -> str:
-    """Return the first words of an answer to a prompt's text, with the tag of the thought that the text opens."""
+    """Return the prefill of an answer, preceded by the tag of a thought that the prompt's text opens."""
     opening = OPENED.search(text)
     return opening[0] + _begun_once(opening[0], begin) if opening else begin
 
 
 def turn_end(tokenizer: Tokenizer) -> int | None:
-    """Return the control token that ends an assistant's turn in the chat template; None where there is none."""
+    """Return the control token that ends an assistant's turn in the chat template; None without one."""
     answer = "SELECT 1"
     try:
         text = render_chat(tokenizer, [*chat_messages("", "Question?"), {"role": "assistant", "content": answer}])
-    except InputError:  # no template, or one without a turn of an assistant at its end
+    except InputError:  # no template, or one without an assistant's turn at the end
         return None
     _, shown, rest = text.rpartition(answer)
     control = ControlTokens(tokenizer)
@@ -108,14 +107,14 @@ def turn_end(tokenizer: Tokenizer) -> int | None:
 
 
 def chat_messages(system: str, user: str) -> list[dict[str, str]]:
-    """Return the messages of a chat that asks, as `apply_chat_template` and endpoints take them."""
+    """Return the messages of a question, for `apply_chat_template` and endpoints."""
     messages = [{"role": "user", "content": user}]
     return [{"role": "system", "content": system}, *messages] if system else messages
 
 
 @cache
 def _date_codes(date: str) -> dict[str, str]:
-    """Return the text of each code of `strftime` on a day, at midnight."""
+    """Return the text of each `strftime` code for midnight of a date."""
     midnight = datetime.fromisoformat(date)
     codes = [f"%{flag}{letter}" for flag in _FLAGS for letter in f"{string.ascii_letters}%"]
     return {code: midnight.strftime(code) for code in codes}

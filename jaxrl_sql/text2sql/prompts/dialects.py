@@ -1,4 +1,4 @@
-"""Which questions ask for another dialect than SQLite's, where they run, and what is taught for an answer to them."""
+"""Questions in dialects other than SQLite's: their selection, their servers, and their target answers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxrl_sql.types import DIALECTS, UNPLACED, Example, InputError, Response
 
 
 class InDialects:
-    """Lets examples ask for other dialects, by `shares`, always the same ones: their ids decide.
+    """Assign other dialects to examples by `shares`, deterministically by their ids.
 
-    `copies[dialect]` are the questions on an engine's copies of the databases, as `jaxrl-sql data copy` writes them: an
-    example becomes the one of its id there. One that is not among them, because its gold gives something else on that
-    engine, stays as it is. A dialect without copies, MySQL's, is translated to be run. Example by example, so that a
-    set is changed as it is read.
+    `copies[dialect]` has the questions on an engine's copies of the databases, from `jaxrl-sql data copy`; an example
+    is replaced by the one with its id. An example without a copy, because its gold differs on that engine, stays
+    unchanged. A dialect without copies (MySQL) is translated for execution. It works on single examples, so that a set
+    can be read lazily.
     """
 
     def __init__(self, shares: Mapping[str, float], copies: Mapping[str, Sequence[Example]]) -> None:
@@ -28,16 +28,16 @@ class InDialects:
         self.copies = {dialect: {example.uid: example for example in examples} for dialect, examples in copies.items()}
 
     def __call__(self, example: Example) -> Example:
-        """Return the example as it is asked."""
+        """Return the example in its assigned dialect."""
         dialect = self._dialect(example.uid)
-        if dialect == "sqlite" or example.engine_url:  # what runs on an engine already has its golds there
+        if dialect == "sqlite" or example.engine_url:  # an example on an engine already has that engine's gold
             return example
         if dialect not in self.copies:
             return dataclasses.replace(example, dialect=dialect)
-        there = self.copies[dialect].get(example.uid)
-        if there is None:
+        placed_example = self.copies[dialect].get(example.uid)
+        if placed_example is None:
             return example
-        return dataclasses.replace(there, reasoning=example.reasoning, options=example.options)
+        return dataclasses.replace(placed_example, reasoning=example.reasoning, options=example.options)
 
     def _dialect(self, uid: str) -> str:
         place = _place(uid)
@@ -49,13 +49,13 @@ class InDialects:
 
 
 def placed(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Example, ...]:
-    """Return examples that know where they run: those of a published set for a server, on that of their dialect.
+    """Return examples with their database URLs: those of a published set for servers get their dialect's server.
 
-    `servers[dialect]` is a URL; one that names a database holds all of the set's, as BIRD's mini-dev does in one, and
-    else each has one of its name. Raises InputError where a dialect has no server.
+    `servers[dialect]` is a URL. A URL with a database has all databases of the set in it, as in BIRD's mini-dev;
+    otherwise each database has its own name there. Raises InputError if a dialect has no server.
     """
 
-    def one(example: Example) -> Example:
+    def place(example: Example) -> Example:
         if example.engine_url != UNPLACED:
             return example
         url = servers[example.dialect]
@@ -66,25 +66,26 @@ def placed(examples: Sequence[Example], servers: Mapping[str, str]) -> tuple[Exa
         address = parse_address(url)
         return dataclasses.replace(example, engine_url=address.url(address.database or example.db_id))
 
-    return tuple(map(one, examples))
+    return tuple(map(place, examples))
 
 
 def refuse_translated(examples: Iterable[Example], sqlite_version: str) -> None:
-    """Raise InputError for a question whose answers SQLite runs translated, where it has to be an earlier SQLite.
+    """Raise InputError for a question with translated answers if an earlier SQLite version is required.
 
-    The translation calls functions of later versions: a refusal would name what the model never wrote.
+    The translation uses functions of later versions, so an error would name functions that the model never wrote.
     """
     if not sqlite_version:
         return
-    if translated := next((each for each in examples if each.dialect == "mysql" and not each.engine_url), None):
+    is_translated = (example for example in examples if example.dialect == "mysql" and not example.engine_url)
+    if translated := next(is_translated, None):
         raise InputError(
-            f"{translated.uid} asks for MySQL, which is translated for SQLite by functions of later versions than "
-            f"executor.sqlite_version={sqlite_version}: leave that empty, or ask the questions of copies on a server"
+            f"{translated.uid} asks for MySQL, whose translation for SQLite needs functions of later versions than "
+            f"executor.sqlite_version={sqlite_version}: leave that empty, or use questions on copies on a server"
         )
 
 
 def taught_sql(example: Example) -> str:
-    """Return the SQL to imitate in the example's dialect; as it is where it cannot be translated."""
+    """Return the target SQL in the example's dialect; unchanged if it has no translation."""
     sql = example.taught_sql
     if example.dialect == "sqlite" or example.engine_url:
         return sql
@@ -93,7 +94,7 @@ def taught_sql(example: Example) -> str:
 
 
 def shield_answer(response: Response, example: Example, control: ControlTokens) -> Response:
-    """Return the answer that an example teaches, with marks in its content: thought, SQL and observations."""
+    """Return an example's target answer with its content (thought, SQL and observations) shielded."""
     if isinstance(response, str):
         return _shield_text(response, example, control)
     return [
@@ -108,9 +109,9 @@ def _shield_text(text: str, example: Example, control: ControlTokens) -> str:
         return text
     for source in (example.reasoning, example.taught_sql, taught_sql(example)):
         text = text.replace(source, control.shield(source)) if source else text
-    return control.shield(text, but=TAGS)  # where a recipe changes what it places
+    return control.shield(text, but=TAGS)  # in case a recipe changes the content
 
 
 def _place(uid: str) -> float:
-    """Return a number in [0, 1) that looks random and is a function of the id."""
+    """Return a pseudorandom number in [0, 1) from the id."""
     return zlib.crc32(uid.encode()) / 2**32

@@ -1,13 +1,12 @@
-"""What the policy reads: a prompt is a schema part, which all questions on a database share, and a question part.
+"""Prompts: a schema part, which all questions on a database share, and a question part.
 
-The two parts are tokenised apart and their ids joined; the joined text is never encoded again. So the questions of one
-database share exactly the same first ids, and whatever was computed for them can be shared too. A prompt style is a
-value: it says what the parts are, what a supervised answer looks like, and how a tokenizer's chat template wraps them.
+Both parts are tokenized separately and their ids concatenated; the concatenated text is never encoded again. Questions
+on one database thus share exactly the same prefix ids, and computations on them can be shared. A prompt style is a
+value: it defines the parts, the target answer, and the wrapping by a tokenizer's chat template.
 
-Four things make a schema part a question's own, each only where it is asked for: values that the question names, where
-they are shown among a column's examples, examples like the question (few-shot), which stand before the schema, the
-tables and columns that it needs, where a schema is over its budget, and pruning, of the prompts that would not fit
-otherwise.
+Four options make the schema part specific to a question: values that the question names, if they are among a column's
+examples; few-shot examples, which precede the schema; schema linking, if a schema exceeds its budget; and pruning, for
+prompts that would not fit.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from jaxrl_sql.types import DIALECTS, Example, InputError, Prompt, Response, Tok
 ShowSchema = Callable[[Example, Schema], str]
 
 Shown = tuple[str, str]
-"""A few-shot example: what is asked, its schema before its question, and the answer."""
+"""A few-shot example: the user's message (schema, then question) and the answer."""
 
 
 class Wrap(Protocol):
-    """Puts examples before the schema part, and what a style has round it all; the question part ends the prompt."""
+    """Adds few-shot examples before the schema part, and the style's surrounding text; the question part comes last."""
 
     def __call__(
         self, tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = ..., /
@@ -48,18 +47,21 @@ class Wrap(Protocol):
 
 
 class PromptStyle(NamedTuple):
-    """How a question is put to the policy.
+    """The format of prompts and target answers.
 
-    The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`, two texts of which the first is the same
-    for all questions on a schema. `parts` takes the schema or its text; `shown` are the examples that `shots` chooses,
-    in the same form. The supervised target is `answer(example)`, a text or a dialogue, without an end token. `show`
-    writes a schema.
-    `answers_raw_sql` tells that answers are SQL and nothing else, as those of a model made from scratch. `begun` is the
-    tag that the prompt ends with, if it does: it counts as the answer's own, which is written without it. Up to
-    `retrieve` values that the question names are shown, or means by the word vectors of the folder `synonyms`: by the
-    schema, or with `in_question` as `values`, which leaves the schema the same for all questions. A schema of more than
-    `schema_budget` tokens (0: any number) shows the tables and columns that the question needs, as many as that has
-    room for. `system` is a chat's system message, which `wrap` writes too; "" for none.
+    The prompt is `wrap(tokenizer, *parts(example, schema, values), shown)`: two texts, the first of which is the same
+    for all questions on a schema.
+
+    - `parts` takes the schema or its text. `show` renders a schema.
+    - `shown` are the few-shot examples that `shots` selects, in the same format.
+    - `answer(example)` is the supervised target, a text or a dialogue, without an end token.
+    - `answers_raw_sql`: answers are only SQL, as for models trained from scratch.
+    - `begun` is the tag at the end of the prompt, if any; it belongs to the answer, whose target omits it.
+    - `retrieve` is the maximum number of values that the question names, or refers to by the word vectors of the folder
+      `synonyms`. They are part of the schema, or with `in_question` of `values`, so all questions share the schema.
+    - `schema_budget` is the maximum number of schema tokens (0: no limit); a larger schema is reduced to the tables and
+      columns that the question needs.
+    - `system` is a chat's system message, which `wrap` includes, too; "" for no message.
     """
 
     name: str
@@ -78,12 +80,12 @@ class PromptStyle(NamedTuple):
 
 
 class PromptSet(NamedTuple):
-    """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of those left out.
+    """Examples whose prompt fits, their prompts in the same order, and (uid, reason) of skipped ones.
 
-    `pruned` are the uids whose schema was cut down to fit, `faults` lines about descriptions that cannot be read.
+    `pruned` has the uids whose schema was pruned to fit, `faults` has lines about unreadable descriptions.
 
-    A huge set's are made when they are requested (`text2sql.question_sets.stream`): `streamed` is then its identity,
-    and the most tokens that a prompt may have.
+    The prompts of a huge set are created on access (`text2sql.question_sets.stream`): `streamed` then has its identity
+    and the maximum number of tokens per prompt.
     """
 
     examples: Sequence[Example]
@@ -94,19 +96,19 @@ class PromptSet(NamedTuple):
     faults: tuple[str, ...] = ()
 
     def sample(self, most: int = 256) -> Sequence[Prompt]:
-        """Return all prompts; of a huge set some, spread evenly over it."""
+        """Return all prompts; for a huge set, an evenly spread sample."""
         if self.streamed is None:
             return self.prompts
         return [self.prompts[i] for i in range(0, len(self.prompts), -(-len(self.prompts) // most))]
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each prompt; of a huge set those of some, and the most that one may have."""
+        """Return the number of tokens per prompt; for a huge set, those of a sample and the maximum."""
         lengths = [len(prompt.token_ids) for prompt in self.sample()]
         return lengths if self.streamed is None else [*lengths, self.streamed[1]]
 
 
 def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
-    """Return the style for models made from scratch: few tokens, and SQL alone for an answer."""
+    """Return the style for models trained from scratch: few tokens, and raw SQL answers."""
     parts = partial(_plain_parts, schema, _compact_question)
     return PromptStyle("compact", schema, parts, _compact_answer, _plain_wrap, True)
 
@@ -114,7 +116,7 @@ def compact_style(schema: ShowSchema = RENDERERS["compact"]) -> PromptStyle:
 def tagged_style(
     hint: str, answer: Callable[[Example], Response], schema: ShowSchema = RENDERERS["compact"]
 ) -> PromptStyle:
-    """Return the style of as few tokens whose answers have a form: the question ends with a `hint` at it."""
+    """Return a style with as few tokens but formatted answers: the question ends with a `hint` about the format."""
     parts = partial(_plain_parts, schema, partial(_tagged_question, hint))
     return PromptStyle("tagged", schema, parts, answer, _plain_wrap)
 
@@ -128,10 +130,10 @@ def chat_style(
     begin: str = "",
     date: str = "",
 ) -> PromptStyle:
-    """Return the style of a prompt template's messages, which go through a tokenizer's chat template.
+    """Return the style of a prompt template, whose messages the tokenizer's chat template renders.
 
-    `instruction` fills its placeholder of that name, `thinking` sets the chat template's switch (`think`, `no_think`),
-    `begin` writes the first words of the assistant's turn, and `date` is the chat template's (`render_chat`).
+    `instruction` fills the placeholder with that name, `thinking` sets the chat template's switch (`think`,
+    `no_think`), `begin` prefills the assistant's turn, and `date` is the chat template's date (`render_chat`).
     """
     thinks = thinking == "think"
     parts = partial(_chat_parts, template, schema, {"instruction": instruction, "thinks": thinks})
@@ -147,29 +149,29 @@ def _plain_parts(
     return schema_text + "\n\n", (f"Values in the database: {values}\n" if values else "") + ask(example)
 
 
-def _asked(example: Example) -> str:
+def _question_line(example: Example) -> str:
     evidence = f" ({example.evidence})" if example.evidence else ""
     return f"Q: {example.question}{evidence}\n"
 
 
 def _compact_question(example: Example) -> str:
-    return f"{_asked(example)}{'' if example.dialect == 'sqlite' else DIALECTS[example.dialect] + ' '}SQL:"
+    return f"{_question_line(example)}{'' if example.dialect == 'sqlite' else DIALECTS[example.dialect] + ' '}SQL:"
 
 
 def _compact_answer(example: Example) -> str:
-    # The space belongs to the answer, not to the prompt: byte-pair tokens begin with the space before a word.
+    # The space belongs to the answer, not the prompt: byte-pair tokens start with the space before a word.
     return " " + taught_sql(example)
 
 
 def _tagged_question(hint: str, example: Example) -> str:
     dialect = "" if example.dialect == "sqlite" else f"{DIALECTS[example.dialect]}. "
-    return f"{_asked(example)}{dialect}{hint}\n"
+    return f"{_question_line(example)}{dialect}{hint}\n"
 
 
 def _plain_wrap(
     tokenizer: Tokenizer | None, schema_text: str, question_text: str, shown: Sequence[Shown] = (), /
 ) -> tuple[str, str]:
-    before = "".join(f"{asked}{answer}\n\n" for asked, answer in shown)
+    before = "".join(f"{question}{answer}\n\n" for question, answer in shown)
     return plain_text(tokenizer, before + schema_text), question_text
 
 
@@ -181,14 +183,14 @@ def _chat_parts(
     schema: Schema | str,
     values: str,
 ) -> tuple[str, str]:
-    said = {
+    values_by_name = {
         "schema": schema if isinstance(schema, str) else show(example, schema),
         "question": example.question,
         "evidence": example.evidence,
         "values": values,
         "dialect": DIALECTS[example.dialect],
     }
-    return template.texts({**fixed, **said})
+    return template.texts({**fixed, **values_by_name})
 
 
 def _chat_wrap(
@@ -202,15 +204,15 @@ def _chat_wrap(
     begin: str = "",
     date: str = "",
 ) -> tuple[str, str]:
-    """Render the messages, examples turn by turn, and the assistant's turn, opened and perhaps begun.
+    """Render the messages, with few-shot examples as turns, and the opened, optionally prefilled assistant's turn.
 
-    The text is cut where the question's part begins. Templates may trim a message at its ends, never inside, so the cut
-    is found by the message.
+    The text is split at the start of the question part. Templates may strip a message at its ends but not inside, so
+    a search for the message finds the split.
     """
     messages = chat_messages(system, schema_text + question_text)
-    # A template opens the thought of the turn that it begins, and no other.
+    # A template opens a thought only in the generated turn, not in earlier ones.
     first = whole_beginning(render_chat(tokenizer, messages, thinking, "", date), begin) if shown else begin
-    turns = [turn for asked, answer in shown for turn in (("user", asked), ("assistant", first + answer))]
+    turns = [turn for question, answer in shown for turn in (("user", question), ("assistant", first + answer))]
     messages[-1:-1] = [{"role": role, "content": text} for role, text in turns]
     full = render_chat(tokenizer, messages, thinking, begin, date)
     start = full.rfind(schema_text + question_text)
@@ -221,14 +223,14 @@ def _chat_wrap(
 
 
 class Pruning(NamedTuple):
-    """That a prompt of more than `tokens` tokens shows less of its schema, chosen by `seed`: in training alone."""
+    """Prune the schema of prompts with more than `tokens` tokens, randomly by `seed`; only for training."""
 
     tokens: int
     seed: int
 
 
 class Encoded(NamedTuple):
-    """The two parts of a prompt as texts and as ids, and whether its schema was cut down."""
+    """The two parts of a prompt as texts and ids, and whether its schema was pruned."""
 
     texts: tuple[str, str]
     schema_ids: tuple[int, ...]
@@ -237,19 +239,19 @@ class Encoded(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Return how many tokens the prompt has."""
+        """Return the number of tokens of the prompt."""
         return len(self.schema_ids) + len(self.question_ids)
 
     def prompt(self, uid: str) -> Prompt:
-        """Return the two parts as one."""
+        """Return both parts as one prompt."""
         return Prompt(uid, self.schema_ids + self.question_ids, "".join(self.texts))
 
 
 class Encoder:
-    """Makes the prompts of a style, one example after another; the last so many `schemas` stay encoded.
+    """Encode examples in a style, with a cache of the last `schemas` encoded schemas.
 
-    With `pruning` a prompt that would be too long shows as much of its schema as fits: its keys and what its golds
-    read, and other columns at random. One whose golds cannot be parsed, or do not fit themselves, stays as it is.
+    With `pruning`, the schema of a prompt that is too long is reduced to fit: it keeps the keys and columns that the
+    golds read, and random other columns. A prompt whose golds cannot be parsed or do not fit stays unchanged.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class Encoder:
         self._schema_ids = lru_cache(maxsize=schemas)(self._ids)
 
     def encode(self, example: Example) -> Encoded:
-        """Return an example's prompt; raises InputError for a database that cannot be read."""
+        """Return an example's prompt; raises InputError for an unreadable database."""
         schema = shown_schema(example, self.style, self.tokenizer)
         shots = self.style.shots(example) if self.style.shots else ()
         shown = [_shown(shot, self.style, self.control) for shot in shots]
@@ -296,21 +298,21 @@ class Encoder:
 
 
 def _shown(example: Example, style: PromptStyle, control: ControlTokens) -> Shown:
-    """Return an example to show; raw SQL ends with a semicolon, as an answer to be stopped there should."""
+    """Return a few-shot example; raw SQL gets a final semicolon, at which generation can stop."""
     schema = shown_schema(example, style, control.tokenizer)
     message = "".join(message_texts(example, style, schema, control.shield))
     answer = whole_text(shield_answer(style.answer(example), example, control))
     return message, f"{answer.rstrip().rstrip(';')};" if style.answers_raw_sql else answer
 
 
-# How many characters a token of a schema is taken for where no tokenizer is at hand; Qwen's have 3.9 to 4.1.
+# The assumed number of characters per schema token without a tokenizer; Qwen's tokens have 3.9 to 4.1.
 _TOKEN_CHARACTERS = 3
 
 
 def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | None = None) -> Schema:
-    """Return what is shown of the database of an example, with the values that its question names where asked for.
+    """Return the schema in an example's prompt, with the values that its question names if the style has them.
 
-    Without a `tokenizer`, as an endpoint is asked, a token of `schema_budget` is taken for three characters.
+    Without a `tokenizer`, as for endpoints, a token of `schema_budget` counts as three characters.
     """
     schema = read_schema(example.db_path, example.hide)
     if style.retrieve:
@@ -330,9 +332,9 @@ def shown_schema(example: Example, style: PromptStyle, tokenizer: Tokenizer | No
 def message_texts(
     example: Example, style: PromptStyle, schema: Schema | None = None, shield: Callable[[str], str] = str
 ) -> tuple[str, str]:
-    """Return the user's message in its two parts, without what the style wraps round them.
+    """Return both parts of the user's message, without the style's wrapping.
 
-    `shield` is applied to what comes from outside (`ControlTokens.shield`).
+    `shield` is applied to external text (`ControlTokens.shield`).
     """
     schema = shown_schema(example, style) if schema is None else schema
     values = "; ".join(_matched(*match) for match in schema.matched) if style.in_question else ""
@@ -346,13 +348,13 @@ def _matched(table: str, column: str, value: str) -> str:
 
 
 def prompt_texts(example: Example, style: PromptStyle, tokenizer: Tokenizer | None) -> tuple[str, str]:
-    """Return the schema part and the question part as text, wrapped as the style says."""
+    """Return the schema part and the question part as text, with the style's wrapping."""
     first, second = style.wrap(tokenizer, *message_texts(example, style, shown_schema(example, style, tokenizer)))
     return bare(first), bare(second)
 
 
 def make_prompt(example: Example, style: PromptStyle, tokenizer: Tokenizer, max_tokens: int) -> Prompt | None:
-    """Tokenise one prompt; None when it is longer than `max_tokens`."""
+    """Tokenize one prompt; None if it has more than `max_tokens` tokens."""
     prompts = make_prompts([example], style, tokenizer, max_tokens)
     return prompts.prompts[0] if prompts.prompts else None
 
@@ -365,31 +367,31 @@ def make_prompts(
     pruning: Pruning | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> PromptSet:
-    """Tokenise the prompts of many examples, a schema once; those longer than `max_tokens` are left out with a reason.
+    """Tokenize the prompts of many examples, each schema once; prompts over `max_tokens` are skipped with a reason.
 
-    `pruning` cuts down the schemas of long ones first, which is for training alone: it looks at the golds. `tick` is
-    told how many are made. Raises InputError for a database that cannot be read.
+    `pruning` first reduces the schemas of long prompts; it uses the golds, so it is only for training. `tick` receives
+    the number of encoded prompts. Raises InputError for an unreadable database.
     """
     encoder = Encoder(style, tokenizer, pruning)
-    made: list[Prompt | None] = [None] * len(examples)
+    prompts: list[Prompt | None] = [None] * len(examples)
     pruned: set[str] = set()
     faults: dict[str, None] = {}
-    # Database by database: what is known of one is not kept for long where there are thousands.
+    # Sort by database, since caches keep few of possibly thousands of databases.
     order = sorted(range(len(examples)), key=lambda i: examples[i].db_path)
     for db_path, members in groupby(enumerate(order), key=lambda pair: examples[pair[1]].db_path):
         for done, i in members:
             if tick:
                 tick(done)
-            uid, one = examples[i].uid, encoder.encode(examples[i])
-            if one.length <= max_tokens:
-                made[i] = one.prompt(uid)
-                pruned |= {uid} if one.is_pruned else set()
+            uid, encoded = examples[i].uid, encoder.encode(examples[i])
+            if encoded.length <= max_tokens:
+                prompts[i] = encoded.prompt(uid)
+                pruned |= {uid} if encoded.is_pruned else set()
         faults.update(dict.fromkeys(read_descriptions(db_path).faults))
     reason = f"prompt over {max_tokens} tokens"
     return PromptSet(
-        tuple(example for example, prompt in zip(examples, made, strict=True) if prompt is not None),
-        tuple(prompt for prompt in made if prompt is not None),
-        tuple((example.uid, reason) for example, prompt in zip(examples, made, strict=True) if prompt is None),
+        tuple(example for example, prompt in zip(examples, prompts, strict=True) if prompt is not None),
+        tuple(prompt for prompt in prompts if prompt is not None),
+        tuple((example.uid, reason) for example, prompt in zip(examples, prompts, strict=True) if prompt is None),
         pruned=tuple(example.uid for example in examples if example.uid in pruned),
         faults=tuple(faults),
     )

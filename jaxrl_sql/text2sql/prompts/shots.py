@@ -1,7 +1,7 @@
-"""Few-shot examples: of the training questions on other databases, those most like the question that is asked.
+"""Few-shot examples: the training questions on other databases that are most similar to a question.
 
-BM25 over the questions' words, cut into three characters each as values are (`schema.retrieve`). The order of the
-questions decides between equals, so that the same training set shows the same examples everywhere.
+Similarity is BM25 over character trigrams of the questions (`schema.retrieve`). Ties are resolved by the order of the
+questions, so the same training set gives the same examples everywhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jaxrl_sql.types import Example, InputError
 
 
 class Shots:
-    """Chooses up to `count` of N examples for a question, none of them on its database; those without SQL are left out.
+    """Select up to `count` of N examples for a question, from other databases; examples without SQL are skipped.
 
-    Raises InputError where no example has SQL.
+    Raises InputError if no example has SQL.
     """
 
     def __init__(self, examples: Sequence[Example], count: int) -> None:
@@ -26,22 +26,24 @@ class Shots:
         self.count = count
         if not self.examples:
             raise InputError(f"data.shots={count}: none of the {len(examples)} training questions has SQL to show")
-        self._tokens, self._scores, self._found, self._ends = bm25([fold(one.question) for one in self.examples])
-        self._databases = np.array([one.db_id.casefold() for one in self.examples])
-        # SQLite's golds are shown in any dialect, another engine's in its own alone.
-        self._engines = np.array([one.dialect if one.engine_url else "" for one in self.examples])
+        self._tokens, self._scores, self._text_ids, self._ends = bm25(
+            [fold(example.question) for example in self.examples]
+        )
+        self._databases = np.array([example.db_id.casefold() for example in self.examples])
+        # SQLite's golds are valid for any dialect, another engine's only for its own.
+        self._engines = np.array([example.dialect if example.engine_url else "" for example in self.examples])
 
     def choose(self, example: Example) -> tuple[Example, ...]:
-        """Return the examples to show before a question, the most similar one last, asked in the question's dialect.
+        """Return the few-shot examples of a question in its dialect, the most similar one last.
 
-        Raises InputError where all examples are on the question's database.
+        Raises InputError if all examples are on the question's database.
         """
         is_shown = (self._engines == "") | (self._engines == example.dialect)
         others = np.flatnonzero(is_shown & (self._databases != example.db_id.casefold()))
         if not len(others):
             raise InputError(
-                f"data.shots={self.count} shows questions of other databases, and all {len(self.examples)} training "
-                f"questions are on {example.db_id}, which {example.uid} asks"
+                f"data.shots={self.count} shows questions of other databases, but all {len(self.examples)} training "
+                f"questions are on {example.db_id}, the database of {example.uid}"
             )
         best = others[np.argsort(-self._similarity(example.question)[others], kind="stable")[: self.count]]
         return tuple(dataclasses.replace(self.examples[i], dialect=example.dialect) for i in reversed(best))
@@ -52,5 +54,5 @@ class Shots:
         parts = [slice(self._ends[token], self._ends[token + 1]) for token in known]
         if not parts:
             return np.zeros(len(self.examples))
-        found, scores = (np.concatenate([array[part] for part in parts]) for array in (self._found, self._scores))
-        return np.bincount(found, weights=scores, minlength=len(self.examples))
+        text_ids, scores = (np.concatenate([array[part] for part in parts]) for array in (self._text_ids, self._scores))
+        return np.bincount(text_ids, weights=scores, minlength=len(self.examples))

@@ -1,8 +1,8 @@
-"""Prompt templates: a Jinja file with the blocks `system`, `user` and `assistant`, the first words of the answer.
+"""Prompt templates: Jinja files with the blocks `system`, `user` and `assistant` (the prefill of the answer).
 
-A template is data, not a program. It may place what `PLACEHOLDERS` names, ask with `if` whether there is any, and trim
-it. Loops, macros, calls, arithmetic and other files are refused when it is read, so that rendering always ends, and
-Jinja's sandbox renders it.
+A template is data, not a program. It may contain the placeholders in `PLACEHOLDERS`, test them with `if`, and trim
+them. Loops, macros, calls, arithmetic and includes are rejected on reading, so rendering always terminates. Jinja's
+sandbox renders the template.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jaxrl_sql.types import InputError
 
 PLACEHOLDERS = ("schema", "question", "evidence", "values", "dialect", "thinks", "instruction")
-"""What a `user` block may place: the database and the question; its evidence, the values that it names and the name of
-the dialect; whether the model thinks of itself; and what the recipe says of the answer's form in a template that serves
-several. Evidence, values and instruction may be empty."""
+"""The placeholders of a `user` block: schema, question, evidence, retrieved values, dialect name, whether the model
+thinks by itself, and the recipe's instruction on the answer format, for templates that several recipes share. Evidence,
+values and instruction may be empty."""
 
 BLOCKS = ("system", "user", "assistant")
 _FOLDER = Path(__file__).parent / "templates"
@@ -35,47 +35,47 @@ _OF_A_QUESTION = {"question": "", "evidence": "", "values": ""}
 
 
 class PromptTemplate(NamedTuple):
-    """A template that was read, and the `placeholders` that its user message has.
+    """A parsed template, and the `placeholders` of its user message.
 
-    A message is stripped of blanks at its ends, as many chat templates do.
+    Messages are stripped, as in many chat templates.
     """
 
     template: Template
     placeholders: frozenset[str]
 
     def system(self, *, thinks: bool) -> str:
-        """Render the system message; "" for none."""
+        """Render the system message; "" without one."""
         return self._render("system", {"thinks": thinks})
 
     def assistant(self, *, thinks: bool) -> str:
-        """Render the first words of the answer; "" for none."""
+        """Render the prefill of the answer; "" without one."""
         return self._render("assistant", {"thinks": thinks})
 
-    def texts(self, said: Mapping[str, object]) -> tuple[str, str]:
-        """Render the user's message from what its placeholders stand for, in two parts.
+    def texts(self, values: Mapping[str, object]) -> tuple[str, str]:
+        """Render the user's message from the values of its placeholders, in two parts.
 
-        The first part is the same for all questions that are shown the same schema: whole lines up to the first that
-        depends on the question.
+        The first part is the same for all questions with the same schema: the lines before the first line that depends
+        on the question.
         """
-        none, all_of_them = {**_OF_A_QUESTION, "question": "\0"}, dict.fromkeys(_OF_A_QUESTION, "\1")
-        renderings = (self._render("user", {**said, **one}) for one in ({}, none, all_of_them))
+        only_question, all_of_them = {**_OF_A_QUESTION, "question": "\0"}, dict.fromkeys(_OF_A_QUESTION, "\1")
+        renderings = (self._render("user", {**values, **replaced}) for replaced in ({}, only_question, all_of_them))
         whole, *others = (text.splitlines(keepends=True) for text in renderings)
         lines = zip(whole, *others, strict=False)
         shared = sum(1 for _ in takewhile(lambda line: len(set(line)) == 1, lines))
         return "".join(whole[:shared]), "".join(whole[shared:])
 
-    def _render(self, block: str, said: Mapping[str, object]) -> str:
+    def _render(self, block: str, values: Mapping[str, object]) -> str:
         root = self.template.blocks.get(block)
-        return "".join(root(self.template.new_context(dict(said)))).strip() if root else ""
+        return "".join(root(self.template.new_context(dict(values)))).strip() if root else ""
 
 
 def template_names() -> list[str]:
-    """Return the names of the templates that come with the package."""
+    """Return the names of the package's templates."""
     return sorted(path.stem for path in _FOLDER.glob("*.jinja"))
 
 
 def template_file(name: str) -> Path:
-    """Return the file of one of our templates by name, else the path that the name is."""
+    """Return the file of a package template by name; any other name is a path."""
     return _FOLDER / f"{name}.jinja" if name in template_names() else Path(name)
 
 
@@ -83,14 +83,14 @@ def template_file(name: str) -> Path:
 def read_template(name: str) -> PromptTemplate:
     """Read a template by name or path.
 
-    Raises InputError, in one line, for a file that cannot be read or is no Jinja, for what only a program needs, for
-    placeholders that are unknown, and for a template that never shows the question.
+    Raises InputError, in one line, for an unreadable file, invalid Jinja, disallowed constructs, unknown placeholders,
+    and a template without the question.
     """
     path = template_file(name)
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        hint = f"; the names of ours are {', '.join(template_names())}" if not path.suffix else ""
+        hint = f"; the package's templates are {', '.join(template_names())}" if not path.suffix else ""
         raise InputError(f"data.chat.template={name!r} cannot be read: {error}{hint}") from error
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, autoescape=False)
     try:
@@ -110,29 +110,29 @@ def _placeholders(tree: nodes.Template) -> dict[str, set[str]]:
 
 
 def _faults(tree: nodes.Template) -> Iterator[str]:
-    """Yield what is wrong with a template, the line first where it has one."""
+    """Yield the faults of a template, starting with the line if known."""
     for node in _nodes(tree):
         line, kind = f"line {node.lineno}", type(node).__name__
         if isinstance(node, nodes.For):
-            yield f"{line}: a template has no loops: it places {', '.join(PLACEHOLDERS)}"
+            yield f"{line}: loops are not allowed; the placeholders are {', '.join(PLACEHOLDERS)}"
         elif not isinstance(node, _ALLOWED):
-            yield f"{line}: {kind} is not for prompts: a template has placeholders, if, and comments"
+            yield f"{line}: {kind} is not allowed in prompts: only placeholders, if, and comments are"
         elif isinstance(node, nodes.Filter) and node.name != "trim":
-            yield f"{line}: the filter {node.name!r} is not for prompts: only trim is"
+            yield f"{line}: the filter {node.name!r} is not allowed in prompts: only trim is"
         elif isinstance(node, nodes.Name) and node.name not in PLACEHOLDERS:
             (nearest,) = difflib.get_close_matches(node.name, PLACEHOLDERS, n=1, cutoff=0.0)
             yield f"{line}: unknown placeholder {node.name!r}; the nearest is {nearest}"
         elif isinstance(node, nodes.Block) and node.name not in BLOCKS:
-            yield f"{line}: block {node.name!r} is none of {', '.join(BLOCKS)}"
-    found = _placeholders(tree)
+            yield f"{line}: block {node.name!r} is not one of {', '.join(BLOCKS)}"
+    placeholders = _placeholders(tree)
     for name in ("system", "assistant"):
-        if found.get(name, set()) - {"thinks"}:
-            yield f"the block {name} has no placeholder but thinks: the others belong to the user's"
-    if "question" not in found.get("user", set()):
-        yield "a template shows the question: {% block user %} … {{ question }} … {% endblock %}"
-    outside = (node for one in tree.body if isinstance(one, nodes.Output) for node in one.nodes)
+        if placeholders.get(name, set()) - {"thinks"}:
+            yield f"the block {name} has only the placeholder thinks: the others belong to the user block"
+    if "question" not in placeholders.get("user", set()):
+        yield "a template must contain the question: {% block user %} … {{ question }} … {% endblock %}"
+    outside = (node for output in tree.body if isinstance(output, nodes.Output) for node in output.nodes)
     if any(not isinstance(node, nodes.TemplateData) or node.data.strip() for node in outside):
-        yield f"what stands outside of the blocks {', '.join(BLOCKS)} is shown to nobody"
+        yield f"text outside of the blocks {', '.join(BLOCKS)} is never rendered"
 
 
 def _nodes(tree: nodes.Node) -> Iterator[nodes.Node]:

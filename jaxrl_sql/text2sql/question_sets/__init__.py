@@ -1,1 +1,1 @@
-"""Question sets: filters by golds and length, columns hidden from the model, and huge sets read as they are asked."""
+"""Question sets: filters by gold and length, columns hidden from the model, and lazily read huge sets."""

@@ -1,6 +1,6 @@
-"""Which questions to teach: those whose gold can teach something, and for `data filter` a choice by more than that.
+"""Select training questions by their golds; further filters belong to `data filter`.
 
-Each filter takes examples and returns those to keep, in order, and the others with a reason and the numbers behind it.
+Each filter returns the examples to keep, in order, and the dropped ones with a reason and numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jaxrl_sql.text2sql.files.jsonl import read_ids
 from jaxrl_sql.text2sql.prompts.prompts import PromptSet
 from jaxrl_sql.types import Example, InputError
 
-# Outcomes hold rows until they are let go, so golds run a few at a time.
+# Outcomes keep their rows in memory, so golds run in chunks.
 _CHUNK = 256
 
 
 class Dropped(NamedTuple):
-    """A question that is left out, why, and the numbers that say so."""
+    """A dropped question with the reason and its numbers."""
 
     uid: str
     reason: str
@@ -32,7 +32,7 @@ class Dropped(NamedTuple):
 Filtered = tuple[list[Example], list[Dropped]]
 
 Fault = tuple[str, Mapping[str, float]]
-"""Why a question is left out, or an empty text, and the numbers that say so."""
+"""The reason to drop a question ("": keep it) and its numbers."""
 
 
 def usable_golds(
@@ -43,15 +43,15 @@ def usable_golds(
 ) -> tuple[list[Example], list[tuple[str, str]]]:
     """Run every gold; return the examples to keep and (uid, reason) of the others, in order.
 
-    Reasons are `gold fails: <status>`, with `, over vm_steps` where that limit stopped it, and, with `drop_empty`,
-    `gold empty`. `tick` is told how many have run.
+    Reasons are `gold fails: <status>`, followed by `, over vm_steps` if that limit stopped it, and, with `drop_empty`,
+    `gold empty`. `tick` receives the number of golds that have run.
     """
-    kept, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), tick)
-    return kept, [(one.uid, one.reason) for one in dropped]
+    kept_examples, dropped = by_gold(executor, examples, FilterSettings(empty_gold=drop_empty), tick)
+    return kept_examples, [(item.uid, item.reason) for item in dropped]
 
 
 def keep_only(examples: Iterable[Example], path: str | Path, limit: int = 0) -> list[Example]:
-    """Return the examples whose ids a file holds, at most `limit` of them (0: all); InputError when there are none."""
+    """Return at most `limit` (0: all) examples whose ids are in a file; raises InputError without any."""
     ids = read_ids(path)
     kept_examples = [example for example in examples if example.uid in ids]
     if not kept_examples:
@@ -65,9 +65,9 @@ def by_gold(
     cfg: FilterSettings,
     tick: Callable[[int], None] | None = None,
 ) -> Filtered:
-    """Run every gold and leave out those that fail, take too long, or return no rows.
+    """Run every gold and drop those that fail, exceed a limit, or return no rows.
 
-    `tick` is told how many have run.
+    `tick` receives the number of golds that have run.
     """
 
     def fault(outcome: SqlOutcome) -> Fault:
@@ -77,16 +77,16 @@ def by_gold(
     return _part((example, fault(outcome)) for example, outcome in _run_golds(executor, examples, tick))
 
 
-def _part(found: Iterable[tuple[Example, Fault]]) -> Filtered:
-    """Part examples into those without a fault and the others."""
-    kept: list[Example] = []
+def _part(pairs: Iterable[tuple[Example, Fault]]) -> Filtered:
+    """Split examples into those without a fault and the others."""
+    kept_examples: list[Example] = []
     dropped: list[Dropped] = []
-    for example, (reason, numbers) in found:
+    for example, (reason, numbers) in pairs:
         if reason:
             dropped.append(Dropped(example.uid, reason, numbers))
         else:
-            kept.append(example)
-    return kept, dropped
+            kept_examples.append(example)
+    return kept_examples, dropped
 
 
 def _run_golds(
@@ -112,7 +112,7 @@ def _gold_fault(outcome: SqlOutcome, cfg: FilterSettings) -> str:
 
 
 def by_text(examples: Sequence[Example], cfg: FilterSettings) -> Filtered:
-    """Leave out golds that a list calls wrong, and those that are too short or too long."""
+    """Drop golds in a list of wrong golds, and those that are too short or too long."""
     noisy = read_ids(cfg.noisy) if cfg.noisy else frozenset()
 
     def fault(example: Example) -> Fault:
@@ -132,31 +132,31 @@ def _length_fault(characters: int, cfg: FilterSettings) -> str:
 
 
 def without_repeats(examples: Sequence[Example]) -> Filtered:
-    """Leave out a question that was asked before on the same database, in the same words but for case and marks."""
+    """Drop repeated questions on the same database; case and punctuation are ignored."""
     seen: set[tuple[str, str]] = set()
 
     def fault(example: Example) -> Fault:
-        asked = example.db_path, plain_words(example.question)
-        reason = "asked before" if asked in seen else ""
-        seen.add(asked)
+        key = example.db_path, plain_words(example.question)
+        reason = "asked before" if key in seen else ""
+        seen.add(key)
         return reason, {}
 
     return _part((example, fault(example)) for example in examples)
 
 
 def is_trivial(rows: Sequence[Sequence[object]]) -> bool:
-    """Return whether a result is one row of 0 or NULL alone, which answers without the question's rows."""
+    """Return whether a result is a single row of only 0 and NULL, which many wrong queries return, too."""
     return len(rows) == 1 and all(value is None or value == 0 for value in rows[0])
 
 
 def plain_words(text: str) -> str:
-    """Return a text without punctuation, in one case and one Unicode form, words parted by single spaces."""
+    """Return a text without punctuation, case-folded and NFKC-normalized, with words separated by single spaces."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return " ".join("".join(" " if unicodedata.category(c)[0] in "PZC" else c for c in folded).split())
 
 
 def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
-    """Leave out prompts of more tokens than `max_tokens`."""
+    """Drop prompts with more than `max_tokens` tokens."""
 
     def fault(tokens: int) -> Fault:
         return f"prompt over {max_tokens} tokens" if tokens > max_tokens else "", {"tokens": tokens}
@@ -166,12 +166,12 @@ def by_prompt(questions: PromptSet, max_tokens: int) -> Filtered:
 
 
 def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], low: float, high: float) -> Filtered:
-    """Keep questions of which a share in [low, high] of the sampled answers is right; `rates`: id -> (right, of)."""
+    """Keep questions whose share of right answers is in [low, high]; `rates` maps ids to (right, total)."""
 
     def fault(right: int, of: int) -> Fault:
         if not of:
             return "no verdict on its answers", {"right": right, "of": of}
-        # Counts are compared, not quotients: 3 of 10 is not below a bound of 0.3.
+        # Compare counts, not quotients, so that 3 of 10 is not below 0.3.
         reason = "seldom right" if right < low * of - 1e-9 else "often right" if right > high * of + 1e-9 else ""
         return reason, {"right": right, "of": of}
 
@@ -179,5 +179,5 @@ def by_rate(examples: Sequence[Example], rates: Mapping[str, tuple[int, int]], l
 
 
 def by_choice(examples: Sequence[Example], chosen: frozenset[str], reason: str) -> Filtered:
-    """Keep the examples whose ids were chosen."""
+    """Keep the examples whose ids are in `chosen`."""
     return _part((example, ("" if example.uid in chosen else reason, {})) for example in examples)

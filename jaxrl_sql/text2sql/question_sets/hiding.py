@@ -1,4 +1,4 @@
-"""What `data.hide` does to a set: its columns are in no prompt, and a question whose gold reads one is left out."""
+"""Apply `data.hide` to a set: hidden columns are in no prompt, and questions whose gold reads one are skipped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from jaxrl_sql.text2sql.env.hiding import hidden_reads
 from jaxrl_sql.text2sql.schema.read import read_schema
 from jaxrl_sql.types import Example, InputError
 
-# SQLite ignores the case of these letters alone.
+# SQLite ignores the case of ASCII letters only.
 _FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def hide_in_benchmark(benchmark: Benchmark, hide: Sequence[str]) -> Benchmark:
-    """Return a set whose examples hide these columns; those whose gold reads one are skipped with that reason.
+    """Return a set whose examples hide these columns; questions whose gold reads one are skipped with a reason.
 
-    Raises InputError for a set of another engine than SQLite, and where every gold reads a hidden column.
+    Raises InputError for a set of another engine, and if every gold reads a hidden column.
     """
     if not hide:
         return benchmark
@@ -48,19 +48,19 @@ def _sql_of(example: Example) -> tuple[str, ...]:
 
 
 def hide_in_example(example: Example, hide: Sequence[str]) -> Example:
-    """Return a question on one database with these columns hidden; raises InputError as `check_hide` does."""
+    """Return a question on one database with these columns hidden; raises InputError like `check_hide`."""
     if not hide:
         return example
     if example.engine_url:
         refuse_hide(hide, "the database is one of another engine")
     check_hide(hide, [example.db_path])
     if not read_schema(example.db_path, hide).tables:
-        raise InputError(f"data.hide=[{', '.join(hide)}] leaves nothing of {example.db_path}")
+        raise InputError(f"data.hide=[{', '.join(hide)}] hides everything in {example.db_path}")
     return dataclasses.replace(example, hide=tuple(hide))
 
 
 def check_hide(hide: Sequence[str], db_paths: Iterable[str]) -> None:
-    """Raise InputError for a name that is a table or column of none of these databases, with the nearest that is."""
+    """Raise InputError for a name that is no table or column of these databases, and suggest the nearest."""
     left, known = {entry.translate(_FOLD): entry for entry in hide}, dict[str, None]()
     for path in dict.fromkeys(db_paths) if left else ():
         for table in read_schema(path).tables:
@@ -79,7 +79,7 @@ def refuse_hide(hide: Sequence[str], where: str) -> None:
     if hide:
         table = hide[0].partition(".")[0]
         raise InputError(
-            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server let the reading role read "
-            f"the other columns alone (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), "
-            f"and leave the column out of the sample by --leave-out {hide[0]}"
+            f"data.hide=[{', '.join(hide)}] is for SQLite files, and {where}. On a server, let the reading role read "
+            f"only the other columns (REVOKE SELECT ON {table} FROM reader; GRANT SELECT (…) ON {table} TO reader), "
+            f"and omit the column from the sample with --leave-out {hide[0]}"
         )

@@ -1,8 +1,8 @@
-"""Huge sets: questions and prompts that are made when they are asked for, by number, with a bounded number kept.
+"""Huge sets: questions and prompts are created lazily by index, with a bounded cache.
 
-The records lie in one file with an index (`text2sql.files.index`); only the questions requested last are in memory. A
-record that cannot be used gives its place to the next one that can, so that every number has a question and an order
-over the numbers is one over questions: the same in every run, and resumed by one cursor.
+The records are in one file with an index (`text2sql.files.index`); only recently used questions are in memory. The next
+usable record replaces an unusable one, so every index has a question. An order over indices is thus an order over
+questions: the same in every run, and resumable from one cursor.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from jaxrl_sql.text2sql.prompts.prompts import Encoder, PromptSet, PromptStyle, 
 from jaxrl_sql.types import Example, InputError, Prompt, Tokenizer
 
 _READS = {PLAIN.name: plain_lines, SYNSQL.name: synsql_lines, OWN.name: own_lines}
-# A record of a question is at least about this long: shorter files are not worth an index.
+# The approximate minimum size of a record; smaller files need no index.
 _RECORD_BYTES = 50
-# So many records in a row that cannot be used are no accident.
-_MOST_UNUSABLE = 1000
-_TOLD = (10, 100, 1000, 10_000, 100_000, 1_000_000)
-# Token ids of schemas that are kept.
+# More consecutive unusable records are an error.
+_MAX_UNUSABLE = 1000
+_REPORTED_COUNTS = (10, 100, 1000, 10_000, 100_000, 1_000_000)
+# The number of schemas whose token ids are cached.
 _SCHEMAS = 512
-# Of so many questions spread over a set, lengths and words are taken for those of all.
+# The size of an evenly spread sample that stands for a set's prompt lengths and vocabulary.
 SAMPLE = 512
 
 T = TypeVar("T")
 
 
 class Numbered(Sequence[T], Generic[T]):
-    """A sequence whose items are made by number when they are asked for."""
+    """A sequence whose items are created on access."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count, self._make = count, make
@@ -57,10 +57,10 @@ class Numbered(Sequence[T], Generic[T]):
 
 
 class Streamed(Numbered[Example]):
-    """The questions of a huge set, or the first `limit` of its records (0: all); `change` is done to each.
+    """The questions of a huge set, or of the first `limit` records (0: all), each transformed by `change`.
 
-    `check` returns why a question is not to be used, or nothing. `skipped` counts the records that were asked for and
-    not used, by reason; `tell` is given the first few, and the count whenever it has grown tenfold.
+    `check` returns why a question must not be used, or "". `skipped` counts the unusable records read so far by
+    reason. The callback `tell` gets a message for the first three and then at each power of ten.
     """
 
     check: Callable[[Example], str] | None = None
@@ -72,21 +72,21 @@ class Streamed(Numbered[Example]):
         records: LineIndex,
         change: Callable[[Example], Example] | None = None,
         limit: int = 0,
-        kept: int = 2048,
+        cache_size: int = 2048,
     ) -> None:
         count = min(limit, len(records)) if limit > 0 else len(records)
         super().__init__(count, lambda number: _first_usable(count, number, self.at, self.skipped))
         self.lines, self.records, self.change = lines, records, change
         self.skipped: Counter[str] = Counter()
-        self._read = lru_cache(kept)(self._read_record)
+        self._read = lru_cache(cache_size)(self._read_record)
 
     @property
     def identity(self) -> str:
-        """Return a short word for the records as they are."""
+        """Return an identifier of the records' current content."""
         return f"{self.records.identity} {len(self)}"
 
     def at(self, number: int) -> Example | None:
-        """Return the question of a record, or None where it cannot be used."""
+        """Return the question of a record, or None if it is unusable."""
         return self._read(number)
 
     def _read_record(self, number: int) -> Example | None:
@@ -107,24 +107,24 @@ class Streamed(Numbered[Example]):
         return not isinstance(self.lines.item(self.records[0], 0).uid, ByPlace)
 
     def skip(self, number: int, reason: str) -> None:
-        """Count a record that cannot be used."""
+        """Count an unusable record."""
         self.skipped[reason] += 1
         total = self.skipped.total()
-        if self.tell and (total <= 3 or total in _TOLD):
+        if self.tell and (total <= 3 or total in _REPORTED_COUNTS):
             self.tell(
-                f"record {number} is left out ({reason}), {total} of those read so far; the next one takes its place"
+                f"skipped record {number} ({reason}), {total} of those read so far; the next usable record replaces it"
             )
 
     def changed(self, change: Callable[[Example], Example] | None, limit: int = 0) -> Streamed:
-        """Return the same questions, or the first so many, each with something done to it."""
+        """Return the same questions, or those of the first `limit` records, each transformed by `change`."""
         return Streamed(self.lines, self.records, change, limit)
 
     def usable(self) -> Iterator[Example]:
-        """Yield the question of each record that has one, in the order of the file."""
+        """Yield the question of each usable record, in file order."""
         return (example for number in range(len(self)) if (example := self.at(number)) is not None)
 
     def sample(self, count: int = SAMPLE) -> list[Example]:
-        """Return questions that are spread evenly over the set."""
+        """Return questions at evenly spread indices."""
         return [self[number] for number in spread(len(self), count)]
 
 
@@ -134,18 +134,17 @@ def stream_prompts(
     tokenizer: Tokenizer,
     max_tokens: int,
     pruning: Pruning | None = None,
-    kept: int = 1024,
+    cache_size: int = 1024,
 ) -> PromptSet:
-    """Return a set whose prompts are made when they are asked for.
+    """Return a set whose prompts are created on access.
 
-    A question whose prompt is longer than `max_tokens` gives its place to the next one that fits, as one that cannot be
-    used does; `pruning` cuts down its schema first. Raises InputError, when such a one is asked for, where none of the
-    next thousand fits.
+    The next fitting question replaces one whose prompt exceeds `max_tokens`; `pruning` first reduces its schema.
+    Accessing a prompt raises InputError if none of the next thousand questions fits.
     """
     encoder = Encoder(style, tokenizer, pruning, _SCHEMAS)
 
-    @lru_cache(kept)
-    def made(number: int) -> tuple[Example, Prompt] | None:
+    @lru_cache(cache_size)
+    def make(number: int) -> tuple[Example, Prompt] | None:
         example = examples.at(number)
         if example is None:
             return None
@@ -156,7 +155,7 @@ def stream_prompts(
         return example, encoded.prompt(example.uid)
 
     def pair(number: int) -> tuple[Example, Prompt]:
-        return _first_usable(len(examples), number, made, examples.skipped)
+        return _first_usable(len(examples), number, make, examples.skipped)
 
     return PromptSet(
         Numbered(len(examples), lambda number: pair(number)[0]),
@@ -167,39 +166,39 @@ def stream_prompts(
 
 
 def _first_usable(count: int, number: int, at: Callable[[int], T | None], skipped: Counter[str]) -> T:
-    """Return what stands at a number, or at the first after it where something does; the first follows the last."""
-    for step in range(min(_MOST_UNUSABLE, count)):
-        found = at((number + step) % count)
-        if found is not None:
-            return found
+    """Return the first item from index `number` on that is not None, wrapping around at the end."""
+    for step in range(min(_MAX_UNUSABLE, count)):
+        item = at((number + step) % count)
+        if item is not None:
+            return item
     reasons = ", ".join(f"{reason}: {times}" for reason, times in skipped.most_common(3))
-    raise InputError(f"none of the {min(_MOST_UNUSABLE, count)} records from {number} on can be used ({reasons})")
+    raise InputError(f"none of the {min(_MAX_UNUSABLE, count)} records from {number} on can be used ({reasons})")
 
 
 def spread(count: int, most: int) -> range:
-    """Return at most `most` numbers below `count`, evenly spread."""
+    """Return at most `most` evenly spread numbers below `count`."""
     return range(0, count, max(1, -(-count // most)))
 
 
 def open_stream(root: str | Path, split: str = "", above: int = 0) -> Streamed | None:
-    """Open a set of one file of JSON for reading by number; None where it has at most `above` records.
+    """Open a set of one JSON file for reading by index; None if it has at most `above` records.
 
-    None too where its format is not a file of records. The first opening looks the file through and keeps an index.
-    Raises InputError as `load_benchmark` does, and where the set is empty.
+    Also None if its format is not a file of records. The first opening scans the file and saves an index. Raises
+    InputError like `load_benchmark`, and for an empty set.
     """
     form, place, chosen = located(Path(root), split)
     read = _READS.get(form.name)
-    if read is None or (place.is_file() and chosen):  # whose splits are made of all its questions
+    if read is None or (place.is_file() and chosen):  # its splits depend on all of its questions
         return None
     try:
         lines = read(place, chosen)
     except InputError:
-        return None  # several files, or Parquet: they are read whole
+        return None  # several files, or Parquet: these are read completely
     if lines.path.suffix.lower() not in (".json", ".jsonl") or lines.path.stat().st_size < above * _RECORD_BYTES:
         return None
     index = open_index(lines.path)
     if len(index) <= above:
         return None
     if not len(index):
-        raise InputError(f"{lines.path}: no questions in it")
+        raise InputError(f"{lines.path}: no questions")
     return Streamed(lines, index)

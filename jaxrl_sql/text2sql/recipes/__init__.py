@@ -1,4 +1,4 @@
-"""Recipes: five published systems as values in one plain dict, and where one of your own is read from."""
+"""Recipes: five published systems in one dict, and the import of user-defined recipes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _VARIANTS = (
     PAVERL_MONOTONE, THINK2SQL_EXFM, THINK2SQL_QAFM, SKYRL_SQL_NO_SCHEMA, SKYRL_SQL_SINGLE, SKYRL_SQL_LOOSE, OMNISQL,
 )  # fmt: skip
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (*_SYSTEMS, *_VARIANTS)}
-"""The five systems, variants of three of them, and OmniSQL, which several start from, by name."""
+"""The five systems, variants of three of them, and OmniSQL, the base of several, by name."""
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe of a name, or one of your own by `FILE.py:NAME` or `module:NAME`, which is imported.
+    """Return the recipe of a name, or import a user-defined one from `FILE.py:NAME` or `module:NAME`.
 
-    Raises InputError with the nearest for a name that is none, and for what cannot be imported or is no Recipe.
+    Raises InputError with the nearest name for an unknown one, for a failed import, and for other types than Recipe.
     """
     if ":" in name:
         return _own_recipe(name)
     if name not in RECIPES:
         (nearest,) = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)
         raise InputError(
-            f"config: recipe={name!r} is none of {', '.join(RECIPES)}, nor FILE.py:NAME of one of your own; "
+            f"config: recipe={name!r} is not one of {', '.join(RECIPES)}, nor FILE.py:NAME of your own recipe; "
             f"the nearest is {nearest}"
         )
     return RECIPES[name]
@@ -52,19 +52,20 @@ def _own_recipe(name: str) -> Recipe:
         module = _module_of(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"config: recipe={name!r} cannot be imported: {error}") from error
-    found = vars(module).get(attribute)
-    if not isinstance(found, Recipe):
-        there = ", ".join(key for key, value in vars(module).items() if isinstance(value, Recipe))
-        raise InputError(f"config: recipe={name!r}: {attribute!r} is no Recipe of {place} ({there or 'it has none'})")
-    return found
+    recipe = vars(module).get(attribute)
+    if not isinstance(recipe, Recipe):
+        available = ", ".join(key for key, value in vars(module).items() if isinstance(value, Recipe))
+        recipes = available or "it has no recipe"
+        raise InputError(f"config: recipe={name!r}: {attribute!r} is not a Recipe of {place} ({recipes})")
+    return recipe
 
 
 def _module_of(path: Path) -> ModuleType:
-    """Import a file under a name of its own, so that it cannot take a package's place."""
+    """Import a file under a unique name, so that it cannot shadow a package."""
     spec = importlib.util.spec_from_file_location(f"_recipe_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Arctic-Text2SQL-R1: execution is the only judge; 1 / 0.1 / 0 by BIRD's comparison."""
+"""Arctic-Text2SQL-R1: reward by execution only, 1 / 0.1 / 0 by BIRD's comparison."""
 
 from __future__ import annotations
 

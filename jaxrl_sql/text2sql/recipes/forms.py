@@ -1,4 +1,4 @@
-"""What the recipes' forms share: a thought and a query, each in its place."""
+"""Answer formats that several recipes share: a thought and a query."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def fenced(sql: str) -> str:
 
 
 def thought_and_answer(reasoning: str, sql: str, tag: str = "think") -> str:
-    """Return a thought and a fenced query in their tags."""
+    """Return a thought and a fenced query, each in its tags."""
     return f"<{tag}>\n{reasoning}\n</{tag}>\n<answer>\n{fenced(sql)}\n</answer>"

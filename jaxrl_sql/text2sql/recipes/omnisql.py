@@ -1,6 +1,6 @@
-"""OmniSQL (Li et al. 2025, arXiv:2503.02240): free thought and a code block, to ask its models and to start from them.
+"""OmniSQL (Li et al. 2025, arXiv:2503.02240): free reasoning and a code block, to evaluate or start from its models.
 
-It was trained by supervised learning alone. A run of this recipe is rewarded as Arctic's: 1, 0.1 or 0.
+Its models were trained with supervised learning only. Runs of this recipe have Arctic's reward: 1, 0.1 or 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxrl_sql.types import Response
 
 @hiding_tags
 def read_omnisql(response: Response) -> ParsedResponse:
-    """Find the SQL: the last closed ```sql block; without one there is none. The thought stands before the first."""
+    """Parse a response: the SQL is the last closed ```sql block (None without one), the thought precedes the first."""
     text = said(response)
     blocks = [block for block in sql_blocks(text) if block]
     thought = text.partition("```sql")[0].strip()

@@ -1,4 +1,4 @@
-"""PaVeRL-SQL: free thought, a code block, and pay for the share of the gold result that was found."""
+"""PaVeRL-SQL: free reasoning, a code block, and a reward for the matched share of the gold result."""
 
 from __future__ import annotations
 

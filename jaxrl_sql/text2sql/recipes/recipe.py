@@ -1,4 +1,4 @@
-"""A recipe is a value: the functions that make one published system out of the common parts."""
+"""A recipe is a value: the functions that define a published system from common parts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ from jaxrl_sql.text2sql.schema.render import RENDERERS, SHOW_EXAMPLES
 from jaxrl_sql.types import Example, InputError, Response, Reward
 
 Observe = Callable[[str], str]
-"""Runs SQL in a turn of its own and returns what the environment answers, as the policy will read it."""
+"""Runs SQL in a separate turn and returns the environment's observation in the policy's format."""
 
 _THINK = "<think>"
 _REASONING = re.compile(r"<reasoning>(.*?)</reasoning>", re.DOTALL)
 
 
 class Recipe(NamedTuple):
-    """How a system asks, reads the answer, compares results and pays.
+    """The prompts, answer format, comparison and reward of a system.
 
-    `schema` is how a chat prompt shows the database, `template` the name or path of its template, and `instruction`
-    what the `generic` one says of the answer's form (`thinking_instruction`: to a model that thinks of itself; "" for
-    the same); `hint` is the same in few words, for small models. `respond` writes the answer that supervised learning
-    imitates, in the recipe's form: a dialogue where it is given a way to observe. `read` finds what an answer holds;
-    `rules` compare results, with `options`; `reward` pays. `stops` are the strings that end a turn; `turns(executor,
-    example, budget)` makes the environment's side of a dialogue of so many turns, for systems that have several.
-    `advantage` and `loss` replace those of the configuration. `eval_rule` judges its answers when they are evaluated in
-    training, by the system's paper; "" for the rule of the set that is evaluated on. `reward_function` of a caller
-    reads the answer's text and question too, and replaces the total of `reward`.
+    - `schema` renders the database in a chat prompt, and `template` is the name or path of the prompt template.
+    - `instruction` describes the answer format in the `generic` template. `thinking_instruction` replaces it for models
+      that think by themselves, unless "". `hint` is a short form for small models.
+    - `respond` writes the target answer for supervised learning in the recipe's format, or a dialogue if it gets an
+      `Observe`.
+    - `read` parses an answer; `rules` compare results, with `options`; `reward` computes the reward.
+    - `stops` are the strings that end a turn. `turns(executor, example, budget)` creates the environment of a dialogue
+      with at most `budget` turns, for multi-turn systems.
+    - `advantage` and `loss` replace those of the configuration.
+    - `eval_rule` judges answers in validation during training, as in the system's paper; "" for the rule of the set.
+    - `reward_function`, from a caller, also receives the answer's text and question, and replaces the total of
+      `reward`.
     """
 
     name: str
@@ -67,17 +70,17 @@ class Recipe(NamedTuple):
         template: str = "",
         date: str = "",
     ) -> PromptStyle:
-        """Return the recipe's prompt style `compact` (raw SQL for an answer), `tagged` or `chat`.
+        """Return the recipe's prompt style `compact` (raw SQL answers), `tagged` or `chat`.
 
-        `schema` names how the database is shown; `recipe` is compact, and the recipe's own way in a chat. In a chat
-        `thinking` sets a chat template's switch, `template` names another prompt template than the recipe's, and
-        `begin` writes the first words of an answer (None: the template's); a tag at their end is the answer's own.
-        `date` is the day that a chat template knows.
-        Raises InputError for a name that is none, and for what needs a chat elsewhere.
+        `schema` is the format of the database; `recipe` selects the recipe's format in a chat, else `compact`. In a
+        chat, `thinking` sets the chat template's switch, `template` replaces the recipe's prompt template, `begin` is
+        the prefill of the answer (None: the template's), and `date` is the date in the chat template. A tag at the end
+        of the prefill belongs to the answer. Raises InputError for an unknown name, and for chat options in other
+        styles.
         """
         if name != "chat" and (thinking != "template" or begin or template):
             raise InputError(
-                f"data.prompt={name} is no chat: data.chat.thinking, data.chat.template and "
+                f"data.prompt={name} is not a chat: data.chat.thinking, data.chat.template and "
                 "data.chat.assistant_prefill need data.prompt=chat"
             )
         show = self._show(name, schema)
@@ -86,26 +89,26 @@ class Recipe(NamedTuple):
         if name == "tagged":
             return tagged_style(self.hint, self.taught, show)
         if name != "chat":
-            raise InputError(f"prompt style {name!r} is none of compact, tagged, chat")
-        thinks, asked = thinking == "think", read_template(template or self.template)
+            raise InputError(f"prompt style {name!r} is not one of compact, tagged, chat")
+        thinks, prompt_template = thinking == "think", read_template(template or self.template)
         instruction = (thinks and self.thinking_instruction) or self.instruction
-        begin = asked.assistant(thinks=thinks) if begin is None else begin
+        begin = prompt_template.assistant(thinks=thinks) if begin is None else begin
         begun = open_thought(begin)
         answer = partial(self.taught, begun=begun, thinks=thinks)
-        return chat_style(asked, instruction, answer, show, thinking, begin, date)._replace(begun=begun)
+        return chat_style(prompt_template, instruction, answer, show, thinking, begin, date)._replace(begun=begun)
 
     def style_for(self, data: DataConfig) -> PromptStyle:
-        """Return the prompt style that a configuration asks for, with the values that it has retrieved.
+        """Return the prompt style of a configuration, including retrieved values.
 
-        They stand among a column's examples where the way of showing the database has some, else before the question.
-        Raises InputError where they would stand in a template that has no place for them.
+        Retrieved values are among a column's examples if the schema format has examples, else before the question.
+        Raises InputError if the template has no placeholder for them.
         """
         chat, begin = data.chat, data.chat.assistant_prefill or None
         style = self.style(data.prompt, chat.thinking, begin, data.schema, chat.template, chat.date)
         return self._with_values(style, data)
 
     def endpoint_style(self, data: DataConfig) -> PromptStyle:
-        """Return the style of chats with an endpoint, whose answers nobody begins."""
+        """Return the style of chats with an endpoint, without a prefill."""
         return self._with_values(self.style("chat", data.chat.thinking, "", data.schema, data.chat.template), data)
 
     def _with_values(self, style: PromptStyle, data: DataConfig) -> PromptStyle:
@@ -125,9 +128,9 @@ class Recipe(NamedTuple):
         )
 
     def opened(self, style: PromptStyle, tokenizer: Any) -> PromptStyle:
-        """Return the style for a tokenizer whose chat template may itself open a thought (`<think>`) at a prompt's end.
+        """Return the style for a tokenizer whose chat template may open a thought (`<think>`) at the end of a prompt.
 
-        What is taught then leaves the tag out, and what is read has it.
+        Target answers then omit the tag, and the parser adds it.
         """
         question = "Question?"
         begun = open_thought(style.wrap(tokenizer, "Schema. ", question)[1].rpartition(question)[2])
@@ -140,16 +143,16 @@ class Recipe(NamedTuple):
             hides = self.schema is RENDERERS["names_only"]  # in every style
             return self.schema if style == "chat" or hides else RENDERERS["compact"]
         if schema not in RENDERERS:
-            raise InputError(f"schema {schema!r} is none of recipe, {', '.join(RENDERERS)}")
+            raise InputError(f"schema {schema!r} is not one of recipe, {', '.join(RENDERERS)}")
         return RENDERERS[schema]
 
     def taught(
         self, example: Example, observe: Observe | None = None, begun: str = "", thinks: bool = False
     ) -> Response:
-        """Return the response to imitate, without the opening tag `begun` that its prompt ends with.
+        """Return the target response, without the opening tag `begun` at the end of its prompt.
 
-        Where that is `<think>`, or a model `thinks` of itself, a thought in `<reasoning>` becomes one in `<think>`. A
-        response that does not begin with the tag ends at once what it opened.
+        If the tag is `<think>`, or a model `thinks` by itself, a thought in `<reasoning>` becomes one in `<think>`. A
+        response that does not begin with the tag closes it immediately.
         """
         response = self.respond(example, observe)
         if isinstance(response, str) and (thinks or begun == _THINK):
@@ -160,9 +163,9 @@ class Recipe(NamedTuple):
         return [(role, _after(begun, text)), *rest]
 
     def observer(self, executor: Any, example: Example, turns: int) -> Observe | None:
-        """Return how to observe in a dialogue of so many turns on an example's database; None for a single turn.
+        """Return an `Observe` for a dialogue of `turns` turns on an example's database; None for a single turn.
 
-        It answers as the rollout's environment would, turn by turn, so each dialogue needs one of its own.
+        It behaves like the rollout's environment and counts turns, so each dialogue needs a new one.
         """
         if self.turns is None or turns < 2:
             return None
@@ -171,13 +174,13 @@ class Recipe(NamedTuple):
         def observe(sql: str) -> str:
             observation = policy.next(Action(f"<sql>{sql}</sql>", "stop"))
             if observation is None:
-                raise InputError(f"{example.uid}: a response of more than {turns} turns")
+                raise InputError(f"{example.uid}: the response has more than {turns} turns")
             return observation.result()
 
         return observe
 
     def in_dialogues(self, style: PromptStyle, executor: Any, turns: int) -> PromptStyle:
-        """Return a style whose answers to imitate are dialogues of up to so many turns, where the recipe has them."""
+        """Return a style whose target answers are dialogues of up to `turns` turns, if the recipe has dialogues."""
         if self.turns is None or style.answers_raw_sql:
             return style
 
@@ -187,9 +190,9 @@ class Recipe(NamedTuple):
         return style._replace(answer=answer)
 
     def reading(self, response: Response, style: PromptStyle, begun: str = "") -> ParsedResponse:
-        """Read a response to a prompt of a style: whole where answers are raw SQL, else in the recipe's own way.
+        """Parse a response to a prompt of a style: as raw SQL if the style has it, else in the recipe's format.
 
-        `begun` is the tag that the prompt's text ends with (`rewards.extract.begun_by`), if the style does not know it.
+        `begun` is the tag at the end of the prompt (`rewards.extract.begun_by`), if the style does not know it.
         """
         if style.answers_raw_sql:
             return read_plain(response)
@@ -203,18 +206,18 @@ class Recipe(NamedTuple):
         style: PromptStyle,
         begun: str = "",
     ) -> TextJob:
-        """Begin to score finished responses to prompts of `style`; returns at once."""
+        """Submit finished responses to prompts of `style` for scoring; returns immediately."""
         read = partial(self.reading, style=style, begun=begun)
         return submit_texts(executor, examples, responses, read, self.rules, self.options)
 
     def collect(self, job: TextJob) -> list[ScoredResponse]:
-        """Wait for a submitted job; rewards, SQL and statuses in order."""
+        """Wait for a submitted job; return rewards, SQL and statuses in order."""
         return collect(job, self.reward, self.reward_function)
 
     def score(
         self, executor: SqlExecutor, examples: Sequence[Example], responses: Sequence[Response], begun: str = ""
     ) -> list[Reward]:
-        """Score responses in the recipe's form and wait; `begun` is the tag that their prompts ended with."""
+        """Score responses in the recipe's format and wait; `begun` is the tag at the end of their prompts."""
 
         def read(response: Response) -> ParsedResponse:
             return self.read(with_beginning(response, begun))
@@ -224,8 +227,8 @@ class Recipe(NamedTuple):
 
 
 def _in_think(text: str) -> str:
-    found = _REASONING.match(text)
-    return f"{_THINK}{found[1]}</think>{text[found.end() :]}" if found else text
+    match = _REASONING.match(text)
+    return f"{_THINK}{match[1]}</think>{text[match.end() :]}" if match else text
 
 
 def _after(begun: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""SkyRL-SQL: the database can be asked before the answer is given, within a budget of turns."""
+"""SkyRL-SQL: the model can query the database before it answers, within a budget of turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHECKED = "It runs and answers the question."
 
 
 def _respond(example: Example, observe: Observe | None) -> Response:
-    """Try the query, look at what it returns, and give it; in a single turn, give it."""
+    """Run the query, observe its result, and answer with it; in a single turn, answer directly."""
     thought, sql = f"<think>{example.reasoning}</think>\n", taught_sql(example)
     solution = f"<solution>{sql}</solution>"
     if observe is None:
@@ -39,15 +39,15 @@ def _respond(example: Example, observe: Observe | None) -> Response:
 
 
 def _respond_by_looking_up(example: Example, observe: Observe | None) -> Response:
-    """Look up the tables that the query needs, and give it; in a single turn, give it.
+    """Look up the tables that the query needs, then answer; in a single turn, answer directly.
 
-    Other engines have no table of tables by SQLite's name: there the query is tried.
+    Other engines lack sqlite_master, so the query is run there instead.
     """
     if observe is None or example.dialect != "sqlite":
         return _respond(example, observe)
     sql = taught_sql(example)
-    words = set(re.findall(r"\w+", sql.lower()))
-    tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in words]
+    identifiers = set(re.findall(r"\w+", sql.lower()))
+    tables = [table.name for table in read_schema(example.db_path).tables if table.name.lower() in identifiers]
     names = ", ".join(map(quote_text, tables))
     look_up = f"SELECT sql FROM sqlite_master WHERE name IN ({names})"
     return [

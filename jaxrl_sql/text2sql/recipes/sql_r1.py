@@ -1,6 +1,6 @@
-"""SQL-R1: the form must be right, then the query run, then its result agree by Spider's test-suite comparison.
+"""SQL-R1: rewards for the format, then execution, then the result by Spider's test-suite comparison.
 
-The released code also strips DISTINCT from both sides, which pays for a wrong COUNT; here `strip_distinct` is off.
+The released code also strips DISTINCT from both queries, which rewards a wrong COUNT; here `strip_distinct` is off.
 """
 
 from __future__ import annotations

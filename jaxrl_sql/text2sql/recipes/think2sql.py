@@ -1,4 +1,4 @@
-"""Think2SQL: a dense reward (QATCH), gated by execution and format, or mixed with the format, or execution accuracy."""
+"""Think2SQL: a dense reward (QATCH) gated by execution and format; variants mix QATCH or accuracy with the format."""
 
 from __future__ import annotations
 

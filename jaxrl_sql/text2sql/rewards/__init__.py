@@ -1,1 +1,1 @@
-"""From completions to rewards: extraction (`extract`), scoring (`score`), and one file of payment a system."""
+"""From completions to rewards: extraction (`extract`), scoring (`score`), and a file per system with its reward."""

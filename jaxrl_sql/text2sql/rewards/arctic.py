@@ -1,6 +1,6 @@
-"""Arctic-Text2SQL-R1: where the SQL stands, and 1 for a right result, 0.1 for a query that runs, 0 for the rest.
+"""Arctic-Text2SQL-R1: SQL extraction, and the reward: 1 for a right result, 0.1 for a query that runs, else 0.
 
-A result over the row cap has the status `too_large`: it did not run within the limits and is never equal to anything.
+A result over the row limit has the status `too_large`: it exceeded the limits and never equals another result.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ _RAW_END = re.compile(r"\n[ \t\r]*\n|</answer>")
 
 @hiding_tags
 def read_arctic(response: Response) -> ParsedResponse:
-    """Find the SQL of a response in Arctic-Text2SQL-R1's way.
+    """Parse a response by Arctic-Text2SQL-R1's rules.
 
-    Only what follows the first `</think>` counts, or everything when there is none (so it does not matter whether the
-    opening tag stood in the prompt). The first of these that is there: the last closed ```sql block of more than 6
-    characters; the last other closed fence that contains SELECT, without its language word; the `sql` of the last JSON
-    object that has one; raw text from the first SELECT to a blank line or `</answer>`.
+    Only the text after the first `</think>` counts, or all of it without that tag, so the opening tag may be in the
+    prompt. The SQL is the first available of these:
 
-    Left open by the paper, decided here: SELECT is found in any case, in raw text first in upper case (prose selects,
-    too); a fence that holds a JSON object is read as one;
-    raw text begins at SELECT even inside WITH, so a common table expression needs a fence. The form, which earns
-    nothing, is right when the thought is closed once and one closed answer holds a block.
+    - The last closed ```sql block of more than 6 characters.
+    - The last other closed fence that contains SELECT, without its language name.
+    - The `sql` field of the last JSON object that has it.
+    - Raw text from the first SELECT to a blank line or `</answer>`.
+
+    The paper leaves some cases open. Here, SELECT matches in any case, in raw text first in upper case, because prose
+    contains "select". A fence with a JSON object is read as JSON. Raw text starts at SELECT even inside WITH, so a
+    common table expression needs a fence. The format, which has no reward, is right if the thought is closed once and
+    the only closed answer contains a block.
     """
     text = said(response)
     head, tag, tail = text.partition("</think>")
     rest = tail if tag else head
     answer = last_enclosed(rest, "<answer>", "</answer>")
     tags = ("</think>", "<answer>", "</answer>")
-    well_formed = all(text.count(one) == 1 for one in tags) and any(sql_blocks(answer))
+    well_formed = all(text.count(tag_name) == 1 for tag_name in tags) and any(sql_blocks(answer))
     blocks = [block for block in sql_blocks(rest) if len(block) > _MIN_BLOCK]
     sql = blocks[-1] if blocks else _last_bare_select(rest) or _last_json_sql(rest) or _raw_select(rest)
     think = head.strip().removeprefix("<think>").strip() if tag else ""
@@ -47,25 +50,25 @@ def read_arctic(response: Response) -> ParsedResponse:
 
 
 def _last_bare_select(text: str) -> str | None:
-    found = [block for block in bare_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
-    return found[-1] if found else None
+    blocks = [block for block in bare_blocks(text) if _SELECT.search(block) and not block.startswith("{")]
+    return blocks[-1] if blocks else None
 
 
 def _last_json_sql(text: str) -> str | None:
     decoder = json.JSONDecoder()
-    found = None
+    last_sql = None
     start = text.find("{")
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, or too deep a nesting
+        except (ValueError, RecursionError):  # not JSON, a number with thousands of digits, or too deep nesting
             end = start + 1
         else:
             sql = value.get("sql")
             if isinstance(sql, str) and sql.strip():
-                found = sql.strip()
+                last_sql = sql.strip()
         start = text.find("{", end)
-    return found
+    return last_sql
 
 
 def _raw_select(text: str) -> str | None:
@@ -76,7 +79,7 @@ def _raw_select(text: str) -> str | None:
 
 
 def arctic_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format` (each 0 or 1; the form earns nothing)."""
+    """Return 1 / 0.1 / 0 with parts `correct`, `executes` and `format`, each 0 or 1 (the format has no reward)."""
     executes, correct = row.executes, row.matches(RULE)
     total = 1.0 if correct else _EXECUTES if executes else 0.0
     return Reward(total, {"correct": float(correct), "executes": float(executes), "format": float(reading.well_formed)})

@@ -1,7 +1,7 @@
-"""From a response to what stands in it: pure functions of text, shared by the systems, each of which has a file.
+"""Parse responses: pure functions of text that the systems' files share.
 
-A `Read` finds the SQL of a response and says whether the response has the form that its system asks for. Rules are
-those of the papers, as far as they are written down; where a system leaves a case open, its function says what it does.
+A `Read` extracts the SQL of a response and checks the format that its system requires. The rules follow the papers; the
+functions document their choices for cases that a paper leaves open.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jaxrl_sql.types import Response
 
 
 class ParsedResponse(NamedTuple):
-    """What is found in a response: its SQL (None: it has none), whether the form is right, and the texts of its parts.
+    """A parsed response: its SQL (None: no SQL), whether the format is right, and the texts of its parts.
 
-    `queries` are those that a dialogue asked the environment to run, in order.
+    `queries` are the queries that a dialogue sent to the environment, in order.
     """
 
     sql: str | None
@@ -36,20 +36,20 @@ _LANGUAGE_WORD = re.compile(r"(?!(?:select|with|values|explain|pragma)\b)[A-Za-z
 
 
 def said(response: Response) -> str:
-    """Return what the policy wrote in all its turns; what the environment answered is left out."""
+    """Return the policy's text of all turns, without the environment's observations."""
     if isinstance(response, str):
         return response
     return "".join(text for role, text in response if role == "assistant")
 
 
 def begun_by(prompt: str) -> str:
-    """Return the tag that a prompt's text ends with, `<think>` or `<reasoning>`: it is the response's own. Else ""."""
-    found = OPENED.search(prompt)
-    return found[0] if found else ""
+    """Return the tag at the end of a prompt, `<think>` or `<reasoning>`, which belongs to the response; else ""."""
+    match = OPENED.search(prompt)
+    return match[0] if match else ""
 
 
 def with_beginning(response: Response, begun: str) -> Response:
-    """Return a response with the tag before it that its prompt ended with."""
+    """Return a response with the tag from the end of its prompt prepended."""
     if not begun:
         return response
     if isinstance(response, str):
@@ -59,7 +59,7 @@ def with_beginning(response: Response, begun: str) -> Response:
 
 
 def hiding_tags(read: Read) -> Read:
-    """Let a reader take tags and fences inside of a query's literals, quoted names and comments for text."""
+    """Make a parser ignore tags and fences inside a query's literals, quoted names and comments."""
 
     @wraps(read)
     def read_hidden(response: Response) -> ParsedResponse:
@@ -75,13 +75,13 @@ def hiding_tags(read: Read) -> Read:
 
 
 def read_plain(response: Response) -> ParsedResponse:
-    """Take the whole text as SQL: for models that were taught to answer with a query and nothing else."""
+    """Parse the whole text as SQL, for models trained to answer with only a query."""
     text = said(response).strip()
     return ParsedResponse(text or None, answer=text)
 
 
 def sql_blocks(text: str, any_case: bool = False) -> list[str]:
-    """Return what stands in each closed ```sql fence, stripped; `any_case` also finds ```SQL."""
+    """Return the stripped content of each closed ```sql fence; `any_case` also finds ```SQL."""
     blocks = []
     for opening in (_ANY_CASE_FENCE if any_case else _SQL_FENCE).finditer(text):
         closing = text.find("```", opening.end())
@@ -92,9 +92,9 @@ def sql_blocks(text: str, any_case: bool = False) -> list[str]:
 
 
 def bare_blocks(text: str) -> list[str]:
-    """Return what stands in each closed fence of any kind, stripped, without its language word."""
+    """Return the stripped content of each closed fence of any language, without the language name."""
     blocks = []
-    # Pieces 1, 3, 5, … lie inside fences; the last piece has no fence after it.
+    # Pieces 1, 3, 5, … are inside fences; no fence follows the last piece.
     for piece in text.split("```")[1:-1:2]:
         word = _LANGUAGE_WORD.match(piece)
         blocks.append(piece[word.end() if word else 0 :].strip())
@@ -102,20 +102,20 @@ def bare_blocks(text: str) -> list[str]:
 
 
 def enclosed(text: str, opening: str, closing: str) -> list[str]:
-    """Return what stands in each pair of tags, as it stands; a tag inside of a pair is text. Linear in the text."""
-    found = []
+    """Return the unmodified content of each pair of tags; nested tags are text. Linear in the length of the text."""
+    texts = []
     start = text.find(opening)
     while start >= 0:
         start += len(opening)
         end = text.find(closing, start)
         if end < 0:
             break
-        found.append(text[start:end])
+        texts.append(text[start:end])
         start = text.find(opening, end + len(closing))
-    return found
+    return texts
 
 
 def last_enclosed(text: str, opening: str, closing: str) -> str:
-    """Return what stands in the last pair of tags, stripped; "" where there is none."""
-    found = enclosed(text, opening, closing)
-    return found[-1].strip() if found else ""
+    """Return the stripped content of the last pair of tags; "" without one."""
+    texts = enclosed(text, opening, closing)
+    return texts[-1].strip() if texts else ""

@@ -1,4 +1,4 @@
-"""PaVeRL-SQL: ten times the share of the gold result that was found, a half for a query that finds none of it."""
+"""PaVeRL-SQL: ten times the matched share of the gold result, and 0.5 for a query that matches none of it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FULL = 10.0
 
 @hiding_tags
 def read_paverl(response: Response) -> ParsedResponse:
-    """Find the SQL: the last closed ```sql block, if it has at least 16 characters (stripped); else there is none.
+    """Parse a response: the SQL is the last closed ```sql block if it has at least 16 characters (stripped), else None.
 
-    The form is right when there is such a block; the thought stands before the first.
+    The format is right if there is SQL; the thought precedes the first block.
     """
     text = said(response)
     blocks = sql_blocks(text)
@@ -25,17 +25,17 @@ def read_paverl(response: Response) -> ParsedResponse:
 
 
 def paverl_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return 0 for a query that fails, 0.5 for one that finds nothing of the gold, else 10 times what it finds.
+    """Return 0 for a query that fails, 0.5 for one that matches nothing of the gold, else 10 times the matched share.
 
-    What it finds is `partial`, between 0 and 1; `correct` is all of it. As the paper has it, the reward is not
-    monotone: one of 25 columns earns 0.4, less than none of them.
+    The share is `partial`, between 0 and 1; `correct` is 1 for all of it. As in the paper, the reward is not monotone:
+    one of 25 columns has the reward 0.4, less than no columns.
     """
     partial = row.value(RULE)
     return _paid(_FULL * partial if partial > 0 else _EXECUTES, reading, row)
 
 
 def monotone_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return the same, but for a query that runs never less than finding nothing earns: 0.5."""
+    """Return the same reward, but at least 0.5 for a query that runs."""
     return _paid(max(_EXECUTES, _FULL * row.value(RULE)), reading, row)
 
 

@@ -1,7 +1,7 @@
-"""From responses to rewards: read, run, compare, pay.
+"""From responses to rewards: parse, execute, compare, reward.
 
-`submit_texts` hands finished responses to the executor and returns at once, while others still decode; `collect`
-waits for the verdicts and turns them into rewards. A response without SQL is settled without running anything.
+`submit_texts` submits finished responses to the executor and returns immediately, while others still decode. `collect`
+waits for the verdicts and computes the rewards. A response without SQL needs no execution.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from jaxrl_sql.types import Example, Golds, InputError, Response, Reward, whole_
 
 RewardRule = Callable[[ParsedResponse, ScoreRow], Reward]
 
-# Of Spider's test suites: variants of a database, and a query is right where all of them agree.
+# The rule of Spider's test suites: a query is right if it is right on all variants of a database.
 _SUITE_RULE = "test_suite"
 
 
 class ScoredResponse(NamedTuple):
-    """A response's reward, its SQL (None: it had none), the statuses by name, and what stopped it, if anything."""
+    """A response's reward, its SQL (None: no SQL), the statuses by name, and the limit that stopped it, if any."""
 
     reward: Reward
     sql: str | None
@@ -35,24 +35,24 @@ class ScoredResponse(NamedTuple):
 
     @property
     def gold_ok(self) -> bool:
-        """Return whether the gold ran; when it did not, the reward says nothing."""
+        """Return whether the gold ran; otherwise the reward is meaningless."""
         return self.gold_status == "ok"
 
     @property
     def trusted(self) -> bool:
-        """Return whether the reward may be learned from: the gold ran, and the outcome is the text's alone.
+        """Return whether the reward is valid for training: the gold ran, and the outcome depends only on the text.
 
-        It is not where a clock decided, the database failed (`db_error`), the run was cancelled, or somebody killed its
-        worker process. Otherwise weigh it 0.
+        It does not if a time limit decided, the database failed (`db_error`), the execution was cancelled, or its
+        worker process was killed. Give untrusted rewards the weight 0.
         """
         return self.gold_ok and is_trusted(self.status, self.stop)
 
 
 class Answer(NamedTuple):
-    """An answer as a caller's reward function reads it: its text, its SQL (None: it has none), and its question.
+    """The argument of a caller's reward function: an answer's text, its SQL (None: no SQL), and its question.
 
-    The text of a dialogue holds the observations too. `status` is how the SQL ended (`ok`, `no_sql`, `syntax_error`,
-    …), and `reward` the recipe's reward.
+    The text of a dialogue includes the observations. `status` is the status of the SQL (`ok`, `no_sql`,
+    `syntax_error`, …), and `reward` the recipe's reward.
     """
 
     text: str
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 RewardFunction = Callable[[Answer], float | Reward]
-"""Returns the reward that replaces the recipe's; to add to that, it returns `answer.reward.total` plus its own part."""
+"""Returns the reward that replaces the recipe's; to add to it, return `answer.reward.total` plus a term."""
 
 
 class _Request(NamedTuple):
@@ -73,9 +73,9 @@ class _Request(NamedTuple):
 
 
 class TextJob(NamedTuple):
-    """Responses to `examples` on their way through the executor; `job` is None when there was nothing to run.
+    """Responses to `examples` that are being scored; `job` is None if no response needs execution.
 
-    `settled[i]` is the verdict of a response that needs no run, None of the others, whose `requests` stand in order.
+    `settled[i]` is the verdict of a response without execution, and None for the others, whose `requests` are in order.
     """
 
     executor: SqlExecutor
@@ -93,7 +93,7 @@ class TextJob(NamedTuple):
         return self.job is None or self.job.done()
 
     def cancel(self) -> None:
-        """Give up what has not run yet."""
+        """Cancel pending executions."""
         if self.job is not None:
             self.job.cancel()
 
@@ -106,11 +106,11 @@ def submit_texts(
     rules: Sequence[str] = ("bird",),
     options: Mapping[str, Any] | None = None,
 ) -> TextJob:
-    """Read each response and begin to score its SQL; `examples[i]` is the question of `responses[i]`.
+    """Parse each response and submit its SQL for scoring; `examples[i]` is the question of `responses[i]`.
 
-    `options` are the comparison's; of several golds any may match. By the rule `test_suite` every database of the
-    example's `suite` has to agree. SQL of another dialect is translated first; what does not parse in it is a
-    `syntax_error`, and is not run.
+    `options` are those of the comparison; any of several golds may match. The rule `test_suite` requires a match on
+    every database of the example's `suite`. SQL of another dialect is translated first; a parse failure is a
+    `syntax_error` and is not executed.
     """
     readings = tuple(read(response) for response in responses)
     settled: list[ScoreRow | None] = []
@@ -141,18 +141,18 @@ def submit_texts(
 
 
 def _databases(example: Example, rules: Sequence[str]) -> str | list[str]:
-    """Return the database to judge on; by the rule `test_suite` all that the loader found to be variants of it."""
+    """Return the database to execute on, or for the rule `test_suite` all of its variants."""
     return [*example.suite] if example.suite and _SUITE_RULE in rules else example.database
 
 
 def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = None) -> list[ScoredResponse]:
-    """Wait for a job and pay each response, in the order in which they were submitted.
+    """Wait for a job and return the scored responses in order of submission.
 
-    A caller's reward `function` replaces the rewards of `reward`, which it reads.
+    A caller's reward `function` gets the rewards of `reward` and replaces them.
 
-    A run that only the wall clock stopped is tried once more by itself: a verdict should not depend on the load. A
-    run without a verdict is retried, too, and never rewarded. Raises InputError if a server cannot be reached, and for
-    a function's reward that is no finite number.
+    An execution that hit the wall-clock limit is retried once alone, since verdicts should not depend on the load. An
+    execution without a verdict is retried, too, and never rewarded. Raises InputError if a server is unreachable, and
+    if a function's reward is not a finite number.
     """
     rows = [] if job.job is None else score_rows(job.job.result(), job.rules)
     _stop_if_away(job, rows)
@@ -175,9 +175,9 @@ def collect(job: TextJob, reward: RewardRule, function: RewardFunction | None = 
 
 
 def paid_by(function: RewardFunction, answer: Answer) -> Reward:
-    """Return a function's reward for an answer; of a number the parts are the recipe's, and its total as `recipe`.
+    """Return a function's reward for an answer; a number gets the recipe's parts and its total as the part `recipe`.
 
-    Raises InputError for a reward that is no finite number.
+    Raises InputError for a reward that is not a finite number.
     """
     value = function(answer)
     if not isinstance(value, Reward):
@@ -188,7 +188,7 @@ def paid_by(function: RewardFunction, answer: Answer) -> Reward:
     except (TypeError, ValueError):
         total = math.nan
     if not math.isfinite(total):
-        raise InputError(f"reward: {value.total!r} for an answer to {answer.example.uid} is no finite number")
+        raise InputError(f"reward: {value.total!r} for an answer to {answer.example.uid} is not a finite number")
     return Reward(total, value.parts)
 
 

@@ -1,4 +1,4 @@
-"""SkyRL-SQL: the form of a dialogue, then whether its solution is right; and how the database was asked on the way."""
+"""SkyRL-SQL: rewards for a dialogue's format and the correctness of its solution, and counts of its queries."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 
 from jaxrl_sql.text2sql.env.ports import ScoreRow
-from jaxrl_sql.text2sql.env.turns import asked_sql
+from jaxrl_sql.text2sql.env.turns import final_query
 from jaxrl_sql.text2sql.rewards.extract import ParsedResponse, enclosed, hiding_tags
 from jaxrl_sql.types import Response, Reward
 
 RULE = "bird"
 _TAG = re.compile(r"</?(?:think|sql|observation|solution)>")
 _THOUGHT = re.compile(r"\s*<think>(?:(?!<(?:think|sql|solution)>).)*?</think>", re.DOTALL)
-# Any text without a tag; and a turn: a thought, perhaps more, and one query or solution at its end. Only the first may
-# have words before its thought.
+# Any text without a tag; and a turn: at least one thought, then one query or solution at its end. Only the first turn
+# may have text before its thought.
 _PLAIN = r"(?:(?!</?(?:think|sql|observation|solution)>).)*"
 _ACT = rf"<think>{_PLAIN}</think>(?:{_PLAIN}<think>{_PLAIN}</think>)*{_PLAIN}<(sql|solution)>{_PLAIN}</\1>\s*"
 _FIRST, _NEXT = (re.compile(before + _ACT, re.DOTALL) for before in (_PLAIN, r"\s*"))
@@ -23,29 +23,28 @@ _LOOKUP = re.compile(r"\bpragma|\bsqlite_(?:master|schema)\b", re.IGNORECASE)
 
 @hiding_tags
 def read_skyrl_sql(response: Response) -> ParsedResponse:
-    """Find the solution, which is run as it stands, the queries before it, and whether the dialogue's form is right.
+    """Parse a dialogue: the solution (unmodified SQL), the queries before it, and whether the format is right.
 
-    It is, as the paper's section 4 and Appendix A have it, iff each turn has a thought, which begins what is written
-    after an observation, and ends with one `<sql>` or `<solution>`, the last one with the solution and no other, each
-    tag closed before another is opened. An `<observation>` that the policy writes is a fault. What the environment said
-    does not count: of a dialogue its turns, of a text what stands between `<observation>` and `</observation>`.
+    The format (section 4 and Appendix A of the paper) is right iff each turn has a thought and ends with one `<sql>` or
+    `<solution>`. After an observation, the text starts with the thought. Only the last turn has the solution, and each
+    tag is closed before the next opens. An `<observation>` by the policy is an error. Observations by the environment
+    do not count: its turns in a dialogue, and text between `<observation>` and `</observation>` in a plain text.
 
-    Of a dialogue whose form is wrong the last solution that is closed is still read: it earns nothing, and evaluation
-    may look at it.
+    With a wrong format, the last closed solution is still extracted: it gets no reward, but evaluation may use it.
     """
     turns = _turns(response)
-    made = [(_NEXT if number else _FIRST).fullmatch(turn) for number, turn in enumerate(turns)]
-    ends = [found[1] if found else "" for found in made]
+    matches = [(_NEXT if number else _FIRST).fullmatch(turn) for number, turn in enumerate(turns)]
+    ends = [match[1] if match else "" for match in matches]
     return _reading(turns, ends == [*["sql"] * (len(turns) - 1), "solution"])
 
 
 @hiding_tags
 def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
-    """Find the same, with a form that asks for less, nearly that of the released code.
+    """Parse a dialogue with a looser format, close to that of the released code.
 
-    It is right iff there is exactly one `<solution>`, closed once, with no tag inside; at least one thought; and a
-    thought, closed before anything else is opened, at the beginning of what is written after each observation. A turn
-    may lack a query, and an observation may be invented.
+    It is right iff there is exactly one `<solution>`, closed once, without tags inside; at least one thought; and a
+    thought, closed before another tag opens, at the start of the text after each observation. A turn may lack a query,
+    and the policy may write observations.
     """
     turns = _turns(response)
     text = "".join(turns)
@@ -58,15 +57,15 @@ def read_skyrl_sql_loose(response: Response) -> ParsedResponse:
 
 def _reading(turns: Sequence[str], well_formed: bool) -> ParsedResponse:
     text = "".join(turns)
-    solutions = [found.strip() for found in enclosed(text, "<solution>", "</solution>")]
-    thoughts = [found.strip() for found in enclosed(text, "<think>", "</think>")]
-    queries = tuple(asked for turn in turns if (asked := asked_sql(turn)) is not None)
+    solutions = [text.strip() for text in enclosed(text, "<solution>", "</solution>")]
+    thoughts = [text.strip() for text in enclosed(text, "<think>", "</think>")]
+    queries = tuple(query for turn in turns if (query := final_query(turn)) is not None)
     solution = solutions[-1] if solutions else ""
     return ParsedResponse(solution or None, well_formed, "\n".join(thoughts), solution, queries)
 
 
 def _turns(response: Response) -> Sequence[str]:
-    """Return what the policy wrote, turn by turn; observations stand between the turns."""
+    """Return the policy's text by turn; observations separate turns."""
     if isinstance(response, str):
         return _turns_of_text(response)
     turns = [""]
@@ -83,14 +82,14 @@ def _turns_of_text(rest: str) -> list[str]:
     while True:
         before, _, after = rest.partition("<observation>")
         _, closing, following = after.partition("</observation>")
-        if not closing:  # no observation is left, or one that never ends, which is text like any other
+        if not closing:  # no complete observation remains; an unclosed one is ordinary text
             return [*turns, rest]
         turns.append(before)
         rest = following
 
 
 def skyrl_sql_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return -1 for a wrong form, 1 for a right result, else 0; the counts of `conduct` are among the parts."""
+    """Return -1 for a wrong format, 1 for a right result, else 0; the parts include the counts of `conduct`."""
     executes, correct = row.executes, row.matches(RULE)
     total = float(correct) if reading.well_formed else -1.0
     parts = {"correct": correct, "executes": executes, "format": reading.well_formed, **conduct(reading)}
@@ -98,16 +97,16 @@ def skyrl_sql_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
 
 
 def conduct(reading: ParsedResponse) -> dict[str, int]:
-    """Count queries, look-ups of the schema among them, and those asked before; tell if the solution was never tried.
+    """Count queries, schema look-ups and repeated queries, and whether the solution was never run as a query.
 
-    Queries are the same when only white space, case and a semicolon at the end differ.
+    Queries are equal if they differ only in white space, case and a final semicolon.
     """
-    asked = [_same(sql) for sql in reading.queries]
+    queries = [_same(sql) for sql in reading.queries]
     return {
-        "queries": len(asked),
-        "lookups": sum(_LOOKUP.search(sql) is not None for sql in asked),
-        "repeated": len(asked) - len(set(asked)),
-        "unprobed": int(reading.sql is not None and _same(reading.sql) not in asked),
+        "queries": len(queries),
+        "lookups": sum(_LOOKUP.search(sql) is not None for sql in queries),
+        "repeated": len(queries) - len(set(queries)),
+        "unprobed": int(reading.sql is not None and _same(reading.sql) not in queries),
     }
 
 

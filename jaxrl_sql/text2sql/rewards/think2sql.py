@@ -1,4 +1,4 @@
-"""Think2SQL: three rewards of one reading, from execution accuracy (EX), QATCH's partial score and the format."""
+"""Think2SQL: three rewards from execution accuracy (EX), QATCH's partial score and the format."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _GATE = 0.1
 
 @hiding_tags
 def read_think2sql(response: Response) -> ParsedResponse:
-    """Find the SQL: in the last closed answer, or else the whole text, the last ```sql fence, another fence, or all.
+    """Parse a response: the SQL is in the last closed answer, or else the whole text.
 
-    Tags and fences may be in any case. The form is right iff the whole trimmed text is one `<reasoning>…</reasoning>`
-    (or `<think>…</think>`, as thinking models write) and one `<answer>…</answer>`, with white space at most between.
+    It is the last ```sql fence there, else the last other fence, else all of the text. Tags and fences may be in any
+    case. The format is right iff the stripped text is one `<reasoning>…</reasoning>` (or `<think>…</think>`, for
+    thinking models) and one `<answer>…</answer>`, separated by at most white space.
     """
     text = said(response).strip()
     form = _FORM.fullmatch(text)
@@ -46,7 +47,7 @@ def qafm_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
 
 
 def gate_reward(reading: ParsedResponse, row: ScoreRow) -> Reward:
-    """Return 0 for a query that does not run, QATCH where it is above 0.1, else 0.1 for a right form and 0 without."""
+    """Return 0 for a failed query, QATCH if it is above 0.1, else 0.1 for a right format and 0 for a wrong one."""
     qatch = row.value("qatch")
     if not row.executes:
         total = 0.0

@@ -1,7 +1,7 @@
-"""Schemas: read from a database (`read`), turned into prompt text (`render`), cut down to fit (`prune`, `link`).
+"""Schemas: read from a database (`read`), rendered as prompt text (`render`), reduced to fit (`prune`, `link`).
 
-What stands in the columns (`values`), what people wrote about them (`describe`) and which values a question names
-(`retrieve`), or means (`synonyms`), is found once for each content of a database file (`cache`).
+Column values (`values`), column descriptions (`describe`), and values that a question names (`retrieve`) or refers to
+by a synonym (`synonyms`) are computed once per content of a database file (`cache`).
 """
 
 from jaxrl_sql.text2sql.schema.describe import Descriptions, read_descriptions

@@ -1,8 +1,7 @@
-"""What is dear to find out about a database, kept on disk under the content of its file.
+"""Disk cache of expensive facts about databases, keyed by file content.
 
-A set of 16,000 databases is profiled once, wherever it lies and however often it is copied: an entry is named by a hash
-of the file. Entries may be deleted at any time. One that cannot be read is made again, and a folder that cannot be
-written to costs the time alone.
+The key is a hash of the file, so a set of 16,000 databases is profiled once, regardless of location and copies. Entries
+may be deleted at any time. Unreadable entries are recomputed, and without a writable folder nothing is cached.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """A database file as it is now, and its write-ahead log, without what `data.hide` hides.
-
-    Another size or time of either file makes another version.
-    """
+    """The current version of a database file and its write-ahead log, by size and time, and the hidden columns."""
 
     path: str
     mtime_ns: int
@@ -37,10 +33,10 @@ class Version(NamedTuple):
 
 
 def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
-    """Return the version of a database file; InputError when there is none."""
+    """Return the version of a database file; raises InputError if it does not exist."""
     path = Path(db_path)
     if path.is_dir():
-        raise InputError(f"{path}: is a folder, and no database file: name the file in it")
+        raise InputError(f"{path}: is a folder, not a database file: pass the file in it")
     try:
         stat = path.stat()
     except OSError as error:
@@ -53,32 +49,32 @@ def version_of(db_path: str | Path, hide: Sequence[str] = ()) -> Version:
     return version
 
 
-def kept(
+def cached(
     kind: str, version: Version, load: Callable[[bytes], T], dump: Callable[[T], bytes], make: Callable[[], T]
 ) -> T:
-    """Return the entry of a kind for a database, from disk where it is, else made and kept.
+    """Return a database's cache entry of a kind; compute and save it if it is missing.
 
-    `kind` names the entry's meaning and form, and changes when either does. `load` raises what it likes for bytes that
-    `dump` did not write: the entry is then made again. Files are written beside their place and moved there, so that
-    several processes may do the same at once.
+    `kind` names the entry's content and format, and must change with either. `load` may raise any error for bytes that
+    `dump` did not write: the entry is then recomputed. Files are written next to their path and renamed, so concurrent
+    processes are safe.
     """
     folder = cache_folder()
     if folder is None:
         return make()
     digest = content_hash(version)
     path = folder / kind / digest[:2] / digest
-    with suppress(Exception):  # torn, foreign or absent, it is made again
+    with suppress(Exception):  # recompute a damaged, foreign or missing entry
         return load(path.read_bytes())
-    found = make()
+    entry = make()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as file:
-            file.write(dump(found))
-    return found
+            file.write(dump(entry))
+    return entry
 
 
 def content_of(db_path: str | Path) -> str:
-    """Return a hash of a database file's content, read once for each version of it."""
+    """Return a hash of a database file's content, computed once per version."""
     return content_hash(version_of(db_path))
 
 

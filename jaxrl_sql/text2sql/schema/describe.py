@@ -1,8 +1,8 @@
-"""What people wrote about the columns of a database, where it was handed out beside it.
+"""Read the column descriptions that some benchmarks publish with their databases.
 
-BIRD has a folder `database_description` beside each database, with a CSV file a table. Spider has natural names of all
-columns in one `tables.json`, two folders up, which BIRD has too (`dev_tables.json`). Such files are written by hand: of
-what cannot be read, the rest is taken, and `faults` say what was left.
+BIRD has a folder `database_description` next to each database, with a CSV file per table. Spider has natural names of
+all columns in one `tables.json`, two folders up; BIRD has it, too (`dev_tables.json`). The files are written by hand,
+so unreadable parts are skipped and reported in `faults`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jaxrl_sql.text2sql.schema.cache import version_of
 from jaxrl_sql.types import Fields, Record
 
 _NATURAL = ("tables.json", "dev_tables.json", "train_tables.json", "test_tables.json")
-_LONGEST = 200
-_MARK = re.compile(r"^commonsense evidence:\s*", re.IGNORECASE)  # what BIRD's value descriptions begin with, or are
+_MAX_CHARACTERS = 200
+_MARK = re.compile(r"^commonsense evidence:\s*", re.IGNORECASE)  # the prefix of BIRD's value descriptions
 
-# The columns of a CSV file, in letters alone: which column it is about, then the fields of a `Description`.
+# The columns of a CSV file, in letters only: the described column, then the fields of a `Description`.
 _COLUMNS = ("originalcolumnname", "columndescription", "columnname", "dataformat", "valuedescription")
 
 
 class Description(NamedTuple):
-    """What was written about a column: what it is, its natural name, and its form and values; each may be empty."""
+    """The description of a column: its meaning, its natural name, its format and its values; each may be empty."""
 
     text: str = ""
     name: str = ""
@@ -38,35 +38,37 @@ class Description(NamedTuple):
 
 
 class Descriptions(NamedTuple):
-    """Descriptions by table and column, both in plain letters (`plain`), and a line for each file that is faulty."""
+    """Descriptions by normalized table and column (`plain`), and a line per faulty file."""
 
     columns: Mapping[tuple[str, str], Description]
     faults: tuple[str, ...] = ()
 
     def of(self, table: str, column: str) -> str:
-        """Return in one line what a column is and what its values mean, each cut at 200 characters.
+        """Return the meaning of a column and of its values as one line, each truncated to 200 characters.
 
-        What would only repeat the column's name is left out: "" where nothing else was written.
+        Parts that only repeat the column's name are omitted; "" if nothing remains.
         """
-        found = self.columns.get((plain(table), plain(column)))
-        if found is None:
+        description = self.columns.get((plain(table), plain(column)))
+        if description is None:
             return ""
-        said = next((text for text in (found.text, found.name) if _letters(text) not in ("", _letters(column))), "")
-        values = _MARK.sub("", found.values)
-        values = values if _letters(values) not in ("", _letters(said), _letters(column)) else ""
-        return ", ".join(filter(None, map(_cut, (said, values and f"values: {values}"))))
+        shown = next(
+            (text for text in (description.text, description.name) if _letters(text) not in ("", _letters(column))), ""
+        )
+        values = _MARK.sub("", description.values)
+        values = values if _letters(values) not in ("", _letters(shown), _letters(column)) else ""
+        return ", ".join(filter(None, map(_cut, (shown, values and f"values: {values}"))))
 
 
 NO_DESCRIPTIONS = Descriptions(MappingProxyType({}))
 
 
 def plain(name: str) -> str:
-    """Return a name as it is looked up: without regard to case, quotes round it, and how wide its spaces are."""
+    """Return a name normalized for lookup: case-folded, without quotes, with single spaces."""
     return " ".join(name.strip().strip("\"'`[]").split()).casefold()
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _letters(text: str) -> str:
@@ -74,9 +76,9 @@ def _letters(text: str) -> str:
 
 
 def read_descriptions(db_path: str | Path) -> Descriptions:
-    """Read what was written about a database's columns, once for each version (sizes and times) of the files.
+    """Read the descriptions of a database's columns, once per version (sizes and times) of the files.
 
-    What a CSV file says of a column goes before its natural name. Raises InputError when there is no database.
+    A CSV file's description takes precedence over the natural name. Raises InputError if the database does not exist.
     """
     version = version_of(db_path)
     path = Path(version.path)
@@ -89,20 +91,20 @@ def read_descriptions(db_path: str | Path) -> Descriptions:
 
 
 def natural_records(db_path: str | Path) -> list[Record]:
-    """Return what `tables.json` says of a database, as it stands there: a record a file that can be read."""
-    path, found = Path(db_path), []
+    """Return a database's unmodified records in `tables.json`, one per readable file."""
+    path, natural = Path(db_path), []
     for file in _natural_files(path):
         try:
             records = from_json(_decode(file.read_bytes()))
         except (OSError, ValueError):
-            continue  # told where prompts are made
+            continue  # reported when prompts are created
         named = (record for record in records if isinstance(record, dict) and record.get("db_id") == path.parent.name)
-        found += list(named) if isinstance(records, list) else []
-    return found
+        natural += list(named) if isinstance(records, list) else []
+    return natural
 
 
 def _natural_files(path: Path) -> list[Path]:
-    """Return the files of natural names, which lie beside the folder of databases that has a folder for each."""
+    """Return the files of natural names, which are next to the folder of all databases."""
     root = path.parent.parent.parent
     return [file for name in _NATURAL if (file := root / name).is_file()]
 
@@ -118,19 +120,19 @@ def _read_version(db_id: str, files: tuple[tuple[str, int, int], ...]) -> Descri
                 columns.setdefault(key, Description(name=name))
         else:
             table = plain(Path(path).stem)
-            found, fault = _read_table(Path(path))
-            columns |= {(table, column): description for column, description in found.items()}
+            described, fault = _read_table(Path(path))
+            columns |= {(table, column): description for column, description in described.items()}
         faults += [f"{path}: {fault}"] if fault else []
     return Descriptions(MappingProxyType(columns), tuple(faults))
 
 
-# A line below a table: a row by itself unless a quote is still open.
+# A sentinel line after a table: a separate row unless a quote is still open.
 _LAST_LINE = "\0"
 
 
 def _read_table(path: Path) -> tuple[dict[str, Description], str]:
-    """Read a table's CSV file; return descriptions by column, and what is wrong with it."""
-    found: dict[str, Description] = {}
+    """Read a table's CSV file; return descriptions by column, and a fault or ""."""
+    described: dict[str, Description] = {}
     try:
         text = io.StringIO(_decode(path.read_bytes()), newline="")
         lines = csv.DictReader([*text, _LAST_LINE])
@@ -142,12 +144,12 @@ def _read_table(path: Path) -> tuple[dict[str, Description], str]:
             is_closed = _LAST_LINE in line.values()
             column, *written = (_cell(line, heads.get(name, "")) for name in _COLUMNS)
             if column and not is_closed:
-                found[plain(column)] = Description(*written)
+                described[plain(column)] = Description(*written)
     except (OSError, csv.Error) as error:
-        return found, f"read in part ({error})"
+        return described, f"read in part ({error})"
     if not is_closed:
-        return found, "read in part (a quote is opened and never closed)"
-    return found, "" if found else "no column is described"
+        return described, "read in part (a quote is opened and never closed)"
+    return described, "" if described else "no column is described"
 
 
 def _cell(line: Fields, head: str) -> str:
@@ -156,7 +158,7 @@ def _cell(line: Fields, head: str) -> str:
 
 
 def _decode(raw: bytes) -> str:
-    """Return a file's text: UTF-8, with or without the mark before it, or what Windows wrote."""
+    """Decode a file: UTF-8 with or without a byte order mark, else Windows-1252."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -165,7 +167,7 @@ def _decode(raw: bytes) -> str:
 
 @lru_cache(maxsize=8)
 def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, Mapping[tuple[str, str], str]], str]:
-    """Read a file of Spider's form; return natural names by database, then (table, column), and what is wrong."""
+    """Read a file in Spider's format; return natural names by database and (table, column), and a fault or ""."""
     names: dict[str, dict[tuple[str, str], str]] = {}
     strange: list[str] = []
     try:
@@ -183,5 +185,5 @@ def _natural_names(path: str, _mtime_ns: int, _size: int) -> tuple[Mapping[str, 
 def _natural_columns(record: Fields) -> Iterator[tuple[tuple[str, str], str]]:
     tables = record["table_names_original"]
     for (place, original), (_, natural) in zip(record["column_names_original"], record["column_names"], strict=True):
-        if place >= 0:  # the first is `*`, of no table
+        if place >= 0:  # the first is `*`, without a table
             yield (plain(tables[place]), plain(original)), " ".join(natural.split())

@@ -1,11 +1,11 @@
-"""Choose the tables and columns of a schema that a question needs, as many as fit (schema linking).
+"""Select the tables and columns of a schema that a question needs, within a budget (schema linking).
 
-BM25 ranks tables by their names, by all that is said of them and by their best columns, with what people wrote about
-columns and with the values that the question names; a table also gets a share of the best one that a foreign key ties
-to it. Tables come in that order by their keys and best columns, each behind those that lie between it and what is there
-already, and the other columns follow half as fast, so that a short prompt shows many tables and the first ones whole.
+BM25 ranks tables by name, by all of their text, and by their best columns, including column descriptions and values
+that the question names. A table also gets a share of the best score among its foreign-key neighbours. Tables are added
+in this order with their keys and best columns, after the tables on the path to those already selected. Other columns
+follow at half the rate, so a short prompt has many tables, and the first ones completely.
 
-It looks at no gold, so that training, evaluation and questions of users are shown the same (`data.schema_budget`).
+It does not use golds, so training, evaluation and users' questions have equal prompts (`data.schema_budget`).
 """
 
 from __future__ import annotations
@@ -28,31 +28,30 @@ from jaxrl_sql.text2sql.schema.retrieve import STOP, TOKEN, bm25, find_values, f
 from jaxrl_sql.text2sql.schema.used import Name
 from jaxrl_sql.types import Example
 
-# What a table's score is made of: BM25 of its best columns counts so much beside that of its name and of all its words,
-# a value as much as so many points, and the best neighbour's score so much. Found on 600 questions of Spider's training
-# set over all of its databases as one; with 0.5, with 10 or 30, or with 0.2 or 0.5 of them recall is the same within
-# about a point.
+# Weights of a table's score: of BM25 of its best columns relative to its name and text, of a named value in points of
+# BM25, and of the best neighbour's score. Tuned on 600 questions of Spider's training set over all of its databases as
+# one. With 0.5, with 10 or 30, and with 0.2 or 0.5, respectively, recall differs by about one point.
 _COLUMNS = 0.3
 _VALUE = 20.0
 _NEIGHBOUR = 0.3
-# How many values are asked for, how many columns of a table count and come first, and how many tables a path crosses.
+# The number of values to retrieve, of a table's best columns, and of intermediate tables on a path.
 _VALUES = 50
 _BEST = 3
 _BETWEEN = 2
-# A schema of up to so many columns is shown as a whole first, to see whether it fits.
+# For a schema of at most this many columns, first check whether all of it fits.
 _SMALL = 512
 
-# Where a name is cut into words: what is no letter or digit, before a capital, between letters and digits.
+# Boundaries of words in a name: other characters than letters and digits, capitals, and changes to and from digits.
 _CUT = re.compile(r"[\W_]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
 
 
 class _Ranker(NamedTuple):
-    """N texts as BM25 has them: what token t adds to the score of text `found[j]` is `scores[j]` (`retrieve.bm25`)."""
+    """A BM25 index of N texts: token t adds `scores[j]` to the score of text `text_ids[j]` (`retrieve.bm25`)."""
 
     texts: int
     tokens: dict[str, int]
     scores: np.ndarray
-    found: np.ndarray
+    text_ids: np.ndarray
     ends: np.ndarray
 
     def rank(self, tokens: Sequence[str]) -> np.ndarray:
@@ -61,14 +60,14 @@ class _Ranker(NamedTuple):
         for token in tokens:
             if (number := self.tokens.get(token)) is not None:
                 part = slice(self.ends[number], self.ends[number + 1])
-                total[self.found[part]] += self.scores[part]  # a text stands once under a token
+                total[self.text_ids[part]] += self.scores[part]  # a text occurs once per token
         return total
 
 
 class _SchemaIndex(NamedTuple):
-    """The T tables and C columns of a schema, views behind the tables, ready to be ranked.
+    """An index of the T tables and C columns of a schema, with views after the tables.
 
-    Table t has the columns `starts[t]` to `starts[t + 1]`, and `ties[t]` are the tables that foreign keys tie to it.
+    Table t has the columns `starts[t]` to `starts[t + 1]`, and `ties[t]` are its foreign-key neighbours.
     """
 
     schema: Schema
@@ -77,20 +76,20 @@ class _SchemaIndex(NamedTuple):
     keys: frozenset[Name]
     ties: tuple[tuple[int, ...], ...]
     names: _Ranker
-    words: _Ranker
+    table_words: _Ranker
     column_words: _Ranker
 
 
 def link(example: Example, schema: Schema, fits: Callable[[Schema], bool]) -> Schema:
-    """Return the largest part of a schema, in the order of its use to a question, that fits; all of it where that does.
+    """Return the largest part of a schema that fits, in order of relevance to a question; the whole schema if it fits.
 
-    The database's views are chosen from too. What comes first is shown even where it does not fit: the keys and best
-    columns of one table. `fits` is asked a number of times that grows with the logarithm of what fits. Raises
-    InputError for a database that cannot be read, and where the package bm25s is not there.
+    The candidates include views. The first part, the keys and best columns of one table, is returned even if it does
+    not fit. The number of calls of `fits` is logarithmic in the number of fitting parts. Raises InputError for an
+    unreadable database, and without the package bm25s.
     """
     index = _open(version_of(example.db_path, example.hide))
     whole = replace(index.schema, matched=schema.matched)
-    if len(index.columns) <= _SMALL and fits(whole):  # most are, and need no order
+    if len(index.columns) <= _SMALL and fits(whole):  # true for most, which then need no order
         return whole
     order = list(_in_order(index, example))
     count = largest(len(order), lambda count: fits(_first(whole, order, count)))
@@ -103,7 +102,7 @@ def _first(whole: Schema, order: Sequence[Sequence[Name]], count: int) -> Schema
 
 @lru_cache(maxsize=64)
 def _open(version: Version) -> _SchemaIndex:
-    """Index a schema with the descriptions of its columns, as they are when it is first asked for."""
+    """Index a schema with the column descriptions at the time of the first call."""
     schema, descriptions = read_schema(version.path, version.hide), read_descriptions(version.path)
     tables = (*schema.tables, *schema.views)
     whole = Schema(tables)
@@ -115,12 +114,12 @@ def _open(version: Version) -> _SchemaIndex:
         for other in {place[key.table] for key in table.foreign_keys} - {i}:
             ties[i].add(other)
             ties[other].add(i)
-    said = [f"{name_words(column)} {fold(descriptions.of(table, column))}" for table, column in columns]
+    column_texts = [f"{name_words(column)} {fold(descriptions.of(table, column))}" for table, column in columns]
     names = [name_words(table.name) for table in tables]
-    of_tables = [" ".join((name, *said[starts[i] : starts[i + 1]])) for i, name in enumerate(names)]
-    rankers = (_Ranker(len(texts), *bm25(texts)) for texts in (names, of_tables, said))
-    found = tuple(tuple(sorted(others)) for others in ties)
-    return _SchemaIndex(whole, columns, tuple(starts.tolist()), keys_of(whole), found, *rankers)
+    of_tables = [" ".join((name, *column_texts[starts[i] : starts[i + 1]])) for i, name in enumerate(names)]
+    rankers = (_Ranker(len(texts), *bm25(texts)) for texts in (names, of_tables, column_texts))
+    tied = tuple(tuple(sorted(others)) for others in ties)
+    return _SchemaIndex(whole, columns, tuple(starts.tolist()), keys_of(whole), tied, *rankers)
 
 
 def name_words(name: str) -> str:
@@ -129,13 +128,13 @@ def name_words(name: str) -> str:
 
 
 def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
-    """Yield what is shown, the best first: the first columns of a table and of those that lead to it, or one column."""
-    asked = name_words(f"{example.evidence} {example.question}").split()
-    tokens = sorted({token for word in asked if word not in STOP for token in TOKEN.findall(word)})
+    """Yield parts from best to worst: the first columns of a table and of tables on its path, or a single column."""
+    question_words = name_words(f"{example.evidence} {example.question}").split()
+    tokens = sorted({token for word in question_words if word not in STOP for token in TOKEN.findall(word)})
     by_words, by_values = index.column_words.rank(tokens), _VALUE * _named(index, example)
-    own = index.names.rank(tokens) + index.words.rank(tokens) + _of_columns(index, by_words, by_values)
-    tied = np.array([max((own[j] for j in ties), default=0.0) for ties in index.ties])
-    order = [int(i) for i in np.argsort(-(own + _NEIGHBOUR * tied), kind="stable")]
+    scores = index.names.rank(tokens) + index.table_words.rank(tokens) + _of_columns(index, by_words, by_values)
+    tied = np.array([max((scores[j] for j in ties), default=0.0) for ties in index.ties])
+    order = [int(i) for i in np.argsort(-(scores + _NEIGHBOUR * tied), kind="stable")]
     of_columns = by_words + by_values
     first = {i: _first_columns(index, i, of_columns) for i in order}
     shown: set[int] = set()
@@ -144,14 +143,14 @@ def _in_order(index: _SchemaIndex, example: Example) -> Iterator[list[Name]]:
         shown.update(way)
         if way:
             yield [name for j in way for name in first[j]]
-        if step % 2:  # the rest of one table for two new ones
+        if step % 2:  # the remaining columns of one table per two new tables
             yield from _others(index, order[step // 2], first, of_columns)
     for i in order[len(order) // 2 :]:
         yield from _others(index, i, first, of_columns)
 
 
 def _named(index: _SchemaIndex, example: Example) -> np.ndarray:
-    """Return for each column how surely the question names a value of it: less where many columns have that value."""
+    """Return how certainly the question names a value of each column; less if many columns have the value."""
     place = {name: i for i, name in enumerate(index.columns)}
     having: dict[str, set[int]] = {}
     for table, column, value in find_values(example, _VALUES):
@@ -164,14 +163,14 @@ def _named(index: _SchemaIndex, example: Example) -> np.ndarray:
 
 
 def _of_columns(index: _SchemaIndex, by_words: np.ndarray, by_values: np.ndarray) -> np.ndarray:
-    """Return what each table's columns add to its score: the words of its best ones, and its surest value."""
+    """Return the contribution of each table's columns to its score: the best columns and the most certain value."""
     parts = list(pairwise(index.starts))
-    words = [np.sort(by_words[start:end])[::-1][:_BEST].sum() for start, end in parts]
-    return _COLUMNS * np.array(words) + [by_values[start:end].max(initial=0.0) for start, end in parts]
+    sums = [np.sort(by_words[start:end])[::-1][:_BEST].sum() for start, end in parts]
+    return _COLUMNS * np.array(sums) + [by_values[start:end].max(initial=0.0) for start, end in parts]
 
 
 def _first_columns(index: _SchemaIndex, table: int, of_columns: np.ndarray) -> list[Name]:
-    """Return a table's keys and its best columns."""
+    """Return a table's keys and best columns."""
     start, end = index.starts[table], index.starts[table + 1]
     best = sorted(range(start, end), key=lambda i: (-of_columns[i], i))[:_BEST]
     return [index.columns[i] for i in range(start, end) if index.columns[i] in index.keys or i in best]
@@ -180,7 +179,7 @@ def _first_columns(index: _SchemaIndex, table: int, of_columns: np.ndarray) -> l
 def _others(
     index: _SchemaIndex, table: int, first: dict[int, list[Name]], of_columns: np.ndarray
 ) -> Iterator[list[Name]]:
-    """Yield a table's other columns, one at a time, the best first."""
+    """Yield a table's other columns one at a time, from best to worst."""
     start, end = index.starts[table], index.starts[table + 1]
     for i in sorted(range(start, end), key=lambda i: (-of_columns[i], i)):
         if index.columns[i] not in first[table]:
@@ -188,7 +187,7 @@ def _others(
 
 
 def _path(index: _SchemaIndex, shown: set[int], table: int) -> list[int]:
-    """Return the tables between one and the nearest that is shown, by foreign keys; none where that is too far."""
+    """Return the tables on the foreign-key path to the nearest selected table; empty if it is too far."""
     came: dict[int, int] = {table: table}
     waiting = deque([(table, 0)])
     while waiting:

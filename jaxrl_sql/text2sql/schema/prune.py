@@ -1,7 +1,7 @@
-"""Leave out columns of a schema until its prompt fits: for training alone, where what the gold reads is known.
+"""Remove columns of a schema until its prompt fits; only for training, which knows the columns that the gold reads.
 
-Keys and what the gold reads always stay; the other columns come back in a random order of (seed, uid) for as long as
-there is room (PaVeRL-SQL, OmniSQL). Where the keys alone are too many, those of whole tables come back in the same way.
+Keys and columns that the gold reads always stay. Other columns are added in a random order seeded by (seed, uid) until
+the prompt is full (PaVeRL-SQL, OmniSQL). The keys of tables that the gold does not read are added the same way.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from jaxrl_sql.text2sql.schema.used import Name, Used, used_by
 
 
 def used_by_all(queries: Sequence[str], schema: Schema) -> Used | None:
-    """Return what several queries read together; None where there is none, or one of which it is not known."""
-    found = [used_by(sql, schema) for sql in queries]
-    known = [used for used in found if used is not None]
-    if not found or len(known) < len(found):
+    """Return the union of the columns that queries read; None without queries, or if any query cannot be analysed."""
+    used_by_query = [used_by(sql, schema) for sql in queries]
+    known = [used for used in used_by_query if used is not None]
+    if not used_by_query or len(known) < len(used_by_query):
         return None
     tables, columns = zip(*known, strict=True)
     return Used(frozenset().union(*tables), frozenset().union(*columns))
 
 
 def keys_of(schema: Schema) -> frozenset[Name]:
-    """Return the columns of primary and foreign keys, and those that foreign keys refer to."""
-    found: set[Name] = set()
+    """Return the columns of primary and foreign keys, and the targets of foreign keys."""
+    keys: set[Name] = set()
     for table in schema.tables:
-        found |= {(table.name, name) for name in table.primary_key}
+        keys |= {(table.name, name) for name in table.primary_key}
         for key in table.foreign_keys:
-            found |= {(table.name, name) for name in key.columns} | {(key.table, name) for name in key.targets}
-    return frozenset(found)
+            keys |= {(table.name, name) for name in key.columns} | {(key.table, name) for name in key.targets}
+    return frozenset(keys)
 
 
 def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schema], bool]) -> Schema | None:
-    """Return as much of the schema as fits, beside what is used and its keys; None where not even that does.
+    """Return the used columns, their keys and as much of the schema as fits; None if the used columns do not fit.
 
-    `fits` is asked a number of times that grows with the logarithm of the number of columns.
+    The number of calls of `fits` is logarithmic in the number of columns.
     """
-    kept, others = _in_order(schema, used, seed, uid)
+    always, others = _in_order(schema, used, seed, uid)
 
     def part(count: int) -> Schema:
-        return part_of(schema, kept.union(*others[:count]))
+        return part_of(schema, always.union(*others[:count]))
 
     if not fits(part(0)):
         return None
@@ -49,9 +49,9 @@ def prune(schema: Schema, used: Used, seed: int, uid: str, fits: Callable[[Schem
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 0 to `most` that fits, where 0 and all below one that fits do.
+    """Return the largest number from 0 to `most` that fits; `fits` must be monotone, and 0 must fit.
 
-    Numbers are tried from below, ever further apart, and then between the last two: what is far too many is not asked.
+    Exponential search from below, then bisection, avoids calls with far too large numbers.
     """
     low, step = 0, 1
     while low < most and fits(ahead := min(low + step, most)):
@@ -64,23 +64,23 @@ def largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def _in_order(schema: Schema, used: Used, seed: int, uid: str) -> tuple[frozenset[Name], list[list[Name]]]:
-    """Return what always stays, and what comes back: the keys of a table at a time, then single columns."""
+    """Return the columns that always stay, and the others in order: keys by table, then single columns."""
 
     def place(*names: str) -> int:
         return rank("\0".join((str(seed), uid, *names)), "prune")
 
     keys = keys_of(schema)
-    kept: set[Name] = set(used.columns)
+    always: set[Name] = set(used.columns)
     whole: list[tuple[int, list[Name]]] = []
     single: list[tuple[int, list[Name]]] = []
     for table in schema.tables:
         names = [(table.name, column.name) for column in table.columns]
-        own = [name for name in names if name in keys]
+        table_keys = [name for name in names if name in keys]
         if table.name in used.tables:
-            kept |= set(own)
-            if not own and kept.isdisjoint(names):
-                kept.add(names[0])  # counted and nothing else: a table is shown by a column at least
-        elif own:
-            whole.append((place(table.name), own))
-        single += [(place(*name), [name]) for name in names if name not in kept and name not in keys]
-    return frozenset(kept), [names for _, names in (*sorted(whole), *sorted(single))]
+            always |= set(table_keys)
+            if not table_keys and always.isdisjoint(names):
+                always.add(names[0])  # only COUNT(*) reads it: a table needs at least one column
+        elif table_keys:
+            whole.append((place(table.name), table_keys))
+        single += [(place(*name), [name]) for name in names if name not in always and name not in keys]
+    return frozenset(always), [names for _, names in (*sorted(whole), *sorted(single))]

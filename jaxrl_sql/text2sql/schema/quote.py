@@ -1,12 +1,12 @@
-"""Names and texts as SQL spells them."""
+"""Quote names and texts for SQL."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# Words that SQLite does not take as a bare name everywhere (as a table, a column, after a dot). Most of its keywords
-# are free; the join words are not ambiguous to SQLite in all places, but are quoted for the reader's sake.
+# Words that SQLite does not accept unquoted everywhere (as a table, as a column, after a dot). Most of its keywords are
+# valid names. Join keywords are not always ambiguous, but are quoted for readability.
 RESERVED = frozenset(
     """
     add all alter and as autoincrement between case cast check collate commit constraint create cross current_date
@@ -16,7 +16,7 @@ RESERVED = frozenset(
     transaction true union unique update using values when where
     """.split()
 )
-# Other keywords of SQL that databases do have for names, and that OmniSQL's prompts show in backticks.
+# Other SQL keywords that occur as names, which OmniSQL's prompts have in backticks.
 _KEYWORDS = frozenset(
     """
     access after asc avg before begin binary bit boolean both break by call char character column comment condition
@@ -32,21 +32,21 @@ _BARE = re.compile(r"[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*")
 
 
 def quote_name(name: str, *, always: bool = False, mark: str = '"') -> str:
-    """Return the name as SQL can use it: itself, or between marks (doubled inside) when it has to be."""
+    """Return a name for use in SQL, quoted with `mark` (doubled inside) if necessary."""
     if not always and _BARE.fullmatch(name) and name.lower() not in RESERVED:
         return name
     return mark + name.replace(mark, 2 * mark) + mark
 
 
 def quote_names(names: Iterable[str], *, always: bool = False, mark: str = '"') -> str:
-    """Return names as SQL can use them, with commas."""
+    """Return comma-separated names for use in SQL."""
     return ", ".join(quote_name(name, always=always, mark=mark) for name in names)
 
 
 def as_omnisql(name: str, mark: str = "`") -> str:
-    """Return the name as OmniSQL's prompts show it: between marks if it is a keyword, or no word of ASCII.
+    """Return a name as in OmniSQL's prompts: quoted if it is a keyword or not an ASCII word.
 
-    So are names that begin with a digit, which OmniSQL leaves as they are and SQLite does not read.
+    Names that begin with a digit are quoted, too; OmniSQL leaves them unquoted, which SQLite does not parse.
     """
     is_word = re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)
     is_plain = is_word and name.lower() not in RESERVED and name.lower() not in _KEYWORDS
@@ -54,5 +54,5 @@ def as_omnisql(name: str, mark: str = "`") -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return the text as an SQL literal, in single quotes (doubled inside)."""
+    """Return a text as an SQL literal, in single quotes (doubled inside)."""
     return "'" + text.replace("'", "''") + "'"

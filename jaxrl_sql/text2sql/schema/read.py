@@ -1,8 +1,8 @@
-"""Read what a prompt says about a database: tables, columns, keys and how they refer to each other.
+"""Read the schema of a database: tables, columns, and primary and foreign keys.
 
-Reading goes through Python's own sqlite3, read-only: it happens once a database, not once a candidate, so it needs
-none of the native executor's speed. `render` turns the result into text. A table or column that
-this SQLite cannot read, such as a virtual table of an extension, is left out and listed with the reason.
+It uses Python's sqlite3 read-only, since it runs once per database and does not need the native executor's speed.
+`render` converts the result to text. Tables and columns that this SQLite cannot read, such as virtual tables of an
+extension, are skipped and listed with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxrl_sql.types import InputError
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as it was declared; `primary_key` is its place in the key, from 1, or 0."""
+    """A declared column; `primary_key` is its position in the key, from 1, or 0."""
 
     name: str
     type: str
@@ -49,19 +49,19 @@ class Table:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Return the names of the key's columns in the key's order; empty when there is none."""
+        """Return the names of the key's columns in the key's order; empty without a key."""
         key = sorted((column for column in self.columns if column.primary_key), key=lambda column: column.primary_key)
         return tuple(column.name for column in key)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables of a database in the order in which they were created.
+    """The tables of a database in order of creation.
 
-    SQLite's own tables are left out, and those in which virtual ones keep what they hold. Views are apart, as tables
-    without keys; where a database has views alone, they are its tables.
-    `matched` are (table, column, value) that a question seems to mean, the best first: none as a schema is read.
-    `left_out` are (table or table.column, reason) that SQLite cannot read.
+    SQLite's internal tables and shadow tables of virtual tables are excluded. Views are separate, as tables without
+    keys; in a database with only views, they are its tables. `matched` has (table, column, value) that a question seems
+    to refer to, from best to worst; it is empty after reading. `left_out` has (table or table.column, reason) that
+    SQLite cannot read.
     """
 
     tables: tuple[Table, ...]
@@ -71,20 +71,20 @@ class Schema:
 
     @property
     def omissions(self) -> tuple[str, ...]:
-        """Return a line for each table and column that is left out."""
-        return tuple(f"{name} is left out: {reason}" for name, reason in self.left_out)
+        """Return a line per skipped table and column."""
+        return tuple(f"{name} is skipped: {reason}" for name, reason in self.left_out)
 
 
 def read_schema(db_path: str | Path, hide: Sequence[str] = ()) -> Schema:
-    """Read the schema of a SQLite file without the columns of `hide`, once for each version of the file.
+    """Read the schema of a SQLite file without the columns of `hide`, once per version of the file.
 
-    Raises InputError when the file is missing or is not a readable database.
+    Raises InputError if the file is missing or is not a readable database.
     """
     return _read_version(version_of(db_path, hide))
 
 
 def part_of(schema: Schema, columns: Collection[tuple[str, str]]) -> Schema:
-    """Return the schema of these columns alone: tables without any are left out, and keys that are not whole."""
+    """Return the schema of these columns only, without empty tables and incomplete keys."""
     visible = frozenset(columns)
 
     def has(table: str, names: tuple[str, ...]) -> bool:
@@ -109,7 +109,7 @@ def _read_version(version: Version) -> Schema:
         return _visible(_read_version(version._replace(hide=())), version)
     try:
         return read_file(version.path, _read)
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter in SQLite's error messages
         raise InputError(f"{version.path}: not a readable SQLite database ({error})") from error
 
 
@@ -134,7 +134,7 @@ def _read(connection: sqlite3.Connection) -> Schema:
 
 
 def _visible(whole: Schema, version: Version) -> Schema:
-    """Return the part of a schema that the executor lets queries read, where columns are hidden."""
+    """Return the part of a schema that the executor allows queries to read if columns are hidden."""
     listed = (*whole.tables, *whole.views)
     names = [(table.name, column.name) for table in listed for column in table.columns]
     queries = [f"SELECT {quote_name(name, always=True)} FROM {quote_name(table, always=True)}" for table, name in names]
@@ -146,7 +146,7 @@ def _visible(whole: Schema, version: Version) -> Schema:
 
 
 def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
-    """Return the tables in which virtual ones, such as those of full-text search, keep what they hold."""
+    """Return the shadow tables of virtual tables, such as those of full-text search."""
     if sqlite3.sqlite_version_info < (3, 37):
         return frozenset()
     rows = connection.execute("SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'shadow'")
@@ -156,7 +156,7 @@ def _shadow_tables(connection: sqlite3.Connection) -> frozenset[str]:
 def _read_columns(
     connection: sqlite3.Connection, table: str, left_out: list[tuple[str, str]]
 ) -> tuple[Column, ...] | None:
-    """Return the columns that queries can read and compare, and note the others; None where no column is left."""
+    """Return the columns that queries can read and compare, and record the others; None if no column remains."""
     try:
         # table_xinfo also lists generated columns (hidden = 2, 3), which can be queried; hidden = 1 are not in `*`.
         rows = connection.execute(
@@ -183,7 +183,7 @@ def _read_columns(
 
 
 def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]) -> str:
-    """Return why no query can read and compare these columns, or "". The query is prepared, and not run."""
+    """Return why no query can read and compare these columns, or ""; the query is only prepared."""
     names = quote_names((column.name for column in columns), always=True)
     if not names:
         return ""
@@ -196,7 +196,7 @@ def _fault(connection: sqlite3.Connection, table: str, columns: Sequence[Column]
     return ""
 
 
-# A foreign key as SQLite lists it: the target table and (column, target column or None) pairs.
+# A foreign key in SQLite's list: the target table and (column, target column or None) pairs.
 _Reference = tuple[str, list[tuple[str, str | None]]]
 
 
@@ -205,18 +205,20 @@ def _read_references(connection: sqlite3.Connection, table: str) -> list[_Refere
     rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id DESC, seq', (table,)
     )
-    found: dict[int, _Reference] = {}
+    references: dict[int, _Reference] = {}
     for key_id, target, column, target_column in rows:
-        found.setdefault(key_id, (target, []))[1].append((column, target_column))
-    return list(found.values())
+        references.setdefault(key_id, (target, []))[1].append((column, target_column))
+    return list(references.values())
 
 
-def _resolve(own: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]) -> tuple[ForeignKey, ...]:
-    """Give each reference the names as the tables spell them; drop one whose table or column is not in the schema.
+def _resolve(
+    own_columns: tuple[Column, ...], references: list[_Reference], tables: dict[str, Table]
+) -> tuple[ForeignKey, ...]:
+    """Spell the names of references like the tables do; drop references whose table or column is not in the schema.
 
-    A reference without target columns means the target's primary key (SQLite, "Foreign Key Support", section 3).
+    A reference without target columns refers to the target's primary key (SQLite, "Foreign Key Support", section 3).
     """
-    spelled = {column.name.lower(): column.name for column in own}
+    spelled = {column.name.lower(): column.name for column in own_columns}
     resolved = []
     for target_name, pairs in references:
         target = tables.get(target_name.lower())

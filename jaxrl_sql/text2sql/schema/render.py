@@ -1,9 +1,8 @@
-"""Turn a schema into the text that a prompt shows; `RENDERERS` names the ways.
+"""Render a schema as prompt text; `RENDERERS` has the formats.
 
-`compact` spends few tokens and is meant for small models made from scratch; `ddl` is what pretrained models know, and
-`omnisql` and `profile` write what is known of a column behind it. All spell names as the database does and quote a name
-only when SQLite would not read it otherwise (`omnisql` keywords too); what is written as DDL can be run, and makes the
-same schema, but that `omnisql` leaves NOT NULL out.
+`compact` uses few tokens, for small models trained from scratch. `ddl` is familiar to pretrained models, and `omnisql`
+and `profile` add comments on columns. All keep the database's spelling and quote a name only if SQLite requires it
+(`omnisql`: also keywords). DDL is executable and creates the same schema, except that `omnisql` omits NOT NULL.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from jaxrl_sql.text2sql.schema.values import NO_VALUES, ColumnValues, Value, rea
 from jaxrl_sql.types import Example
 
 _QUOTES = ("postgresql", "duckdb")  # dialects without backticks
-# A type is words and perhaps lengths; SQLite takes any text for one, in quotes.
+# A type is words with optional lengths; SQLite accepts any other text in quotes.
 _TYPE = re.compile(r"[A-Za-z_][\w ]*(\([^()'\"`\[\]-]*\))?")
 
 
 def compact(schema: Schema) -> str:
-    """Render one line a table, `employees(id, name, dept_id=departments.id)`; a column shows its first reference."""
+    """Render one line per table, `employees(id, name, dept_id=departments.id)`, with each column's first reference."""
     return "\n".join(_compact_table(table) for table in schema.tables)
 
 
@@ -37,50 +36,50 @@ def _compact_table(table: Table) -> str:
 
 
 def ddl(schema: Schema) -> str:
-    """Render CREATE TABLE statements with types and PRIMARY KEY and FOREIGN KEY lines, a blank line between tables."""
+    """Render CREATE TABLE statements with types and PRIMARY KEY and FOREIGN KEY lines, separated by blank lines."""
     return "\n\n".join(_ddl_table(table, lambda _: "") for table in schema.tables)
 
 
 def omnisql(
     schema: Schema, values: ColumnValues, descriptions: Descriptions = NO_DESCRIPTIONS, dialect: str = "sqlite"
 ) -> str:
-    """Render as OmniSQL does (Li et al. 2025, arXiv:2503.02240), comments too: `-- what it is, example: ['a', 'b']`.
+    """Render in OmniSQL's format (Li et al. 2025, arXiv:2503.02240) with comments `-- meaning, example: ['a', 'b']`.
 
-    Names are in backticks where they are there (in the quotes of a `dialect` that has no backticks), foreign keys are
-    constraints with a name, and nothing is NOT NULL.
-    Values that the question seems to mean (`Schema.matched`) come first, all of them, and frequent ones up to two.
+    Names have backticks where OmniSQL has them (or the quotes of a `dialect` without backticks), foreign keys are named
+    constraints, and NOT NULL is omitted. Examples are all values that the question seems to refer to
+    (`Schema.matched`), then frequent ones up to two in total.
     """
 
     def note(table: str, column: str) -> str:
         examples = _examples(schema, values, table, column, 2)
-        said = [descriptions.of(table, column), f"example: {list(examples)}" if examples else ""]
-        return "-- " + ", ".join(filter(None, said)) if any(said) else ""
+        parts = [descriptions.of(table, column), f"example: {list(examples)}" if examples else ""]
+        return "-- " + ", ".join(filter(None, parts)) if any(parts) else ""
 
     return _noted(schema, note, mark='"' if dialect in _QUOTES else "`")
 
 
 def profile(schema: Schema, values: ColumnValues, descriptions: Descriptions = NO_DESCRIPTIONS) -> str:
-    """Render as `ddl` does, with PaVeRL-SQL's comments: `--MIN x MAX y` of numbers, else `--Example v1, v2, v3`.
+    """Render like `ddl`, with PaVeRL-SQL's comments: `--MIN x MAX y` for numbers, else `--Example v1, v2, v3`.
 
-    What is written about a column stands first, `--what it is; Example v1`: the paper inlines it and shows no form.
-    Values that the question seems to mean (`Schema.matched`) come first, all of them, and frequent ones up to three.
+    A column's description comes first, `--meaning; Example v1`; the paper inlines it without specifying a format.
+    Examples are all values that the question seems to refer to (`Schema.matched`), then frequent ones up to three.
     """
 
     def note(table: str, column: str) -> str:
-        found = values.get((table, column), NO_VALUES)
-        if found.low is not None:
-            shown = f"MIN {found.low} MAX {found.high}"
+        column_values = values.get((table, column), NO_VALUES)
+        if column_values.low is not None:
+            shown = f"MIN {column_values.low} MAX {column_values.high}"
         else:
             examples = _examples(schema, values, table, column, 3)
             shown = f"Example {', '.join(map(str, examples))}" if examples else ""
-        said = "; ".join(filter(None, (descriptions.of(table, column), shown)))
-        return f"--{said}" if said else ""
+        comment = "; ".join(filter(None, (descriptions.of(table, column), shown)))
+        return f"--{comment}" if comment else ""
 
     return _noted(schema, note)
 
 
 def _examples(schema: Schema, values: ColumnValues, table: str, column: str, most: int) -> tuple[Value, ...]:
-    """Return a column's matched values, each on one line, and of its frequent ones as many as make `most`."""
+    """Return a column's matched values, each as one line, filled up to `most` with frequent ones."""
     matched = (" ".join(value.split()) for *where, value in schema.matched if where == [table, column])
     first: dict[Value, None] = dict.fromkeys(matched)
     count = max(most, len(first))
@@ -95,16 +94,16 @@ def _noted(schema: Schema, note: Callable[[str, str], str], mark: str = "") -> s
 
 
 def _ddl_table(table: Table, note: Callable[[str], str], mark: str = "") -> str:
-    """Render a table; `note` is what is said of a column, behind the comma of its line.
+    """Render a table; `note` returns a column's comment, which follows the comma of its line.
 
-    With a `mark`, which stands around names, it is in OmniSQL's form.
+    With a `mark`, the quote around names, the format is OmniSQL's.
     """
 
     def quote(name: str) -> str:
         return as_omnisql(name, mark) if mark else quote_name(name)
 
-    def names(given: Iterable[str]) -> str:
-        return ", ".join(map(quote, given))
+    def names(identifiers: Iterable[str]) -> str:
+        return ", ".join(map(quote, identifiers))
 
     lines = [(_declared(column, quote, with_null=not mark), note(column.name)) for column in table.columns]
     if table.primary_key:
@@ -115,26 +114,27 @@ def _ddl_table(table: Table, note: Callable[[str], str], mark: str = "") -> str:
         lines.append((f"{named}FOREIGN KEY ({names(key.columns)}) REFERENCES {target}", ""))
     last = len(lines) - 1
     body = "\n".join(
-        f"    {line}{'' if i == last else ','}{' ' + said if said else ''}" for i, (line, said) in enumerate(lines)
+        f"    {line}{'' if i == last else ','}{' ' + comment if comment else ''}"
+        for i, (line, comment) in enumerate(lines)
     )
     return f"CREATE TABLE {quote(table.name)} (\n{body}\n);"
 
 
 def _constraint(table: Table, key: ForeignKey) -> str:
-    """Return the name that OmniSQL gives to a foreign key."""
+    """Return OmniSQL's name of a foreign key."""
     return "_".join(("fk", table.name, *key.columns)).lower().replace(" ", "_")
 
 
 def _declared(column: Column, quote: Callable[[str], str], with_null: bool) -> str:
-    words = column.type.lower().split()
-    is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(words)
+    tokens = column.type.lower().split()
+    is_plain = _TYPE.fullmatch(column.type) and RESERVED.isdisjoint(tokens)
     kind = column.type if is_plain else quote_name(column.type, always=True)
     never_null = " NOT NULL" if column.not_null and with_null else ""
     return f"{quote(column.name)}{' ' + kind if column.type else ''}{never_null}"
 
 
 def names_only(schema: Schema) -> str:
-    """Render the tables' names, one a line: the rest is to be looked up."""
+    """Render the names of the tables, one per line; the model has to look up the columns."""
     return "\n".join(quote_name(table.name) for table in schema.tables)
 
 
@@ -149,7 +149,7 @@ RENDERERS: dict[str, Callable[[Example, Schema], str]] = {
     ),
     "names_only": lambda _, schema: names_only(schema),
 }
-"""How a prompt may show the database of an example, by name."""
+"""The formats of an example's database in prompts, by name."""
 
 SHOW_EXAMPLES = frozenset(RENDERERS[name] for name in ("omnisql", "profile"))
-"""The ways that show values of a column, and so can show those that a question seems to mean."""
+"""The formats with values of columns, which can include values that a question seems to refer to."""

@@ -1,14 +1,14 @@
-"""Open a user's SQLite file to read it, as the executor does: no file is written, created or deleted next to it.
+"""Open a user's SQLite file for reading, like the executor: no file is written, created or deleted next to it.
 
-A database in WAL mode needs care, as SQLite creates its log (`-wal`) and its index (`-shm`) for a reader, too, and
-a reader with other rights than the owner locks the owner out with them. So the files decide how it is opened:
+A database in WAL mode needs care. SQLite creates its log (`-wal`) and index (`-shm`) for readers, too, and a reader
+with other permissions locks the owner out with them. The existing files therefore decide how to open it:
 
-- without a log, the file alone is read, without locks (`immutable`);
-- with a log and an index, somebody has it open, or has left it: the index is only read;
+- without a log, only the file is read, without locks (`immutable`);
+- with a log and an index, another process has or had it open: the index is read-only;
 - with a log and no index, a copy of both files is read.
 
-Any other database is read under SQLite's locks. A gap of microseconds remains: where the last writer closes the
-database between the look and the opening, SQLite creates an empty log.
+Any other database is read under SQLite's locks. A gap of microseconds remains: if the last writer closes the database
+between the check and the opening, SQLite creates an empty log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
-# How often a file is read, or copied, that is written to meanwhile.
+# Attempts to read or copy a file that is written to concurrently.
 _TRIES = 10
 _LOCKED, _ALONE, _INDEXED, _COPIED = "mode=ro", "immutable=1", "mode=ro&readonly_shm=1", ""
 
@@ -36,10 +36,9 @@ Stamp = tuple[int, int, int, int] | None
 
 
 def read_file(path: str | Path, read: Callable[[sqlite3.Connection], T]) -> T:
-    """Return the result of `read` on a connection, called again where the file was written meanwhile.
+    """Return the result of `read` on a connection, retried if the file was written to meanwhile.
 
-    Text that is not UTF-8 is replaced where it is not. Raises InputError where every try meets a writer, and as
-    `readable` does.
+    Bytes that are not UTF-8 are replaced. Raises InputError if every attempt meets a writer, and like `readable`.
     """
     path = Path(path).resolve()
     for _ in range(_TRIES):
@@ -55,27 +54,29 @@ def read_file(path: str | Path, read: Callable[[sqlite3.Connection], T]) -> T:
             else:
                 if not uri.endswith(_ALONE) or _stamp(path) == before:
                     return result
-    raise InputError(f"{path}: is written to each time that it is read: run it again when nobody writes")
+    raise InputError(f"{path}: was written to during each attempt to read it: run again when nothing writes to it")
 
 
 def open_read_only(path: str | Path) -> sqlite3.Connection:
-    """Open a database to read it. Raises as `readable` does.
+    """Open a database for reading. Raises like `readable`.
 
-    The caller sees to it that nobody writes the file meanwhile, or uses `read_file`.
+    The caller must ensure that nothing writes to the file meanwhile, or use `read_file`.
     """
     with readable(path) as uri:
         connection = _connect(uri)
-        with suppress(sqlite3.Error):  # the caller's first statement fails in the same way
-            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # opens a copy's log before it goes
+        with suppress(sqlite3.Error):  # the caller's first statement then fails in the same way
+            connection.execute(
+                "SELECT 1 FROM sqlite_master LIMIT 1"
+            ).fetchall()  # opens a copy's log before its deletion
         return connection
 
 
 @contextmanager
 def readable(path: str | Path) -> Iterator[str]:
-    """Yield the URI by which SQLite reads a database and what its log holds; it is valid inside the context.
+    """Yield a URI by which SQLite reads a database with its log; it is valid inside the context.
 
-    Raises InputError for an empty file whose log is not empty, as it is while the database is copied over: SQLite would
-    delete the log, on a read-only connection, too. Raises InputError where a copy is needed and cannot be written.
+    Raises InputError for an empty file with a log that is not empty, as during a copy: SQLite would delete the log,
+    even on a read-only connection. Raises InputError if a copy is necessary and cannot be written.
     """
     path = Path(path).resolve()
     log = _next_to(path, "-wal")
@@ -102,7 +103,7 @@ def readable(path: str | Path) -> Iterator[str]:
 
 
 def is_of_one_part(error: sqlite3.Error) -> bool:
-    """Return whether SQLite cannot read a table or column, for want of a module, say, but can read the file."""
+    """Return whether SQLite cannot read a table or column (for example without a module) but can read the file."""
     return _code(error) & 0xFF == sqlite3.SQLITE_ERROR or _code(error) == sqlite3.SQLITE_CORRUPT_VTAB
 
 
@@ -114,12 +115,12 @@ def skip_unreadable(path: str, name: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if not is_of_one_part(error):
             raise
-        line = f"{path}: values of {name} are left out: {error}"
+        line = f"{path}: values of {name} are skipped: {error}"
         _LOG.warning("%s", repr(line)[1:-1])  # names of a database may hold escape codes of terminals
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's code of an error; 0 for one that Python raised by itself."""
+    """Return SQLite's error code; 0 for an error raised by Python."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code
 
@@ -129,7 +130,7 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 def _access(path: Path) -> str:
-    """Return how a database is opened, as the parameters of its URI; `_COPIED` where a copy of it is."""
+    """Return the URI parameters for opening a database; `_COPIED` if it must be copied."""
     size = _size(_next_to(path, "-wal"))
     if size is not None and _next_to(path, "-shm").exists():
         return _INDEXED
@@ -141,9 +142,9 @@ def _access(path: Path) -> str:
 
 
 def _is_in_wal_mode(path: Path) -> bool:
-    """Return whether SQLite would open a log, which it refuses to do without locks, before it creates one.
+    """Return whether the database is in WAL mode, which SQLite refuses to open without locks.
 
-    The file's header says the same. But closing the file here would take the locks of this process's connections.
+    The file's header has this, too, but closing the file here would release this process's SQLite locks.
     """
     with closing(_connect(f"{path.as_uri()}?mode=ro&nolock=1")) as connection:
         try:
@@ -154,20 +155,20 @@ def _is_in_wal_mode(path: Path) -> bool:
 
 
 def _copied(path: Path, folder: Path) -> tuple[str, Path]:
-    """Copy a database and its log as they are at one moment, and return how to open which file."""
+    """Copy a consistent snapshot of a database and its log; return the URI parameters and the file to open."""
     copy = folder / path.name
     names = [(_next_to(path, end), _next_to(copy, end)) for end in ("", "-wal")]
     for _ in range(_TRIES):
         before = [_stamp(source) for source, _ in names]
-        with suppress(FileNotFoundError):  # a writer has opened and closed it
+        with suppress(FileNotFoundError):  # a writer opened and closed it
             for source, target in names:
                 shutil.copyfile(source, target)
         access = _access(path)
-        if access != _COPIED:  # a writer has come
+        if access != _COPIED:  # a writer opened it
             return access, path
         if before == [_stamp(source) for source, _ in names]:
             return _LOCKED, copy
-    raise InputError(f"{path}: is written to each time that it is copied: run it again when nobody writes")
+    raise InputError(f"{path}: was written to during each attempt to copy it: run again when nothing writes to it")
 
 
 def _next_to(path: Path, suffix: str) -> Path:
@@ -179,7 +180,7 @@ def _size(path: Path) -> int | None:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return inode, size and times of a file; None where it does not exist."""
+    """Return inode, size and times of a file; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:

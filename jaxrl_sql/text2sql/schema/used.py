@@ -1,7 +1,7 @@
-"""Which tables and columns a query reads: what a training prompt has to show for its gold to be findable.
+"""Find the tables and columns that a query reads, which a training prompt must include.
 
-Names are found in sqlglot's tree, through aliases, subqueries and stars, and never too few: what SQLite's own
-authorizer says is read is among them (the tests ask it). Where a name could be of several tables, all are meant.
+Names are resolved in sqlglot's tree, through aliases, subqueries and stars. The result is a superset of the reads that
+SQLite's authorizer reports (verified by tests). An ambiguous name counts for all tables that have it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from jaxrl_sql.text2sql.env.parse import none_if_it_fails, parse_statements
 from jaxrl_sql.text2sql.schema.read import Schema, Table
 
 Name = tuple[str, str]
-"""A table and a column, as the schema spells them."""
+"""A table and a column in the schema's spelling."""
 
 _ROWID = frozenset(("rowid", "oid", "_rowid_"))
 
 
 class Used(NamedTuple):
-    """What a query reads: tables, also those of which no column is named, and (table, column)."""
+    """The reads of a query: tables, including those without a named column, and (table, column) pairs."""
 
     tables: frozenset[str]
     columns: frozenset[Name]
 
 
 class _Source(NamedTuple):
-    """What stands in a FROM clause: its name there, and the table if it is one and no subquery."""
+    """An item of a FROM clause: its alias, and its table unless it is a subquery."""
 
     alias: str
     table: Table | None
@@ -36,10 +36,10 @@ class _Source(NamedTuple):
 
 @none_if_it_fails
 def used_by(sql: str, schema: Schema) -> Used | None:
-    """Return what a SQLite query reads; None where it is no single query or reads what the schema does not hold.
+    """Return the reads of a SQLite query; None if it is not a single query or reads objects outside of the schema.
 
-    That is what sqlglot cannot parse, and views, SQLite's own tables and functions that return tables, whose columns
-    are not in the schema.
+    These are views, SQLite's internal tables and table-valued functions, whose columns are not in the schema, and SQL
+    that sqlglot cannot parse.
     """
     trees = parse_statements(sql) or ()
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
@@ -48,7 +48,7 @@ def used_by(sql: str, schema: Schema) -> Used | None:
 
 
 class _Reader:
-    """One query and where its names may come from."""
+    """The resolution of names in one query."""
 
     def __init__(self, tree: exp.Query, schema: Schema) -> None:
         self.tree = tree
@@ -60,7 +60,7 @@ class _Reader:
         self.is_known = True
 
     def read(self) -> Used | None:
-        """Go through the tree once for tables and once for columns."""
+        """Collect tables, then columns."""
         for table in self.tree.find_all(exp.Table):
             self._add_table(table)
         for derived in self.tree.find_all(exp.Subquery):
@@ -95,14 +95,14 @@ class _Reader:
             self._at(node).append(_Source(alias, table))
 
     def _add_join(self, join: exp.Join) -> None:
-        beside = self.sources.get(id(join.find_ancestor(exp.Select)), [])
+        sources = self.sources.get(id(join.find_ancestor(exp.Select)), [])
         if join.args.get("method") == "NATURAL":
-            self._add_all(beside)
+            self._add_all(sources)
         for name in join.args.get("using") or ():
-            self._add_named(beside, name.name)
+            self._add_named(sources, name.name)
 
     def _add_listed(self, node: exp.In) -> None:
-        """`x IN name` reads the table of that name."""
+        """Add the table that `x IN name` reads."""
         field = node.args.get("field")
         if isinstance(field, exp.Column) and (table := self.tables.get(field.name.lower())):
             self.read_tables[table.name.lower()] = table
@@ -111,23 +111,23 @@ class _Reader:
     def _add_column(self, node: exp.Column) -> None:
         scopes = list(self._scopes(node))
         if node.table:
-            found = self._of_alias(scopes, node.table.lower())
+            sources = self._of_alias(scopes, node.table.lower())
             if isinstance(node.this, exp.Star):
-                self._add_all(found)
+                self._add_all(sources)
             else:
-                self._add_named(found, node.name)
+                self._add_named(sources, node.name)
         elif not any(self._add_named(scope, node.name) for scope in scopes):
-            # What orders a compound of queries stands in none of them.
+            # The ORDER BY of a compound query belongs to none of its members.
             self._add_named([_Source("", table) for table in self.read_tables.values()], node.name)
 
     def _of_alias(self, scopes: list[list[_Source]], alias: str) -> list[_Source]:
         for scope in scopes:
-            if found := [source for source in scope if source.alias == alias]:
-                return found
+            if sources := [source for source in scope if source.alias == alias]:
+                return sources
         return [source for scope in self.sources.values() for source in scope if source.alias == alias]
 
     def _scopes(self, node: exp.Expression) -> Iterator[list[_Source]]:
-        """Yield the sources of the queries round a node, from the inside out."""
+        """Yield the sources of the queries around a node, from inner to outer."""
         select = node.find_ancestor(exp.Select)
         while select is not None:
             yield self.sources.get(id(select), [])
@@ -139,14 +139,14 @@ class _Reader:
         }
 
     def _add_named(self, sources: list[_Source], name: str) -> bool:
-        """Add the column of a name in each source that has it; a row's number is its key. Return whether one has."""
+        """Add a named column of each source that has it, and return whether any has; a rowid counts as the key."""
         wanted = name.lower()
-        found = {
+        columns = {
             (source.table.name, column.name)
             for source in sources
             if source.table
             for column in source.table.columns
             if column.name.lower() == wanted or (wanted in _ROWID and column.primary_key)
         }
-        self.columns |= found
-        return bool(found)
+        self.columns |= columns
+        return bool(columns)

@@ -1,4 +1,4 @@
-"""What stands in the columns of a database: the most frequent values, and the least and greatest of numbers."""
+"""Column values of a database: the most frequent values, and the minimum and maximum of numeric columns."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from jaxrl_sql.text2sql.schema.cache import Version, kept, version_of
+from jaxrl_sql.text2sql.schema.cache import Version, cached, version_of
 from jaxrl_sql.text2sql.schema.quote import quote_name
 from jaxrl_sql.text2sql.schema.read import Column, Table, read_schema
 from jaxrl_sql.text2sql.schema.sqlite_file import read_file, skip_unreadable
 from jaxrl_sql.types import InputError
 
-# The name of entries in the cache on disk: another number when what is found, or how it is written, changes.
+# The name of entries in the disk cache; the number must change with the content or the format.
 _KIND = "values-3"
 
-# Large tables are known by their first rows: a schema is read at a run's start, of each of its databases.
+# The number of rows read per table, since a run reads the values of all of its databases at the start.
 _ROWS = 100_000
 _FREQUENT = 3
 _LONGEST = 40
@@ -28,10 +28,10 @@ Value = int | float | str
 
 
 class Values(NamedTuple):
-    """A column's most frequent values, up to three; `low` and `high` of a column of numbers alone, else None.
+    """A column's most frequent values, up to three, and `low` and `high` of a numeric column, else None.
 
-    Values are counted in a table's first 100,000 rows, NULL and '' aside; equally frequent ones are in SQLite's order.
-    Text is one line of up to 40 characters; blobs are left out.
+    Values are counted in a table's first 100,000 rows without NULL and ''; ties are in SQLite's order. Text is one line
+    of up to 40 characters; blobs are omitted.
     """
 
     frequent: tuple[Value, ...] = ()
@@ -42,22 +42,20 @@ class Values(NamedTuple):
 NO_VALUES = Values()
 
 ColumnValues = Mapping[tuple[str, str], Values]
-"""What stands in the columns, by table and column."""
+"""Values by table and column."""
 
 
 def read_values(db_path: str | Path, hide: Sequence[str] = ()) -> ColumnValues:
-    """Read the values of (table, column), once for each content of the file (`jaxrl_sql.text2sql.schema.cache`).
+    """Read values by (table, column), once per content of the file (`jaxrl_sql.text2sql.schema.cache`).
 
-    Those of the columns of `hide` are not read.
-
-    Raises InputError when the file is missing or is not a readable database.
+    The columns of `hide` are excluded. Raises InputError if the file is missing or is not a readable database.
     """
     return _read_version(version_of(db_path, hide))
 
 
 @lru_cache(maxsize=4096)
 def _read_version(version: Version) -> ColumnValues:
-    return kept(_KIND, version, _load, _dump, lambda: _read(version))
+    return cached(_KIND, version, _load, _dump, lambda: _read(version))
 
 
 def _read(version: Version) -> ColumnValues:
@@ -75,12 +73,12 @@ def _read(version: Version) -> ColumnValues:
 
     try:
         return MappingProxyType(read_file(path, read))
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the second: of SQLite's words, where they quote no text
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter in SQLite's error messages
         raise InputError(f"{path}: values cannot be read ({error})") from error
 
 
 def _dump(values: ColumnValues) -> bytes:
-    return json.dumps([[*names, *found] for names, found in values.items()]).encode()
+    return json.dumps([[*names, *values_of_column] for names, values_of_column in values.items()]).encode()
 
 
 def _load(raw: bytes) -> ColumnValues:

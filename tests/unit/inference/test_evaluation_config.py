@@ -50,8 +50,8 @@ def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Pat
         ({"predictions": predictions, "split": "dev"}, r"split dev: is for a folder, and data is a list of examples"),
         ({"predictions": predictions, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
         ({"model": "m", "endpoint": URL, "sql_field": "x"}, r"sql_field x: is for a file of predictions"),
-        ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is none of .* nearest is arctic"),
-        ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is none of .* nearest is arctic"),
+        ({"predictions": predictions, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
+        ({"predictions": file, "recipe": "artic"}, r"config: recipe='artic' is not one of .* nearest is arctic"),
         ({}, r"give one of predictions FILE, for each data one, model M, and endpoint URL model M \(or .*\)"),
     )
     for arguments, message in wrong:

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from jaxrl_sql.text2sql.benchmarks import Benchmark, load_benchmark
 from jaxrl_sql.text2sql.benchmarks.defog import golds_of
-from jaxrl_sql.text2sql.benchmarks.released import asked_in
+from jaxrl_sql.text2sql.benchmarks.released import question_texts
 from jaxrl_sql.text2sql.benchmarks.spider2 import read_table
 from jaxrl_sql.types import InputError
 
@@ -73,7 +73,7 @@ def test_a_quote_inside_a_quoted_cell_is_read_as_pandas_reads_it(tmp_path: Path)
 def test_a_quote_that_nothing_closes_is_refused_where_it_opens(tmp_path: Path, lines: int) -> None:
     database(tmp_path / "mine.db")
     (tmp_path / "train.csv").write_text('question,sql\nQ?,SELECT 1\n"R?,SELECT 2\n' + "S?,SELECT 3\n" * lines)
-    with pytest.raises(InputError, match=r"train\.csv: line 3: unexpected end of data: a quote is opened here"):
+    with pytest.raises(InputError, match=r"train\.csv: line 3: unexpected end of data: the quote opened here"):
         load_benchmark(tmp_path)
     (tmp_path / "gold.csv").write_text('a,b\n1,"x\n2,y\n')
     with pytest.raises(ValueError, match=r"gold\.csv, line 2: unexpected end of data"):
@@ -122,13 +122,13 @@ def test_an_empty_field_of_extra_info_or_of_a_pair_wins_too(tmp_path: Path) -> N
 
 
 def test_sections_of_prompts_end_where_others_begin() -> None:
-    assert asked_in("External Knowledge:\n\nQuestion:\nWho?") == {"question": "Who?"}
-    assert asked_in("External Knowledge:\nQuestion:\nWho?") == {"question": "Who?"}
-    assert asked_in("External Knowledge: Tea.\n\nQuestion: Who?") == {"question": "Who?", "evidence": "Tea."}
-    assert asked_in("Question:\nNote: who?\nInstructions:\n") == {"question": "Note: who?"}
-    assert asked_in("Context:\nNone\n\nQuestion:\nWho?\n\nInstructions:") == {"question": "Who?"}
+    assert question_texts("External Knowledge:\n\nQuestion:\nWho?") == {"question": "Who?"}
+    assert question_texts("External Knowledge:\nQuestion:\nWho?") == {"question": "Who?"}
+    assert question_texts("External Knowledge: Tea.\n\nQuestion: Who?") == {"question": "Who?", "evidence": "Tea."}
+    assert question_texts("Question:\nNote: who?\nInstructions:\n") == {"question": "Note: who?"}
+    assert question_texts("Context:\nNone\n\nQuestion:\nWho?\n\nInstructions:") == {"question": "Who?"}
     more = "Tea.\n\nExternal knowledge for the style:\n- Cups."
-    assert asked_in(f"Context:\n{more}\n\nQuestion:\nWho?\n\n") == {"question": "Who?", "evidence": more}
+    assert question_texts(f"Context:\n{more}\n\nQuestion:\nWho?\n\n") == {"question": "Who?", "evidence": more}
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -73,9 +73,9 @@ def test_bird_is_read_by_split_and_by_its_ids(tmp_path: Path) -> None:
     ]
     assert found.skipped == (("3", "duplicate id"), ("4", "no database gone"))
     gold, tied, described = found.notes
-    assert gold.startswith("dev.sql has another gold than dev.json for 1 of 4 questions, first 3")
+    assert gold.startswith("dev.sql has a different gold than dev.json for 1 of 4 questions, first 3")
     assert tied.startswith(
-        "dev_tied_append.json gives 2 questions another gold because their answers tie, 1 of them here"
+        "dev_tied_append.json has alternative golds for 2 questions with tied answers, 1 of them here"
     )
     assert described.startswith("1 of 2 databases have no database_description/")
     assert description_folder(path) == path.parent / "database_description"
@@ -143,7 +143,7 @@ def test_spider2_on_sqlite_has_tables_for_golds(tmp_path: Path) -> None:
     assert (third.gold_tables, third.evidence) == (((("a",), ()),), "")
     assert [reason for _, reason in found.skipped] == [
         "no gold table",
-        "another engine than SQLite answers it (BigQuery or Snowflake)",
+        "requires an engine other than SQLite (BigQuery or Snowflake)",
     ]
     assert any("local004: external knowledge none.md is missing" in note for note in found.notes)
     assert any("e_shop as E_shop.sqlite" in note for note in found.notes)
@@ -171,7 +171,7 @@ def test_spider2_in_one_folder_and_a_gold_that_is_no_table(tmp_path: Path) -> No
     gold(tmp_path / "gold_exec_result/local2.csv", ["a"], ["1", "2"])
     found = load_benchmark(tmp_path)
     assert (uids(found), found.examples[0].evidence) == (["local1"], "in words")
-    assert found.skipped == (("local2", "gold table: row 2 of local2.csv has not the 1 columns of its header"),)
+    assert found.skipped == (("local2", "gold table: row 2 of local2.csv lacks the 1 columns of its header"),)
     assert found.notes[0].startswith("no evaluation standard")
 
 
@@ -306,7 +306,7 @@ def test_a_file_beside_one_database_is_split_by_its_golds(tmp_path: Path, ending
     assert len(held.examples) == 10, "a quarter of the golds"
     assert not {one.gold_sql for one in taught.examples} & {one.gold_sql for one in held.examples}
     assert (whole.notes, uids(load_split(path, "test"))) == ((), uids(held))
-    assert taught.notes[0].startswith(f"30 of the 40 questions of all.{ending}, which has no splits")
+    assert taught.notes[0].startswith(f"using 30 of the 40 questions of all.{ending}, which has no splits")
     assert open_stream(path, "train", 1) is None, "a split is made of all questions"
     for name in ("train", "dev"):
         with pytest.raises(InputError, match=rf"no split '{name}' \(there are: all\); name {path} as the data, and"):
@@ -318,7 +318,7 @@ def test_a_file_of_one_gold_cannot_be_split(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     lines(path, {"question": "Q?", "sql": "SELECT 1"}, {"question": "R?", "sql": "select  1"})
     assert len(load_split(path, "dev").examples) == 2
-    with pytest.raises(InputError, match=r"nothing is left to train on: its questions \(2\) have one gold"):
+    with pytest.raises(InputError, match=r"no training questions remain: its questions \(2\) have one gold"):
         load_split(path, "train")
 
 
@@ -347,7 +347,7 @@ def test_the_text_nan_in_a_csv_is_an_empty_cell(tmp_path: Path) -> None:
         ),
         ("question,sql\nWhich?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
         ('question,sql\nWhich?,"SELECT 1\n', "line 2: unexpected end of data"),
-        ("\n", "its first line is empty"),
+        ("\n", "the first line is empty"),
         ("question,sql\n", "has no rows below its header"),
     ],
 )
@@ -401,7 +401,7 @@ def test_a_refusal_is_a_screen_at_most_whatever_is_there(tmp_path: Path) -> None
         told[name, split] = str(caught.value).replace(str(tmp_path), "")
     assert max(map(len, told.values())) <= SCREEN // 2
     assert "it holds some folder that holds no questions 0, " in told["odd", ""]
-    assert " and 42 more. Looked for questions.jsonl" in told["odd", ""]
+    assert " and 42 more. Expected questions.jsonl" in told["odd", ""]
     assert "sets are in the folders a set of questions 0, " in told["sets", ""]
     assert told["around/dk", ""].endswith(" and 47 more)")
 
@@ -442,7 +442,7 @@ def test_defogs_csv_has_several_golds(tmp_path: Path) -> None:
         "SELECT a, 1 FROM t GROUP BY a", "SELECT b, 1 FROM t GROUP BY b", "SELECT a, b, 1 FROM t GROUP BY a, b",
         "SELECT ';' FROM t",
     ]  # fmt: skip
-    assert found.notes == ("1 of 2 questions have several golds: any of them may be met",)
+    assert found.notes == ("1 of 2 questions have several golds: any of them counts",)
     assert [one.evidence for one in load_benchmark(tmp_path, "instruct_advanced").examples] == ["long"]
     assert uids(load_benchmark(data / "questions_gen_sqlite.csv")) == uids(found)
     there = r"questions_gen, instruct_advanced, questions_gen_postgres"

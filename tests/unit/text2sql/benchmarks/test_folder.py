@@ -155,7 +155,7 @@ def test_reasoning_and_dialect_are_read_and_a_dialect_that_is_none_is_skipped(fo
     _write(folder, _question(reasoning=" because ", dialect="mysql"), _question(id="q2"), _question(id=3, dialect="t"))
     loaded = load_folder(folder)
     assert [(one.reasoning, one.dialect) for one in loaded.examples] == [("because", "mysql"), ("", "sqlite")]
-    assert loaded.skipped == (("3", "dialect 't' is none of sqlite, mysql, postgresql, duckdb"),)
+    assert loaded.skipped == (("3", "dialect 't' is not one of sqlite, mysql, postgresql, duckdb"),)
 
 
 def test_other_golds_are_read(folder: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_splits_file_without_questions_is_not_replaced_in_silence(shop: Path) 
     (shop / "train_more").mkdir()
     for name in ("train.json", "train_more/train.csv"):
         (shop / name).write_text("question,sql\nQ?,SELECT 1\n")
-    with pytest.raises(InputError, match=r"no questions in a format that is known: it holds shop\.sqlite, train\.json"):
+    with pytest.raises(InputError, match=r"no questions in a known format: it holds shop\.sqlite, train\.json"):
         load_benchmark(shop, "train")
 
 
@@ -132,10 +132,10 @@ def test_a_file_that_cannot_be_read_stops_nothing_but_its_own_reading(shop: Path
 
 def test_why_a_table_is_no_text_is_told(shop: Path) -> None:
     (shop / "train.csv").write_bytes("question,sql\nQ?,SELECT 1".encode("utf-16")[:-1])
-    with pytest.raises(InputError, match=r"train\.csv: begins as UTF-16 and is none \(.*\): save it as UTF-8"):
+    with pytest.raises(InputError, match=r"train\.csv: has a UTF-16 mark but is not UTF-16 \(.*\): save it as UTF-8"):
         load_benchmark(shop, "train")
     (shop / "train.csv").write_bytes("question,sql\nQ?,SELECT 1".encode("utf-16-le"))
-    with pytest.raises(InputError, match=r"train\.csv: is no text: save it as CSV in UTF-8"):
+    with pytest.raises(InputError, match=r"train\.csv: not a text file: save it as CSV in UTF-8"):
         load_benchmark(shop, "train")
 
 
@@ -174,14 +174,14 @@ def test_a_cell_that_a_row_lacks_is_empty(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("question,sql,sql\nQ?,SELECT 1,SELECT 2\n", "several columns are called sql: rename or remove all but one"),
-        ("question,Question,sql\nQ?,R?,SELECT 1\n", "several columns are called question: rename or remove"),
+        ("question,sql,sql\nQ?,SELECT 1,SELECT 2\n", "several columns are named sql: rename or remove all but one"),
+        ("question,Question,sql\nQ?,R?,SELECT 1\n", "several columns are named question: rename or remove"),
         ('"question\n(English)",sql\nQ?,SELECT 1\n', r"no column question; its columns are question_\(english\), sql"),
         ("sep=;\nquestion;sql\nQ?;SELECT 1;2\n", "line 3: 3 cells under 2 columns"),
         ("question,sql,\nQ?,SELECT 1,2\n", "line 2: 3 cells under 2 columns"),
-        (";;\n;;x\n", "its first line is empty"),
+        (";;\n;;x\n", "the first line is empty"),
         ("\tquestion\n0\tQ?\n", "no column sql; its columns are question$"),
-        ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write a question a row$"),
+        ("question,sql\r\n\r\n", r"train\.csv: has no rows below its header: write one question per row$"),
     ],
 )
 def test_what_a_header_lacks_is_one_line(shop: Path, text: str, words: str) -> None:

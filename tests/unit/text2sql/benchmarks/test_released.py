@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxrl_sql.text2sql.benchmarks import load_benchmark, load_split
-from jaxrl_sql.text2sql.benchmarks.released import asked_in, shown_tables
+from jaxrl_sql.text2sql.benchmarks.released import question_texts, shown_tables
 from jaxrl_sql.types import Example, InputError
 
 SHOP = "CREATE TABLE item(id INTEGER, name TEXT); INSERT INTO item VALUES (1, 'cup');"
@@ -158,16 +158,16 @@ def test_omnisql_s_pairs_are_on_the_database_that_they_show(ending: str, tmp_pat
         ("shop", "Which?", "A cup is a thing.", SQL), ("shop", "Why?", "", SQL),
     ]  # fmt: skip
     assert found.examples[1].reasoning == "First I look."
-    assert found.skipped == (("train_spider_2", "no one database has the schema that it shows"),)
+    assert found.skipped == (("train_spider_2", "no unique database has the schema in its prompt"),)
     database(spider / "kiosk/kiosk.sqlite")
-    with pytest.raises(InputError, match="no one database has the schema that it shows: 3"):
+    with pytest.raises(InputError, match="no unique database has the schema in its prompt: 3"):
         load_benchmark(tmp_path / f"train_spider.{ending}")
 
 
 def test_gretel_s_rows_say_what_makes_their_databases(tmp_path: Path) -> None:
     row = {"id": 7, "sql_prompt": "Which?", "sql_context": SHOP, "sql": SQL, "sql_complexity": "basic SQL"}
     write(tmp_path / "train.jsonl", [row])
-    with pytest.raises(InputError, match=r"its database is a script: jaxrl-sql data prepare makes it: 1"):
+    with pytest.raises(InputError, match=r"its database is a script: run jaxrl-sql data prepare to create it: 1"):
         load_benchmark(tmp_path)
 
 
@@ -200,8 +200,8 @@ def test_bird_s_revisions(name: str, split: str, beside: bool, tmp_path: Path) -
 
 
 def test_what_a_prompt_asks_and_shows() -> None:
-    assert asked_in("{question}: Who?\nReally?") == {"question": "Who?\nReally?"}
-    assert asked_in("Question:\n  Who?\nInstructions:\n- Go.\n\nQuestion: pigs") == {"question": "Who?"}
-    assert asked_in("Tell me.") == {}
+    assert question_texts("{question}: Who?\nReally?") == {"question": "Who?\nReally?"}
+    assert question_texts("Question:\n  Who?\nInstructions:\n- Go.\n\nQuestion: pigs") == {"question": "Who?"}
+    assert question_texts("Tell me.") == {}
     assert shown_tables(SHOWN) == {"item": frozenset({"id", "name"})}
     assert shown_tables("nothing") == {}

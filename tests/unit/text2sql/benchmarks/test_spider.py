@@ -109,7 +109,7 @@ def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> Non
     (spider / "dev_gold.sql").write_text("SELECT  0 ;\td\nSELECT 1\tgone\nSELECT 7\td\n\n")
     (note,) = load_benchmark(spider).notes
     assert note.startswith(
-        "dev_gold.sql has another gold than the questions' file for 1 of 3 questions, first spider_dev_2"
+        "dev_gold.sql has a different gold than the questions' file for 1 of 3 questions, first spider_dev_2"
     )
     (spider / "dev_gold.sql").write_text("SELECT 0\td\n")
     assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
@@ -157,7 +157,7 @@ def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path
     assert (found.name, uids(found)[:2]) == ("spider_dk", ["spider_dk_0", "spider_dk_1"])
     assert [one.difficulty for one in found.examples] == ["T3", "T34", "T0"]
     assert [Path(one.db_path).stem for one in found.examples] == ["new_d", "d", "d"]
-    assert found.notes == (f"Spider's databases are those of {spider / 'database'}",)
+    assert found.notes == (f"using Spider's databases in {spider / 'database'}",)
     found = load_benchmark(syn)
     assert (found.name, found.examples[0].question, uids(found)) == ("spider_syn", "Synonym?", ["spider_syn_dev_0"])
     assert uids(load_benchmark(syn, "train")) == ["spider_syn_train_0"]
@@ -177,7 +177,7 @@ def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> 
     found = load_benchmark(realistic)
     assert [one.db_path for one in found.examples] == [str(first), str(second), str(second)]
     assert found.skipped == (("spider_realistic_3", "no database gone"),)
-    assert found.notes == (f"Spider's databases are those of {first.parents[1]} and {second.parents[1]}",)
+    assert found.notes == (f"using Spider's databases in {first.parents[1]} and {second.parents[1]}",)
     found = load_benchmark(dk)
     assert [one.db_path for one in found.examples] == [str(other), str(first)]
     database(tmp_path / "spider/database/a/a.sqlite")
@@ -214,9 +214,7 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
     with pytest.raises(InputError, match="no such folder"):
         load_benchmark(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(
-        InputError, match=r"format that is known: it is empty\. Looked for questions\.jsonl, databases/<db_id>"
-    ):
+    with pytest.raises(InputError, match=r"known format: it is empty\. Expected questions\.jsonl, databases/<db_id>"):
         load_benchmark(tmp_path / "empty")
 
 

@@ -20,7 +20,7 @@ from jaxrl_sql.types import InputError
         ("mysql://u:s3cret@h/x?speed=1", 'unknown option "speed"'),
         ("mysql://u:s3cret@h/x?sslmod=verify-full", r'unknown option "sslmod"; .* Did you mean sslmode\?'),
         ("mysql://u:s3cret@h/x?sslmode=verify-full&sslmode=disable", "the option sslmode twice"),
-        ("mysql://u:s3cret@h/x?sslmode=verify-full#a", "no part behind #"),
+        ("mysql://u:s3cret@h/x?sslmode=verify-full#a", "no part after #"),
         ("mysql://u:s3cret@h/x?roles=0", "roles=0: it must be a number from 1 to 1024"),
         ("mysql://u:s3cret@h/x?roles=two", "roles=two: it must be a number"),
         ("duckdb:", "give duckdb:FOLDER"),

@@ -25,7 +25,7 @@ def test_only_answers_with_a_reason_are_counted() -> None:
 
 
 GREEDY = partial(SamplingConfig, temperature=0.0, max_new_tokens=1024)
-LIMIT = "cut at the token limit: raise evaluate.sampling.max_new_tokens"
+LIMIT = "truncated at the token limit: raise evaluate.sampling.max_new_tokens"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ LIMIT = "cut at the token limit: raise evaluate.sampling.max_new_tokens"
             EvaluateSettings(sampling=GREEDY(turns=3)),
             "out of turns and without a solution: raise evaluate.sampling.turns=3",
         ),
-        ("content_filter", EvaluateSettings(), "cut by the server's content filter"),
+        ("content_filter", EvaluateSettings(), "truncated by the server's content filter"),
         ("eos", EvaluateSettings(), ""),
     ],
 )

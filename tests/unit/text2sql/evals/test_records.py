@@ -143,6 +143,6 @@ def test_runs_are_averaged_and_benchmarks_weighted(executor: Executor, examples:
     assert all_of["accuracy"] == pytest.approx((2 * 0.25 + 0.0) / 3)
     assert (all_of["extra"], all_of["missing"], all_of["one/missing"]) == (3, 1, 1)
     text = as_markdown([*tables(one), overview([two, one], all_of)])
-    assert "| duplicates | the same rows, but not as often | 1 | q1 |" in text
-    assert "| questions without a prediction, in no share | 1 |  |" in text
+    assert "| duplicates | the same rows with different multiplicities | 1 | q1 |" in text
+    assert "| questions without a prediction, excluded from shares | 1 |  |" in text
     assert "| test_suite * | 0.0 |" in text

@@ -58,7 +58,7 @@ def test_records_of_lines_are_found(
 def test_a_list_that_is_cut_off_is_told(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text('[{"a": 1}, {"b": "}')
-    with pytest.raises(InputError, match=r"data\.json: the list is cut off after 1 records"):
+    with pytest.raises(InputError, match=r"data\.json: the list is truncated after 1 records"):
         open_index(path)
     with pytest.raises(InputError, match="No such file"):
         open_index(tmp_path / "none.json")

@@ -134,7 +134,7 @@ def test_what_is_taught_filtered_and_asked_is_the_same_prompt(folder: Path) -> N
     ("change", "words"),
     [
         ({"dir": "nowhere"}, "nowhere does not exist: set data.source, data.dir and data.train"),
-        ({"select.limit_train": 2}, "all 2 training questions are on zoo, which q asks"),
+        ({"select.limit_train": 2}, "all 2 training questions are on zoo, the database of q"),
         ({"stream_above": 1}, "has over data.stream_above=1"),
     ],
 )

@@ -84,7 +84,7 @@ def test_ones_own_and_plain_sets_are_streamed_too(folder: Path) -> None:
     loaded = load_benchmark(plain).examples
     assert [streamed[i] for i in (0, 2, 3)] == list(loaded)
     assert streamed[1] == streamed[2]
-    assert dict(streamed.skipped) == {"dialect 'none' is none of sqlite, mysql, postgresql, duckdb": 1}
+    assert dict(streamed.skipped) == {"dialect 'none' is not one of sqlite, mysql, postgresql, duckdb": 1}
     assert opened(folder, "train")[2].uid == "q2"
 
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_used_gives_its_place_to_the_next(folder: Path) -> None:
     streamed, told = opened(folder), []
     streamed.tell = told.append
     assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
-    assert told[0].startswith("record 2 is left out (no database gone), 1 of those read so far")
+    assert told[0].startswith("skipped record 2 (no database gone), 1 of those read so far")
     assert len(told) == 2
     assert dict(streamed.skipped) == {"no database gone": 1, "no question": 1}
     made = stream_prompts(streamed, compact_style(), Bytes(), 100)

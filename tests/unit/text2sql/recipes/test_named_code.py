@@ -38,9 +38,9 @@ def test_it_is_read_from_its_file_or_module() -> None:
     [
         ("nowhere.py:MINE", r"recipe='nowhere.py:MINE' cannot be imported: .*nowhere.py"),
         ("no.such.module:MINE", "cannot be imported: No module named 'no'"),
-        (OWN.replace("MINE", "THEIRS"), r"'THEIRS' is no Recipe of .*own_recipe.py \(MINE\)"),
+        (OWN.replace("MINE", "THEIRS"), r"'THEIRS' is not a Recipe of .*own_recipe.py \(MINE\)"),
         (":MINE", "cannot be imported"),
-        ("mine", "nor FILE.py:NAME of one of your own"),
+        ("mine", "nor FILE.py:NAME of your own recipe"),
     ],
 )
 def test_what_is_none_is_refused_in_one_line(name: str, words: str) -> None:

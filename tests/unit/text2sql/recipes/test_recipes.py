@@ -193,7 +193,7 @@ def test_a_prompt_may_show_another_schema_than_the_recipe_s(example: Example) ->
     assert shown["recipe"] == shown["compact"]
     assert shown["names_only"] == "dept\nemps\nspare\n\n"
     assert len(set(shown.values())) == 5
-    with pytest.raises(InputError, match=r"'full' is none of recipe, compact"):
+    with pytest.raises(InputError, match=r"'full' is not one of recipe, compact"):
         RECIPES["paverl"].style("chat", schema="full")
 
 
@@ -293,9 +293,9 @@ def test_words_behind_an_opening_tag_leave_the_thought_open(example: Example) ->
 
 
 def test_styles_that_are_none_and_recipes_that_are_none() -> None:
-    with pytest.raises(InputError, match="none of compact, tagged, chat"):
+    with pytest.raises(InputError, match="not one of compact, tagged, chat"):
         RECIPES["arctic"].style("plain")
-    with pytest.raises(InputError, match=r"'sqlr1' is none of arctic.*nearest is sql_r1"):
+    with pytest.raises(InputError, match=r"'sqlr1' is not one of arctic.*nearest is sql_r1"):
         find_recipe("sqlr1")
     for name, recipe in RECIPES.items():
         assert find_recipe(name) is recipe

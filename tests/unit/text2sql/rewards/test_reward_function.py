@@ -56,7 +56,7 @@ def test_a_reward_brings_its_own_parts(executor: Executor, db: str) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "much", Reward(math.nan)])
 def test_a_reward_that_is_no_finite_number_is_refused(executor: Executor, db: str, value: object) -> None:
-    with pytest.raises(InputError, match=r"^reward: .* for an answer to q0 is no finite number$"):
+    with pytest.raises(InputError, match=r"^reward: .* for an answer to q0 is not a finite number$"):
         paid(executor, db, lambda _answer: value, TEXT)  # type: ignore[arg-type, return-value]
 
 

@@ -194,7 +194,7 @@ def test_memory_is_bounded_by_what_indices_take(tmp_path: Path, monkeypatch: pyt
         (tmp_path / str(number)).mkdir()
         paths.append(make(tmp_path / str(number)))
     retrieve._recent.clear()
-    monkeypatch.setattr(retrieve, "_KEPT", 2 * retrieve.open_index(paths[0]).nbytes)
+    monkeypatch.setattr(retrieve, "_MEMORY_BYTES", 2 * retrieve.open_index(paths[0]).nbytes)
     for path in (*paths, paths[1]):
         retrieve.open_index(path)
     assert [version.path for version in retrieve._recent] == [str(Path(paths[i]).resolve()) for i in (2, 1)]

@@ -166,7 +166,7 @@ def test_missing_and_corrupt_files_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.sqlite: no database file"):
         read_schema(tmp_path / "none.sqlite")
     assert not (tmp_path / "none.sqlite").exists()
-    with pytest.raises(InputError, match="is a folder, and no database file"):
+    with pytest.raises(InputError, match="is a folder, not a database file"):
         read_schema(tmp_path)
     corrupt = tmp_path / "bad.sqlite"
     corrupt.write_bytes(b"no database at all " * 300)

@@ -111,7 +111,7 @@ def test_a_text_is_the_mean_of_what_is_known_of_it(tmp_path: Path) -> None:
             lambda folder: Path(make_vectors(folder), "tokenizer.json").unlink(),
             "no tokenizer.json there",
         ),
-        (lambda folder: make_vectors(folder, key="lm_head"), "holds no table of word vectors .*, but lm_head"),
+        (lambda folder: make_vectors(folder, key="lm_head"), "has no table of word vectors .*, but lm_head"),
         (lambda folder: Path(make_vectors(folder), "model.safetensors").write_bytes(b"x"), "cannot be read"),
         (lambda folder: Path(make_vectors(folder), "tokenizer.json").write_text("{}"), "cannot be read"),
         (

@@ -125,7 +125,7 @@ def test_values_that_cannot_be_computed_are_reported(
     with caplog.at_level(logging.WARNING):
         assert "nail" in repr(read(path))
     (line,) = caplog.messages
-    assert "shop.sqlite: values of doc.v are left out: " in line
+    assert "shop.sqlite: values of doc.v are skipped: " in line
 
 
 def test_a_damaged_file_is_still_refused(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-LINE = "idx is left out: no such module: VirtualSpatialIndex"
+LINE = "idx is skipped: no such module: VirtualSpatialIndex"
 
 
 def test_a_set_keeps_its_questions_and_notes_the_table(broken: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_database_of_which_nothing_can_be_read_says_why(tmp_path: Path, capsys
     path = make(tmp_path / "shop.sqlite", script, *change)
     with pytest.raises(InputError, match="the database has no tables that can be read"):
         database_of(str(path), report=to_stderr)
-    assert capsys.readouterr().err == "person is left out: no such collation sequence: LOCALIZED\n"
+    assert capsys.readouterr().err == "person is skipped: no such collation sequence: LOCALIZED\n"
     assert synth(["--db", str(path), "--out", str(tmp_path / "synth"), "--n", "3"]) == 2
     assert "nothing to ask about: no such collation sequence: LOCALIZED (1)" in capsys.readouterr().err
 

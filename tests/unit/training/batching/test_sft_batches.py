@@ -107,8 +107,8 @@ def test_traces_take_the_place_of_golds_and_may_be_several(example: Example, tmp
     assert first.gold_sql == second.gold_sql == example.gold_sql
     assert third == other
     path.write_text('{"id": "1", "reasoning": "b"}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"traces.jsonl:1: a trace has"):
+    with pytest.raises(InputError, match=r"traces.jsonl:1: a trace needs"):
         load_traces(path)
     path.write_text('{"id": "1", "sql": "SELECT 1", "finish_reason": "length"}', encoding="utf-8")
-    with pytest.raises(InputError, match=r"traces.jsonl:1: finish_reason=length reports a trace that is cut"):
+    with pytest.raises(InputError, match=r"traces.jsonl:1: finish_reason=length reports a truncated trace"):
         load_traces(path)

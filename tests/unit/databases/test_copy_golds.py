@@ -1,4 +1,4 @@
-"""Golds of copied databases: they are translated, run, and kept where both engines say the same."""
+"""Golds of copied databases: translated, executed, and kept if both engines return the same rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GOLDS = {
 
 @pytest.fixture
 def question_set(tmp_path: Path, make_file: MakeFile) -> Path:
-    """Make a set of one database, and a question a gold."""
+    """Make a set of one database, with one question per gold."""
     folder = tmp_path / "set"
     script = "CREATE TABLE Person (Id INTEGER PRIMARY KEY, Name TEXT, Age INT, Team TEXT, Code TEXT);"
     script += "CREATE TABLE far (x REAL)"
@@ -68,7 +68,7 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
 
 
-def test_golds_are_kept_where_both_say_the_same(
+def test_golds_with_equal_results_are_kept(
     place: Place, capsys: pytest.CaptureFixture[str], question_set: Path
 ) -> None:
     folder = question_set
@@ -83,7 +83,7 @@ def test_golds_are_kept_where_both_say_the_same(
     assert statuses["fails"] == "gold_failed"
     assert statuses["broken"] == "not_translated"
     assert statuses["row"] in ("schema_error", "different_rows")
-    if place.engine == "mariadb":  # whose row is shown beside a group is anybody's choice there
+    if place.engine == "mariadb":  # MariaDB may show any row of a group
         assert {statuses.get(uid, "different_rows") for uid in ("loose", "bare")} == {"different_rows"}
     else:
         assert (statuses["loose"], statuses["bare"]) == ("different_rows", "schema_error")
@@ -105,7 +105,7 @@ def test_golds_are_kept_where_both_say_the_same(
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_other_golds_that_hold_at_the_engine_go_with_the_question(place: Place, question_set: Path) -> None:
+def test_alternative_golds_valid_at_the_engine_are_kept(place: Place, question_set: Path) -> None:
     folder = question_set
     others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
     line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
@@ -118,7 +118,7 @@ def test_other_golds_that_hold_at_the_engine_go_with_the_question(place: Place, 
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Place, question_set: Path) -> None:
+def test_golds_find_the_copy_of_a_moved_set(tmp_path: Path, place: Place, question_set: Path) -> None:
     folder = question_set
     assert main(place.arguments(folder)) == 0
     folder = folder.rename(tmp_path / "moved")
@@ -127,7 +127,7 @@ def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Plac
 
 
 def _rewritten(source: Path, target: Path) -> None:
-    """Write the same database again, with other bytes: in another order, and with other pages."""
+    """Write the same database with different bytes: in another order and with other pages."""
     with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
         new.execute("PRAGMA page_size = 8192")
         new.executescript("\n".join(old.iterdump()))
@@ -136,7 +136,7 @@ def _rewritten(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("rewrites", [False, True])
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_golds_find_the_copy_of_the_same_database_elsewhere(
+def test_golds_find_the_copy_of_an_equal_database(
     tmp_path: Path, place: Place, question_set: Path, *, rewrites: bool
 ) -> None:
     folder = question_set
@@ -156,7 +156,7 @@ def test_golds_find_the_copy_of_the_same_database_elsewhere(
     assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
 
 
-def test_questions_that_cannot_be_asked_are_refused(
+def test_unusable_questions_are_rejected(
     tmp_path: Path, place_of: Callable[[str], Place], question_set: Path, refusal: Refusal
 ) -> None:
     folder = question_set
@@ -183,12 +183,12 @@ def test_questions_that_cannot_be_asked_are_refused(
     ],
     indirect=["place"],
 )
-def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
+def test_real_databases_are_copied(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
     reader = ["--reader", place.reader] if place.reader else []
     assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
     manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
     assert len(manifest["databases"]) == count
     left = read_lines(place.out / "left_out.jsonl").values()
     assert len(read_lines(place.out / "questions.jsonl")) + len(left) == questions
-    # What is left has no form at the engine, or is SQLite's choice among rows that are as good.
+    # The rest cannot be expressed at the engine, or depends on SQLite's choice among equivalent rows.
     assert sum(line["status"] != "tied" for line in left) <= 0.02 * questions

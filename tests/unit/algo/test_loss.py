@@ -402,7 +402,7 @@ def _exact_update(reachable: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
-    """The exact gradient is that of the mean reward under the policy, restricted to tokens that the sampler can draw."""
+    """The exact gradient is that of the mean reward under the policy, over tokens that the sampler can draw."""
     drawn = np.asarray(jax.jit(SAMPLERS[sampler])(THETA))
     exact = np.asarray(_exact_update(np.isfinite(drawn)))
     np.testing.assert_allclose(_expected_update(drawn, cap=100.0), exact, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What a run tells of its prompts: which are left out, which are pruned, and which descriptions are not whole."""
+"""Notes of a run on its prompts: skipped prompts, pruned prompts and damaged descriptions."""
 
 import io
 import sqlite3

@@ -203,9 +203,9 @@ def test_demonstrations_have_no_importance_weight_and_no_sampler_metrics() -> No
     logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
     same = logprob * np.array([[[1.0], [0.0]]])
     cfg = changed(PLAIN, {"loss.tis_clip_max": 2.0})
-    output = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
+    logprobs = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
     for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
-        batch = make_batch([[2, 2]], 2, demonstrated=shown, **output)
+        batch = make_batch([[2, 2]], 2, demonstrated=shown, **logprobs)
 
         def loss(x: jax.Array, batch: GroupBatch = batch) -> jax.Array:
             return grpo_loss(TokenLogprobs(x, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
@@ -316,8 +316,8 @@ def test_importance_weights_stay_per_token_under_a_sequence_ratio() -> None:
 
 def test_entropy_bonus_is_a_mean_over_trained_tokens() -> None:
     batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
-    output = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
-    result = grpo_loss(output, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
+    policy = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
+    result = grpo_loss(policy, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 

@@ -135,11 +135,11 @@ def test_old_logprobs_of_a_batch_are_used() -> None:
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, placement="reward"))
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
-    remaining = [make_old_logprob_fn(table)(state, block) for block in blocks]
+    stored = [make_old_logprob_fn(table)(state, block) for block in blocks]
     updates = grpo_step(cfg)
-    state, first = updates(state, remaining[0])
-    state, second = updates(state, remaining[1])
-    np.testing.assert_array_equal(remaining[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
+    state, first = updates(state, stored[0])
+    state, second = updates(state, stored[1])
+    np.testing.assert_array_equal(stored[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
     # The KL is that of the sampling policy, so the policy's move between the calls does not change it.

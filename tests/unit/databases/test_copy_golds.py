@@ -74,10 +74,10 @@ def test_golds_with_equal_results_are_kept(
     folder = question_set
     more = ["--only", "club", "--questions", str(folder), *(["--reader", place.reader] if place.reader else [])]
     assert main(place.arguments(folder, *more)) == 0
-    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert remaining.keys() | left.keys() == {*GOLDS, "elsewhere"}
-    assert remaining.keys() & left.keys() == set()
-    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= remaining.keys()
+    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert kept_golds.keys() | left.keys() == {*GOLDS, "elsewhere"}
+    assert kept_golds.keys() & left.keys() == set()
+    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= kept_golds.keys()
     statuses = {uid: line["status"] for uid, line in left.items() if uid != "tied"}
     assert statuses["elsewhere"] == "not_copied"
     assert statuses["fails"] == "gold_failed"
@@ -90,15 +90,15 @@ def test_golds_with_equal_results_are_kept(
         assert "GROUP BY" in left["bare"]["message"]
     messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
     assert all(" only there" in message or " only on SQLite" in message for message in messages), messages
-    assert remaining["tied"]["tied"] if "tied" in remaining else left["tied"]["status"] == "tied"
+    assert kept_golds["tied"]["tied"] if "tied" in kept_golds else left["tied"]["status"] == "tied"
     engine = "mysql" if place.engine == "mariadb" else place.engine
-    item = remaining["plain"]
+    item = kept_golds["plain"]
     assert (item["db_id"], item["dialect"], item["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
-    output, name = parse_address(place.reader or place.to), f"{place.prefix}club"
+    address, name = parse_address(place.reader or place.to), f"{place.prefix}club"
     assert item["db"] == (
-        f"duckdb:{Path(output.folder, name)}.duckdb" if place.engine == "duckdb" else output.told(name)
+        f"duckdb:{Path(address.folder, name)}.duckdb" if place.engine == "duckdb" else address.told(name)
     )
-    assert (urlsplit(place.to).password or "no password") not in str(remaining) + str(left) + capsys.readouterr().out
+    assert (urlsplit(place.to).password or "no password") not in str(kept_golds) + str(left) + capsys.readouterr().out
     url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
     with Executor(threads=1) as executor:
         assert sorted(executor.execute(url, item["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
@@ -149,8 +149,8 @@ def test_golds_find_the_copy_of_an_equal_database(
         connection.execute("INSERT INTO t VALUES (2)")
         connection.commit()
     assert main(place.arguments(folder, "--questions", str(other))) == 0
-    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert {"plain", "text", "sorted"} <= remaining.keys()
+    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert {"plain", "text", "sorted"} <= kept_golds.keys()
     assert left["elsewhere"]["status"] == "not_copied"
     assert "no copied database has the same tables and rows" in left["elsewhere"]["message"]
     assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
@@ -161,15 +161,15 @@ def test_unusable_questions_are_rejected(
 ) -> None:
     folder = question_set
     place = place_of("postgresql")
-    requests = place.arguments(folder, "--questions", str(folder))
-    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(requests)
-    assert "is not the server of --to" in refusal([*requests, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
-    assert "no such folder" in refusal([*requests, "--reader", place.reader, "--questions", str(tmp_path / "no")])
+    arguments = place.arguments(folder, "--questions", str(folder))
+    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(arguments)
+    assert "is not the server of --to" in refusal([*arguments, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
+    assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
-    message = refusal([*requests, "--reader", wrong])
+    message = refusal([*arguments, "--reader", wrong])
     assert "golds cannot be run there" in message
     assert "wr0ng-pass" not in message
-    assert "must be at least 1" in refusal([*requests, "--reader", place.reader, "--timeout-ms", "0"])
+    assert "must be at least 1" in refusal([*arguments, "--reader", place.reader, "--timeout-ms", "0"])
 
 
 @pytest.mark.data

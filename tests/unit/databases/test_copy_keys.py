@@ -103,12 +103,12 @@ def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, place: Place
 
 
 def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
-    message = ["b", "B", "a", "é", "e", "Z", "a ", ""]
+    texts = ["b", "B", "a", "é", "e", "Z", "a ", ""]
     script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
-    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in message]})
+    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in texts]})
     assert main(place.arguments(source)) == 0
     assert place.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
-    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(message)
+    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(texts)
     assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
 

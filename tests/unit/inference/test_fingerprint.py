@@ -246,7 +246,7 @@ def test_set_digest_depends_on_predictions(tmp_path: Path) -> None:
 
 
 def test_records_of_changed_questions_are_dropped() -> None:
-    requests = {"a": "1", "b": "2"}
+    digests_by_id = {"a": "1", "b": "2"}
     records = [
         {"id": "a", "asked": "1"},
         {"id": "b", "asked": "1"},
@@ -254,6 +254,6 @@ def test_records_of_changed_questions_are_dropped() -> None:
         {"id": "c"},
         {"id": "c", "asked": "1"},
     ]
-    assert as_asked(records, requests) == records[:1]
-    assert changed_since(records, requests).startswith("asked again: 1 questions ")
-    assert changed_since([*records, {"id": "b", "asked": "2"}], requests) == ""
+    assert as_asked(records, digests_by_id) == records[:1]
+    assert changed_since(records, digests_by_id).startswith("asked again: 1 questions ")
+    assert changed_since([*records, {"id": "b", "asked": "2"}], digests_by_id) == ""

@@ -54,14 +54,14 @@ def test_cache_of_a_command_is_limited_to_its_memory_share(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "compute", "remaining"),
+    ("dtype", "compute", "stored"),
     [
         pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
         pytest.param("float32", "same", "float32", marks=pytest.mark.nightly),
         pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.nightly),
     ],
 )
-def test_matrices_are_stored_in_the_compute_dtype(dtype: str, compute: str, remaining: str) -> None:
+def test_matrices_are_stored_in_the_compute_dtype(dtype: str, compute: str, stored: str) -> None:
     """Answers and their log-probabilities equal those of the weights in their original dtype."""
     config = load_config(EvaluateConfig, None, [*MODEL, f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
     with (
@@ -73,28 +73,28 @@ def test_matrices_are_stored_in_the_compute_dtype(dtype: str, compute: str, rema
         whole = Engine(engine.model, load_checkpoint(START, dtype)[1], engine.tokenizer, engine.config)
         layer = engine.params["layers"][0]
         assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (
-            remaining,
-            remaining,
+            stored,
+            stored,
             dtype,
         )
         prompts, sampling = [[5, 9, 7] * 20, [8, 3]], SamplingParams(max_new_tokens=12, n=2)
-        output = [
+        samples = [
             {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in item.generate(prompts, sampling)}
             for item in (engine, whole)
         ]
-        assert output[0] == output[1]
+        assert samples[0] == samples[1]
 
 
 @pytest.mark.parametrize(
-    ("message", "stops"),
+    ("overrides", "stops"),
     [
         (["data.prompt=compact"], (STATEMENT_END,)),
         (["data.prompt=compact", "evaluate.sampling.stop=[x]"], ("x",)),
         (["data.prompt=tagged", "recipe=skyrl_sql", "evaluate.sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
     ],
 )
-def test_raw_sql_stops_at_the_statement_end_by_default(message: list[str], stops: tuple[str, ...]) -> None:
-    config = load_config(EvaluateConfig, None, [*MODEL, *message])
+def test_raw_sql_stops_at_the_statement_end_by_default(overrides: list[str], stops: tuple[str, ...]) -> None:
+    config = load_config(EvaluateConfig, None, [*MODEL, *overrides])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
     assert client.stops(config.evaluate.sampling.stop) == stops

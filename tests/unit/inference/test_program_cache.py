@@ -72,11 +72,11 @@ def test_second_command_reuses_compiled_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shortest", "remaining"), [("1000", False), ("0", True)])
+@pytest.mark.parametrize(("shortest", "is_cached"), [("1000", False), ("0", True)])
 def test_environment_variable_sets_the_shortest_cached_compilation(
-    shortest: str, remaining: bool, tmp_path: Path
+    shortest: str, is_cached: bool, tmp_path: Path
 ) -> None:
-    for result in (False, remaining):
+    for result in (False, is_cached):
         assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), result)
 
 

@@ -36,11 +36,11 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return results, notes
 
-    output = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
+    damaged = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
     result, notes = made(None)
     assert result.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
-    assert notes[1].startswith(output)
+    assert notes[1].startswith(damaged)
     result, notes = made(Pruning(228, 0))
     assert result.examples == (long, short)
     assert "column_3" in result.prompts[0].text

@@ -57,9 +57,9 @@ def test_each_token_needs_a_row(tmp_path: Path) -> None:
 
 def test_largest_token_id_counts_if_ids_have_gaps(tmp_path: Path) -> None:
     """Ids may have gaps: fewer tokens than rows do not guarantee that each has a row."""
-    arguments = json.loads((START / "tokenizer.json").read_text())
-    arguments["model"]["vocab"]["!"] = 5000
-    tokenizer = written(tmp_path / "gaps", arguments)
+    fields = json.loads((START / "tokenizer.json").read_text())
+    fields["model"]["vocab"]["!"] = 5000
+    tokenizer = written(tmp_path / "gaps", fields)
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
         model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer).model, tokenizer)
@@ -68,11 +68,9 @@ def test_largest_token_id_counts_if_ids_have_gaps(tmp_path: Path) -> None:
 
 def test_image_token_needs_no_row(tmp_path: Path) -> None:
     """Published tokenizers of Gemma 3 text models have an image token after the last row; no text contains it."""
-    arguments = json.loads((START / "tokenizer.json").read_text())
-    arguments["added_tokens"].append(
-        {**arguments["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"}
-    )
-    tokenizer = written(tmp_path / "pictures", arguments, image_token="<image_soft_token>")  # noqa: S106
+    fields = json.loads((START / "tokenizer.json").read_text())
+    fields["added_tokens"].append({**fields["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"})
+    tokenizer = written(tmp_path / "pictures", fields, image_token="<image_soft_token>")  # noqa: S106
     assert max(tokenizer.get_vocab().values()) == LARGEST + 1
     config = checkpoint(tmp_path / "model", LARGEST + 1, tokenizer)
     assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1

@@ -68,8 +68,8 @@ def test_share_of_mysql_equals_that_of_training(data: DataConfig, keep: str, tmp
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
     policy = policy_spec(FilterConfig(data=data))
-    requests = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
-    assert requests == {entry.uid: entry.dialect == "mysql" for entry in trained}
+    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
+    assert is_mysql == {entry.uid: entry.dialect == "mysql" for entry in trained}
 
 
 @pytest.mark.parametrize(
@@ -173,18 +173,18 @@ def published(folder: Path) -> None:
     database(folder / "database" / "d" / "d.sqlite")
     (folder / "tables.json").write_text(json.dumps([{"db_id": "d"}]))
     for number, name in enumerate(("train_spider", "train_others", "dev")):
-        requests = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
-        (folder / f"{name}.json").write_text(json.dumps(requests))
+        questions = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
+        (folder / f"{name}.json").write_text(json.dumps(questions))
 
 
 def plain(folder: Path) -> None:
     """Write the same questions in the plain layout."""
     for split, numbers in (("spider_train", (0, 1)), ("spider_dev", (2,))):
         database(folder / split / "databases" / "d" / "d.sqlite")
-        requests = [
+        questions = [
             {"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": f"SELECT x, {i} FROM t"} for i in numbers
         ]
-        (folder / split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+        (folder / split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
 
 
 @pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])

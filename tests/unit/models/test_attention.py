@@ -315,7 +315,7 @@ def test_model_update_is_equal_with_each_backend(
     assert_same(loss_and_gradients(config, here[name], batch, remat), loss_and_gradients(config, "xla", batch))
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what is refused depends on the platform")
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the choice of backends depends on the platform")
 def test_backend_of_another_platform_is_rejected_with_alternatives() -> None:
     for name, platform in (("cudnn", "gpu"), ("splash", "tpu")):
         with pytest.raises(InputError, match=rf"model\.attention={name}: it runs on {platform}.* cpu; .*auto, xla"):

@@ -130,7 +130,7 @@ def test_published_configs_round_trip(hf: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hf", "changes", "output"),
+    ("hf", "changes", "message"),
     [
         (LLAMA32_1B, {"mlp_bias": True}, "mlp_bias is True; supported is False"),
         (LLAMA32_1B, {"attention_bias": True}, "attention_bias is True"),
@@ -191,9 +191,9 @@ def test_published_configs_round_trip(hf: dict[str, Any]) -> None:
     ],
 )
 def test_unsupported_and_contradictory_fields_are_named(
-    hf: dict[str, Any], changes: dict[str, Any], output: str
+    hf: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read(hf, **changes)
     assert "\n" not in str(caught.value)
 

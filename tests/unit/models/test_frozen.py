@@ -45,10 +45,10 @@ def test_update_moves_the_trainable_weights_only(frozen: list[str]) -> None:
     params, rate = init_params(CONFIG, jax.random.key(0)), optax.sgd(0.1)
     policy = make_policy(CONFIG)
     whole = make_step(policy, sft_loss, rate)(init_state(jax.tree.map(lambda x: x.copy(), params), rate), batch())[0]
-    moving, remaining = split(params, CONFIG, frozen)
-    before = jax.device_get(remaining)
+    moving, fixed = split(params, CONFIG, frozen)
+    before = jax.device_get(fixed)
     state, _ = make_step(policy, sft_loss, rate)(
-        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, remaining), batch()
+        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, fixed), batch()
     )
     wanted = joined(split(whole.trainable, CONFIG, frozen)[0], before)
     for (path, a), b in zip(
@@ -60,9 +60,9 @@ def test_update_moves_the_trainable_weights_only(frozen: list[str]) -> None:
 
 def test_frozen_weights_have_no_moments() -> None:
     params = init_params(CONFIG, jax.random.key(0))
-    moving, remaining = split(params, CONFIG, ["embed", "*_norm"])
+    moving, fixed = split(params, CONFIG, ["embed", "*_norm"])
     optimizer = make_optimizer(OptimConfig(weight_decay=0.1), 10, decay_mask(CONFIG, ["embed", "*_norm"]))
-    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, remaining).opt_state))
+    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, fixed).opt_state))
     assert held < 2 * sum(leaf.size for leaf in jax.tree.leaves(moving)) + 10
     assert "embed" not in moving
     assert set(moving["layers"]) == {"q", "k", "v", "o", "gate", "up", "down"}

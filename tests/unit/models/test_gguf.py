@@ -69,14 +69,14 @@ def test_gguf_file_equals_its_source_model(
     tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
 ) -> None:
     params = random_params(config)
-    remaining = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
+    tensors = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
     read_config, checkpoint = load_checkpoint(tmp_path / "m.gguf")
     assert read_config == config
     assert load_config(str(tmp_path / "m.gguf")) == config
     # Converting our tensors again gives the converter's tensors.
     again = dict(gguf_files.converted(config, checkpoint))
-    assert again.keys() == remaining.keys()
-    for name, tensor in remaining.items():
+    assert again.keys() == tensors.keys()
+    for name, tensor in tensors.items():
         np.testing.assert_allclose(again[name], tensor, rtol=1e-6, atol=1e-7, err_msg=name)
     scale = {"F32": 1e-5, "F16": 2e-2, "BF16": 2e-1, "Q8_0": 2e-1}[kind]
     logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (checkpoint, params))
@@ -102,7 +102,7 @@ def test_quantized_file_is_exported_as_a_folder(tmp_path: Path, gguf_files: Modu
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "output"),
+    ("config", "changes", "message"),
     [
         (QWEN3, {"general__architecture": "mamba"}, "architecture is 'mamba'; valid are gemma3, llama, qwen2, qwen3"),
         (QWEN3, {"block_count": None}, "metadata qwen3.block_count is missing"),
@@ -129,10 +129,10 @@ def test_quantized_file_is_exported_as_a_folder(tmp_path: Path, gguf_files: Modu
     ],
 )
 def test_missing_and_unsupported_keys_are_named(
-    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], output: str
+    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], message: str
 ) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), **changes)
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load_checkpoint(tmp_path / "m.gguf")
     assert "\n" not in str(caught.value)
     assert "m.gguf" in str(caught.value)
@@ -150,10 +150,10 @@ def test_every_invalid_tensor_is_named_as_in_the_file(tmp_path: Path, gguf_files
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=drop, feed_forward_length=96)
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path / "m.gguf")
-    output = str(caught.value)
-    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in output
-    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in output
-    assert "\n" not in output
+    message = str(caught.value)
+    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in message
+    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in message
+    assert "\n" not in message
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=("token_embd.weight",))
     with pytest.raises(InputError, match=r"1 missing \(token_embd.weight\)"):
         load_checkpoint(tmp_path / "m.gguf")

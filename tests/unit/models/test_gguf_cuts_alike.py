@@ -91,9 +91,9 @@ def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
     ids=["prepend", "replace", "metaspace-never"],
 )
 def test_sentencepiece_tokenizer_is_written_in_llama_cpp_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE not in output
+    metadata = written(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE not in metadata
 
 
 @pytest.mark.parametrize(
@@ -112,18 +112,18 @@ def test_sentencepiece_tokenizer_unlike_llama_cpp_is_embedded_whole(
     tmp_path: Path, tokenizer: Any, prepends: bool
 ) -> None:
     """Metaspace adds no space before an existing one; llama.cpp does."""
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE in output
+    metadata = written(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE in metadata
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bpe"])
 def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     split = SPLITS[name]
     tokenizer = bytes_(name, normalizers.NFC() if split.composes else None, ignores=split.ignores_merges)
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.pre"] == name
-    assert WHOLE not in output
+    metadata = written(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.pre"] == name
+    assert WHOLE not in metadata
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     ids=["merges", "composed", "prefix", "not-composed", "no-merges", "prefix-qwen2", "lower-case", "strips"],
 )
 def test_other_byte_level_split_is_embedded_whole(tmp_path: Path, tokenizer: Any) -> None:
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.pre"] == "default"
-    assert WHOLE in output
+    metadata = written(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.pre"] == "default"
+    assert WHOLE in metadata
 
 
 def test_tokenizer_that_gguf_cannot_express_is_rejected(tmp_path: Path) -> None:

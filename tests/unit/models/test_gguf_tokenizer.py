@@ -78,8 +78,8 @@ def test_llama_3_splits_digits_by_three_and_adds_a_begin_token(tokenizer_of: Any
 
 def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of: Any) -> None:
     tokenizer = tokenizer_of(sentence_piece())
-    message = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
-    assert message == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
+    assert tokens == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(tokenizer.encode("abcd ab  é", add_special_tokens=False)) == "abcd ab  é"
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 1, 3)
     with_space = tokenizer_of(sentence_piece(add_space_prefix=True, add_bos_token=False))
@@ -87,9 +87,9 @@ def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of
     assert with_space.decode(with_space.encode("abcd")) == "abcd"
 
 
-@pytest.mark.parametrize("arguments", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
-def test_tokenizer_is_saved_to_a_folder(tmp_path: Path, tokenizer_of: Any, arguments: dict[str, Any]) -> None:
-    tokenizer = tokenizer_of(arguments)
+@pytest.mark.parametrize("metadata", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
+def test_tokenizer_is_saved_to_a_folder(tmp_path: Path, tokenizer_of: Any, metadata: dict[str, Any]) -> None:
+    tokenizer = tokenizer_of(metadata)
     tokenizer.save_pretrained(tmp_path / "out")
     again = load_tokenizer(tmp_path / "out")
     for text in ("abcd ab  é SELECT 12", "<think>x<eos><|im_end|>"):
@@ -98,7 +98,7 @@ def test_tokenizer_is_saved_to_a_folder(tmp_path: Path, tokenizer_of: Any, argum
 
 
 @pytest.mark.parametrize(
-    ("arguments", "output"),
+    ("metadata", "message"),
     [
         ({}, "has no tokenizer"),
         (byte_level(model="bert"), "of kind 'bert'; valid are gpt2, llama"),
@@ -106,10 +106,10 @@ def test_tokenizer_is_saved_to_a_folder(tmp_path: Path, tokenizer_of: Any, argum
     ],
 )
 def test_unknown_tokenizer_kind_is_rejected_in_one_line(
-    tokenizer_of: Any, arguments: dict[str, Any], output: str
+    tokenizer_of: Any, metadata: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=output) as caught:
-        tokenizer_of(arguments)
+    with pytest.raises(InputError, match=message) as caught:
+        tokenizer_of(metadata)
     assert "\n" not in str(caught.value)
 
 

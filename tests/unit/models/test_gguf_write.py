@@ -93,13 +93,13 @@ def test_tokenizer_is_embedded_whole(tmp_path: Path) -> None:
     """The small policies split text in a way that llama.cpp has no name for."""
     config, tokenizer = load_config(START), load_tokenizer(START)
     save_gguf(tmp_path / "m.gguf", config, read_tensors(START), tokenizer, stops=[2, 0])
-    output = read_header(tmp_path / "m.gguf").metadata
-    assert (output["tokenizer.ggml.model"], output["tokenizer.ggml.pre"]) == ("gpt2", "default")
-    assert (output["tokenizer.ggml.eos_token_id"], output["tokenizer.ggml.eot_token_id"]) == (2, 0)
+    metadata = read_header(tmp_path / "m.gguf").metadata
+    assert (metadata["tokenizer.ggml.model"], metadata["tokenizer.ggml.pre"]) == ("gpt2", "default")
+    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.eot_token_id"]) == (2, 0)
     assert stop_tokens(tmp_path / "m.gguf") == [2, 0]
     save_checkpoint(tmp_path / "m", config, load_checkpoint(START)[1], tokenizer, source=tmp_path / "m.gguf")
     assert stop_tokens(tmp_path / "m") == [2, 0], "the end tokens of a GGUF file are lost in a folder"
-    assert len(output["tokenizer.ggml.tokens"]) == len(output["tokenizer.ggml.token_type"]) == config.vocab_size
+    assert len(metadata["tokenizer.ggml.tokens"]) == len(metadata["tokenizer.ggml.token_type"]) == config.vocab_size
     assert "output.weight" not in read_header(tmp_path / "m.gguf").tensors  # tied
     again = load_tokenizer(tmp_path / "m.gguf")
     for text in ("SELECT COUNT(*) FROM T1\n<think>é 12</think>", "<|im_start|>user\nHow many?<|im_end|>"):
@@ -118,17 +118,17 @@ def test_published_split_keeps_its_name(tmp_path: Path, gguf_files: ModuleType, 
 
     tokens = [*sorted(ByteLevel.alphabet()), "SE", "12", "<|im_end|>"]
     config = dataclasses.replace(QWEN3, vocab_size=len(tokens) + 3)
-    arguments = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
-    arguments |= {"eos_token_id": 258, "add_bos_token": False}
+    fields = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
+    fields |= {"eos_token_id": 258, "add_bos_token": False}
     params = random_params(config)
-    changes = {f"tokenizer__ggml__{key}": value for key, value in arguments.items()}
+    changes = {f"tokenizer__ggml__{key}": value for key, value in fields.items()}
     gguf_files.write_gguf(tmp_path / "a.gguf", config, params, **changes)
     tokenizer = load_tokenizer(tmp_path / "a.gguf")
     save_gguf(tmp_path / "b.gguf", config, hf_tensors(config, params, np.float32), tokenizer)
-    output = read_header(tmp_path / "b.gguf").metadata
-    assert gguf_write.SPLITS[output["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
-    assert output["tokenizer.ggml.merges"] == arguments["merges"]
-    assert output["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
+    metadata = read_header(tmp_path / "b.gguf").metadata
+    assert gguf_write.SPLITS[metadata["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
+    assert metadata["tokenizer.ggml.merges"] == fields["merges"]
+    assert metadata["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
     again = load_tokenizer(tmp_path / "b.gguf")
     assert again.encode("SELECT 12 é<|im_end|>") == tokenizer.encode("SELECT 12 é<|im_end|>")
 

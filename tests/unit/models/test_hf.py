@@ -91,12 +91,12 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 
 
 @CONFIGS
-@pytest.mark.parametrize("remaining", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
-def test_loading_and_saving_keeps_the_bytes(tmp_path: Path, config: ModelConfig, remaining: str) -> None:
-    save_checkpoint(tmp_path / "source", config, make_params(config, remaining), dtype=remaining, shard_bytes=3000)
-    for read_as in {remaining, "float32"}:  # float32 represents every bfloat16
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
+def test_loading_and_saving_keeps_the_bytes(tmp_path: Path, config: ModelConfig, dtype: str) -> None:
+    save_checkpoint(tmp_path / "source", config, make_params(config, dtype), dtype=dtype, shard_bytes=3000)
+    for read_as in {dtype, "float32"}:  # float32 represents every bfloat16
         out = tmp_path / read_as
-        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=remaining, shard_bytes=1 << 30)
+        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=dtype, shard_bytes=1 << 30)
         source, again = (
             {
                 name: tensor.tobytes()
@@ -107,7 +107,7 @@ def test_loading_and_saving_keeps_the_bytes(tmp_path: Path, config: ModelConfig,
         )
         assert len(source) >= 20
         assert again == source
-        assert load_checkpoint(out, remaining)[0] == config
+        assert load_checkpoint(out, dtype)[0] == config
 
 
 def test_generation_config_is_saved_with_the_model(tmp_path: Path) -> None:
@@ -201,14 +201,14 @@ def test_all_tensor_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path)
-    output = str(caught.value)
+    message = str(caught.value)
     for part in (
         "1 missing (model.norm.weight)",
         "1 unknown (model.extra)",
         "up_proj.weight [5, 7], expected [24, 16]",
     ):
-        assert part in output
-    assert "\n" not in output
+        assert part in message
+    assert "\n" not in message
 
 
 def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"),
         ({"model_type": "absent"}, r"model_type is None; valid are"),
@@ -240,10 +240,10 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
         ({"use_sliding_window": True}, "use_sliding_window is True"),
     ],
 )
-def test_unsupported_config_field_is_named(tmp_path: Path, changes: Any, output: str) -> None:
+def test_unsupported_config_field_is_named(tmp_path: Path, changes: Any, message: str) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     edit_config(tmp_path, **changes)
-    with pytest.raises(InputError, match=output):
+    with pytest.raises(InputError, match=message):
         load_checkpoint(tmp_path)
 
 
@@ -259,8 +259,8 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "nowhere")
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
     shard = next(iter(sorted(tmp_path.glob("model-0*"))))
-    remaining = shard.read_bytes()
-    shard.write_bytes(remaining[:50])
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:50])
     with pytest.raises(InputError, match=r"model-00001-of-.*not a readable safetensors"):
         load_checkpoint(tmp_path)
     shard.unlink()
@@ -307,8 +307,8 @@ def test_tokenizer_is_saved_with_the_checkpoint(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    message = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
-    raw = Tokenizer(models.WordLevel(message, unk_token="<eos>"))  # noqa: S106
+    vocabulary = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))  # noqa: S106
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>", pad_token="<pad>")  # noqa: S106
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), tokenizer)

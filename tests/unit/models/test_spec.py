@@ -90,7 +90,7 @@ def test_init_has_the_scale_of_the_table(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "output"),
+    ("change", "message"),
     [
         ({"n_kv_heads": 3}, "n_heads"),
         ({"head_dim": 7}, "head_dim"),
@@ -100,13 +100,13 @@ def test_init_has_the_scale_of_the_table(config: ModelConfig) -> None:
         ({"sliding": SlidingWindow(4, (True, False), 1e4)}, "sliding names 2 layers, n_layers is 3"),
     ],
 )
-def test_invalid_sizes_are_rejected_by_name(change: dict[str, Any], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_sizes_are_rejected_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         dataclasses.replace(SMALL, **change)
 
 
 @pytest.mark.parametrize(
-    ("make", "output"),
+    ("make", "message"),
     [
         (lambda: SlidingWindow(0, (True,), 1e4), "window of 0 tokens"),
         (lambda: SlidingWindow(4, (False, False), 1e4), "in 0 layers"),
@@ -115,8 +115,8 @@ def test_invalid_sizes_are_rejected_by_name(change: dict[str, Any], output: str)
         (lambda: RopeScaling("llama3", 8.0, 4.0, 4.0), "low_freq_factor 4.0, must be .* below high_freq_factor"),
     ],
 )
-def test_invalid_windows_and_scalings_are_rejected_by_name(make: Callable[[], Any], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_windows_and_scalings_are_rejected_by_name(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make()
 
 

@@ -41,10 +41,10 @@ def rewrite(folder: Path, dtype: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("remaining", [jnp.bfloat16, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("stored_dtype", [jnp.bfloat16, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_file_of_any_dtype_is_rounded_once_to_the_requested_dtype(folder: Path, remaining: Any, dtype: str) -> None:
-    tensors = rewrite(folder, remaining)
+def test_file_of_any_dtype_is_rounded_once_to_the_requested_dtype(folder: Path, stored_dtype: Any, dtype: str) -> None:
+    tensors = rewrite(folder, stored_dtype)
     _, params = load_checkpoint(folder, dtype)
     down = tensors["model.layers.1.mlp.down_proj.weight"]
     np.testing.assert_array_equal(params["layers"]["down"][1], down.astype(dtype).T)
@@ -90,7 +90,7 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"data_offsets": [0, 8]}, r"8 bytes for \[16\] of F32"),
         ({"data_offsets": [1 << 40, (1 << 40) + 64]}, "bytes 1099511627776 to"),
@@ -98,11 +98,11 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
         ({"dtype": "F8_E4M3"}, r"1 of an unsupported type \(model.norm.weight F8_E4M3\)"),
     ],
 )
-def test_inconsistent_header_is_rejected(folder: Path, changes: dict[str, Any], output: str) -> None:
+def test_inconsistent_header_is_rejected(folder: Path, changes: dict[str, Any], message: str) -> None:
     header, data = header_of(folder)
     header["model.norm.weight"] |= changes
     put_header(folder, header, data)
-    with pytest.raises(InputError, match=output):
+    with pytest.raises(InputError, match=message):
         load_checkpoint(folder)
 
 

@@ -30,7 +30,7 @@ def test_mesh_axis_of_minus_one_takes_the_remaining_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "output"),
+    ("sizes", "message"),
     [
         ((1, 3, 1), r"data=1 x fsdp=3 x tensor=1 does not multiply to the 1 devices"),
         ((-1, 2, 1), r"data=-1 x fsdp=2 x tensor=1 does not multiply"),
@@ -38,8 +38,8 @@ def test_mesh_axis_of_minus_one_takes_the_remaining_devices() -> None:
         ((0, 1, 1), r"at least 1"),
     ],
 )
-def test_invalid_mesh_sizes_are_rejected(sizes: tuple[int, int, int], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_mesh_sizes_are_rejected(sizes: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make_mesh(*sizes, devices=jax.devices()[:1])
 
 

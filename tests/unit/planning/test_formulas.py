@@ -240,22 +240,22 @@ def test_automatic_micro_batches_leave_a_prompt_per_shard() -> None:
 
 
 def test_sft_by_epochs_is_planned_like_sft_by_steps() -> None:
-    requests = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
+    settings = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
     shape, topology = published_shape("qwen3-0.6b"), find_topology("h100:1")
     by_steps, by_epochs, none = (
-        make_plan(config(*requests, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
+        make_plan(config(*settings, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
         for more in (["sft.steps=9"], ["sft.epochs=1"], [])
     )
     assert by_epochs.memory == by_steps.memory
     assert by_epochs.memory.optimizer > none.memory.optimizer == 0
     assert [phase.name for phase in by_epochs.phases] == ["update"]
     assert by_epochs.tokens == 16 * 2 * 32
-    taught, sizes = config(*requests, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
+    taught, sizes = config(*settings, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
     have = estimate(taught, shape, abstract_mesh(**sizes), 384).total
     helping = suggest(taught, shape, sizes, 384, have - 1)
     assert helping[0].change == "sft.gradient_accumulation_steps=2"
     with pytest.raises(InputError, match=r"mesh: sft\.databases=16 are not divisible by data x fsdp = 32"):
-        make_plan(config(*requests, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
+        make_plan(config(*settings, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
 
 
 def test_phase_takes_the_time_of_its_slowest_resource() -> None:
@@ -310,15 +310,15 @@ def test_batch_that_the_mesh_does_not_divide_is_rejected() -> None:
 
 
 def test_suggestions_keep_the_questions_of_a_schema_together() -> None:
-    requests = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
-    cfg, sizes = config(*requests, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
+    settings = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
+    cfg, sizes = config(*settings, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
     shape = published_shape("qwen3-0.6b")
     tried = [item.change for item in suggest(cfg, shape, sizes, 1000, 1 << 60)]
     parts = [text for text in tried if text.startswith("grpo.gradient_accumulation_steps=")]
     assert parts == ["grpo.gradient_accumulation_steps=2"], "two micro-batches of four schemas on two shards"
-    for message in tried:
-        if not message.startswith("--mesh"):
-            config(*requests, "model.max_positions=4096", message)
+    for change in tried:
+        if not change.startswith("--mesh"):
+            config(*settings, "model.max_positions=4096", change)
 
 
 @pytest.mark.parametrize(("databases", "meshes"), [(8, ["1x8x1", "1x4x2", "1x2x4", "1x1x8"]), (2, ["1x2x4", "1x1x8"])])
@@ -368,8 +368,8 @@ def test_kept_logits_are_computed_once() -> None:
     """64 prompts with 8 answers of 1,024 tokens and a vocabulary of 512: 1 GiB of logits."""
     batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
     activations, pieces = [], []
-    for remaining in (256, 1024, 2048):
-        cfg, sizes = config(*batch, f"model.kept_logits_mib={remaining}"), {"data": 1, "fsdp": 1, "tensor": 1}
+    for mib in (256, 1024, 2048):
+        cfg, sizes = config(*batch, f"model.kept_logits_mib={mib}"), {"data": 1, "fsdp": 1, "tensor": 1}
         update = find_workload(cfg, 100, 1).update
         assert update is not None
         pieces.append(pieces_of_logits(MODEL, update, sizes))

@@ -85,14 +85,14 @@ def test_abstract_state_equals_that_of_a_run(overrides: tuple[str, ...]) -> None
 )
 def test_argument_sizes_equal_the_formulas(overrides: tuple[str, ...]) -> None:
     result, work = setting(*overrides)
-    output = estimate(result.model, result.mesh, work)
+    memory = estimate(result.model, result.mesh, work)
     lowered = programs(result, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
     assert work.rollout is not None
-    model = output.weights + output.adapters
-    assert held["update"] == pytest.approx(model + output.optimizer, rel=0.02)
+    model = memory.weights + memory.adapters
+    assert held["update"] == pytest.approx(model + memory.optimizer, rel=0.02)
     cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * result.model.width
-    pools = output.caches - cached
+    pools = memory.caches - cached
     # The other arguments of a decode step are small: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
     assert ("score" in held) == ("grpo.kl.coef=0.1" in overrides)

@@ -169,10 +169,10 @@ def test_concurrent_requests_are_limited(client: Client, chat_server: ModuleType
 def test_closing_early_waits_for_no_retries(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda i, _: (500, {}, "") if i else chat_server.said("yes")) as (url, seen):
         endpoint, _ = client(url, concurrency=1, retries=50)
-        requests = endpoint.ask_all((i, ASKED) for i in range(9))
-        assert next(requests)[1].text == "yes"
+        answers = endpoint.ask_all((i, ASKED) for i in range(9))
+        assert next(answers)[1].text == "yes"
         endpoint.sleep = lambda _: time.sleep(0.05)
-        requests.close()
+        answers.close()
     assert len(seen) <= 3
 
 

@@ -79,12 +79,12 @@ def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[s
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
     blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
-    remaining = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
-    (tmp_path / "config.yaml").write_text(to_yaml(remaining))
+    explicit = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
+    (tmp_path / "config.yaml").write_text(to_yaml(explicit))
     assert with_found_numbers(began) == began, "a run without a checkpoint determines them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     again = with_found_numbers(began)
-    assert again.rollout == remaining.rollout
+    assert again.rollout == explicit.rollout
     open_folder(again, is_first=False)
     for name in filter(None, names):
         other = "2x2" if name == "mesh" else 48

@@ -29,9 +29,9 @@ def test_other_metrics_may_be_non_finite() -> None:
 def test_lasting_entropy_collapse_is_reported_repeatedly() -> None:
     health = Health(HealthConfig(entropy_floor=0.2, entropy_steps=3, zero_advantage_patience=0))
     low, well = {"policy/entropy": 0.1}, {"policy/entropy": 0.2}
-    output = [health.check(step, "grpo", x) for step, x in enumerate((low, low, well, low, low, low, low, low, low))]
-    assert [reason is not None for reason in output] == [False] * 5 + [True, False, False, True]
-    assert "below health.entropy_floor=0.2 for 3 steps (now 0.1)" in str(output[5])
+    warnings = [health.check(step, "grpo", x) for step, x in enumerate((low, low, well, low, low, low, low, low, low))]
+    assert [reason is not None for reason in warnings] == [False] * 5 + [True, False, False, True]
+    assert "below health.entropy_floor=0.2 for 3 steps (now 0.1)" in str(warnings[5])
 
 
 def test_equal_groups_are_counted_in_steps_with_rollouts() -> None:

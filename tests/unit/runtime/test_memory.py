@@ -69,8 +69,8 @@ def printed(script: str) -> list[str]:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    remaining, left = map(int, printed(MEASURE + RELEASE))
-    assert remaining >= 300
+    held, left = map(int, printed(MEASURE + RELEASE))
+    assert held >= 300
     assert left < 50
 
 

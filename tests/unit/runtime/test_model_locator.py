@@ -40,9 +40,9 @@ def test_run_config_provides_the_prompt_settings(run: Path, inner: str) -> None:
     assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer.path) == (
         "skyrl_sql", "tagged", "ddl", "",
     )  # fmt: skip
-    requests = config.evaluate.sampling
-    assert (requests.turns, requests.max_total_tokens, requests.max_new_tokens) == (4, 700, 200)
-    assert (requests.temperature, requests.stop) == (0.0, ["END"])
+    sampling = config.evaluate.sampling
+    assert (sampling.turns, sampling.max_total_tokens, sampling.max_new_tokens) == (4, 700, 200)
+    assert (sampling.temperature, sampling.stop) == (0.0, ["END"])
     assert (config.evaluate.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
     assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
     assert (

@@ -173,11 +173,11 @@ def test_heartbeat_runs_until_stopped_or_the_stream_is_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "message"),
+    ("seconds", "text"),
     [(0.4, "0 s"), (-1.0, "0 s"), (59.6, "1 min 0 s"), (196.0, "3 min 16 s"), (7260.0, "2 h 1 min")],
 )
-def test_durations_are_formatted(seconds: float, message: str) -> None:
-    assert duration(seconds) == message
+def test_durations_are_formatted(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:

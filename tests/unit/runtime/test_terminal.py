@@ -113,7 +113,7 @@ def test_synth_escapes_table_names(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def writes(path: Path) -> Iterator[int]:
-    # Both tables have a Name; columns of a join condition are qualified.
+    """Yield the line numbers of a file's writes to standard output or standard error."""
     text = path.read_text(encoding="utf-8")
     if not re.search(r"\b(print|write)\b", text):  # parsing all files takes seconds
         return

@@ -113,7 +113,7 @@ def test_decoding_never_cleans_up_spaces(kinds: ModuleType, kind: str, tmp_path:
 
 
 def test_role_of_a_token_without_an_id_is_omitted(kinds: ModuleType, tmp_path: Path) -> None:
-    # Both tables have a Name; columns of a join condition are qualified.
+    """transformers gives it an id after the last one, for which the model has no row."""
     core = kinds.byte_level()
     absent = {"pad_token": "[PAD]", "additional_special_tokens": [BEGIN, "<absent>"], "image_token": "<absent>"}
     tokenizer = read_tokenizer(kinds.write(tmp_path / "a", core, **absent))
@@ -125,11 +125,11 @@ def test_role_of_a_token_without_an_id_is_omitted(kinds: ModuleType, tmp_path: P
 
 def test_ordinary_token_with_a_role_stays_ordinary(kinds: ModuleType, tmp_path: Path) -> None:
     """A padding token `!` must not split `!=`, in transformers either; a name in brackets is one token."""
-    arguments = json.loads(kinds.byte_level().to_str())
+    state = json.loads(kinds.byte_level().to_str())
     size = kinds.byte_level().get_vocab_size()
-    arguments["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
-    arguments["model"]["merges"].append(["!", "="])
-    core = Tokenizer.from_str(json.dumps(arguments))
+    state["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
+    state["model"]["merges"].append(["!", "="])
+    core = Tokenizer.from_str(json.dumps(state))
     assert core.encode("!=").ids == [size]
     folder = kinds.write(tmp_path / "given", core, pad_token="!", unk_token="b", eos_token="<eot>")  # noqa: S106
     tokenizer = read_tokenizer(folder)

@@ -70,9 +70,9 @@ def run_twice(folder: Path, name: str, **env: str) -> str:
 @pytest.mark.skipif(not HAS["wandb"], reason="needs the extra `wandb`")
 def test_offline_runs_share_one_name(tmp_path: Path) -> None:
     name = run_twice(tmp_path, "wandb", WANDB_MODE="offline")
-    remaining = [path.name for path in (tmp_path / "wandb").glob("offline-run-*")]
-    assert len(remaining) == 2
-    assert all(folder.endswith(name) for folder in remaining)
+    runs = [path.name for path in (tmp_path / "wandb").glob("offline-run-*")]
+    assert len(runs) == 2
+    assert all(folder.endswith(name) for folder in runs)
 
 
 @pytest.mark.skipif(not HAS["trackio"], reason="needs the extra `trackio`")

@@ -61,7 +61,7 @@ Database Schema:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "text", "code", "output"),
+    ("name", "file", "text", "code", "expected"),
     [
         ("arctic", "prompts.py", ONE_STRING, 0, "one structure"),
         ("think2sql", "src/prompt/base.py", MESSAGES, 0, "one structure"),
@@ -81,7 +81,7 @@ Database Schema:
     ],
 )
 def test_only_a_different_structure_fails(
-    name: str, file: str, text: str, code: int, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, file: str, text: str, code: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def test_only_a_different_structure_fails(
     (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
     assert check_prompts.main(["--reference", str(tmp_path), name]) == code
     shown = capsys.readouterr().out
-    assert output in shown
+    assert expected in shown
     # Every different sentence is printed, also if the structure is equal.
     assert code or "+++ ours" in shown
     if name == "arctic" and not code:

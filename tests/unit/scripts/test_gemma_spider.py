@@ -42,7 +42,7 @@ SCHEMA = Schema(
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
@@ -58,12 +58,12 @@ SCHEMA = Schema(
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql: str, output: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "aliases") == output
+def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql: str, expected: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "aliases") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
@@ -106,12 +106,12 @@ def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql:
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sql: str, output: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "tables") == output
+def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sql: str, expected: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "tables") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         # Both tables have a Name; columns of a join condition are qualified.
         (
@@ -150,12 +150,12 @@ def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sq
         ),
     ],
 )
-def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, sql: str, output: str) -> None:
-    assert script.respelled(sql, SCHEMA, "columns") == output
+def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, sql: str, expected: str) -> None:
+    assert script.respelled(sql, SCHEMA, "columns") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id",
@@ -184,8 +184,8 @@ def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, s
         ),
     ],
 )
-def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, output: str) -> None:
-    assert script.respelled(sql, SCHEMA, "full") == output
+def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, expected: str) -> None:
+    assert script.respelled(sql, SCHEMA, "full") == expected
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_prediction_files_are_compared(folder: Path, rescore: Rescore) -> None:
 def test_predictions_are_executed_like_the_scorer_of_the_set(folder: Path, rescore: Rescore) -> None:
     (folder / "questions.jsonl").unlink()
     (folder / "tables.json").write_text("[]")
-    requests = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
-    (folder / "dev.json").write_text(json.dumps(requests))
+    questions = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
+    (folder / "dev.json").write_text(json.dumps(questions))
     (folder / "spaced.sql").write_text(
         "SELECT a, b FROM t WHERE a + 1 > = 2\nSELECT a, b FROM t WHERE a > 1; SELECT 1\n"
     )

@@ -55,31 +55,29 @@ def test_temperature_divides_the_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "remaining"),
+    ("top_k", "top_p", "count"),
     [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
 )
-def test_truncation_keeps_the_most_likely_tokens_and_renormalizes(top_k: int, top_p: float, remaining: int) -> None:
+def test_truncation_keeps_the_most_likely_tokens_and_renormalizes(top_k: int, top_p: float, count: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, top_k, top_p))
-    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
+    expected = np.where(np.arange(5) < count, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("min_p", "remaining"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)]
-)
-def test_min_p_is_relative_to_the_most_likely_token(min_p: float, remaining: int) -> None:
+@pytest.mark.parametrize(("min_p", "count"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
+def test_min_p_is_relative_to_the_most_likely_token(min_p: float, count: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
-    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
+    expected = np.where(np.arange(5) < count, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
 def test_truncation_breaks_ties_by_token_id() -> None:
     rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
-    remaining = np.isfinite(truncated(rows, 7))
-    assert (remaining.sum(axis=-1) == 7).all()
-    for row, keep in zip(np.asarray(rows), remaining, strict=True):
+    is_kept = np.isfinite(truncated(rows, 7))
+    assert (is_kept.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), is_kept, strict=True):
         assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
 
 
@@ -87,12 +85,12 @@ def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> 
     """Return which tokens of a row are kept, by sorting them."""
     order = np.argsort(-logprobs, kind="stable")
     mass = np.exp(logprobs[order].astype(np.float64))
-    remaining = np.arange(len(order)) < (top_k or len(order))
-    mass = np.where(remaining, mass, 0) / mass[remaining].sum()
-    remaining &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
-    remaining &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
+    is_kept = np.arange(len(order)) < (top_k or len(order))
+    mass = np.where(is_kept, mass, 0) / mass[is_kept].sum()
+    is_kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
+    is_kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
     result = np.zeros(len(order), bool)
-    result[order[remaining]] = True
+    result[order[is_kept]] = True
     return result
 
 
@@ -174,7 +172,7 @@ def test_repetition_penalty_lowers_seen_tokens_for_either_sign() -> None:
 
 def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
     """Return the cases with logits of one token, of three and of all kept; cases not in `always` are nightly."""
-    every = [(*case, remaining) for case in cases for remaining in (0, 900, 1 << 20)]
+    every = [(*case, kept_bytes) for case in cases for kept_bytes in (0, 900, 1 << 20)]
     return [pytest.param(*case, marks=() if case in always else pytest.mark.nightly) for case in every]
 
 

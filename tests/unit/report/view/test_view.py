@@ -168,7 +168,7 @@ def test_evaluation_and_comparison_files_are_shown(view_runs: ModuleType, tmp_pa
     (changed,) = groups(out)
     assert [answer["from"] for answer in changed["answers"]] == ["first: first", "second: second"]
     assert [element["reward"] for element in changed["answers"]] == [1.0, 0.0]
-    assert [one["finish_reason"] for one in changed["answers"]] == ["length", "stop"]
+    assert [answer["finish_reason"] for answer in changed["answers"]] == ["length", "stop"]
     whole = json.loads((tmp_path / "compared" / "compare.json").read_text())
     assert f"50.0% of the answers in {first} are truncated at the token limit" in whole["notes"]
     assert "ok (length) → ok" in (tmp_path / "compared" / "compare.md").read_text()
@@ -219,9 +219,9 @@ def test_answers_of_server_databases_have_verdicts_and_rows(
     dialect, url = place
     gold, rows = ON_ENGINES[dialect]
     wrong = "SELECT name FROM item WHERE id = 1"
-    requests = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
+    example = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
     record = view_runs.group(3, "s1", [view_runs.answer(gold, 1.0), view_runs.answer(wrong, 0.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
     right, other = (answer["verdict"] for answer in result["answers"])
@@ -246,11 +246,11 @@ def pieces_text(run: Path) -> Iterator[Path]:
 
 def test_unreachable_server_is_reported_without_its_address(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
     url = "postgresql://someone@127.0.0.1:1/shop"
-    requests = Example(
+    example = Example(
         "s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url
     )
     record = view_runs.group(3, "s1", [view_runs.answer("SELECT 1", 1.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
     assert result["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
@@ -262,20 +262,20 @@ def test_unreachable_server_is_reported_without_its_address(view_runs: ModuleTyp
 def test_server_stopped_during_judging_gives_no_verdict(start_server: Callable[[str, str], Any]) -> None:
     server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
     gold = "SELECT id FROM item"
-    requests = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
+    example = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 100, 60.0)
-        judge.judge([Asked(requests, gold)])
+        judge.judge([Asked(example, gold)])
         server.stop()
-        judge.judge([Asked(requests, gold), Asked(requests, "SELECT 1")])
+        judge.judge([Asked(example, gold), Asked(example, "SELECT 1")])
     assert judge.judged == 1
     assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 
 
 def test_limit_on_judged_answers_is_reported(run: Path) -> None:
     assert main([str(run), "--judge", "1"]) == 0
-    (output,) = data(run / "view", "head")["notes"]
-    assert output.startswith("1 of 10 distinct answers were judged")
+    (note,) = data(run / "view", "head")["notes"]
+    assert note.startswith("1 of 10 distinct answers were judged")
     assert main([str(run), "--judge", "0"]) == 0
     assert data(run / "view", "head")["notes"] == []
     assert not any("verdict" in answer for group in groups(run / "view") for answer in group["answers"])
@@ -386,9 +386,9 @@ def test_server_rejects_foreign_hosts_and_other_files(run: Path) -> None:
         other = urllib.request.Request(f"{address}index.html", headers={"Host": "evil.example"})  # noqa: S310
         others = ("../config.yaml", "notes.txt", "page/../notes.txt", "%00", "page/%00")
         missing = [(f"{address}{item}", 404) for item in others]
-        for requests, code in ((other, 403), (f"{address}data/", 404), *missing):
+        for request, code in ((other, 403), (f"{address}data/", 404), *missing):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(requests)  # noqa: S310
+                urllib.request.urlopen(request)  # noqa: S310
             assert refused.value.code == code
             refused.value.close()
     with pytest.raises(InputError, match="neither a run"):

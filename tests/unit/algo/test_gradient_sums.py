@@ -69,7 +69,7 @@ def policy(config: ModelConfig, remat: str = "none", compute: Any = None) -> Any
     return make_policy(config, remat=remat, compute_dtype=compute, kept_bytes=B * G * T * V)
 
 
-def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int) -> Any:
+def optimizer_gradients(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int) -> Any:
     """Return the gradients that reach the optimizer."""
     step = jax.jit(make_step(scored, LOSSES[loss], KEEPS, parts))
     return step(init_state(params, KEEPS), batch)[0].opt_state
@@ -91,8 +91,8 @@ def test_trap_gradients_of_bfloat16_weights_are_summed_in_float32(
     narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
     # The reference has the same weights in float32, and also computes in bfloat16: only sums can differ.
     wide = jax.tree.map(lambda x: np.asarray(x, np.float32), narrow)
-    got = delivered(narrow, policy(config, remat), loss, batch, parts)
-    want = delivered(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
+    got = optimizer_gradients(narrow, policy(config, remat), loss, batch, parts)
+    want = optimizer_gradients(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
     for (path, item), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
         assert item.dtype == jnp.float32, path
         assert np.linalg.norm(np.asarray(item) - np.asarray(other)) <= 0.01 * np.linalg.norm(other), path

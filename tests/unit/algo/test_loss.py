@@ -255,13 +255,13 @@ def _expected_gradient(kind: str, theta: jax.Array, reference: jax.Array) -> jax
     """Return the exact expectation of the estimator's gradient over tokens of a categorical policy."""
     probabilities = jax.nn.softmax(theta)
 
-    def one(token: int) -> jax.Array:
+    def token_gradient(token: int) -> jax.Array:
         def estimate(t: jax.Array) -> jax.Array:
             return kl_penalty(jax.nn.log_softmax(t)[token], jax.nn.log_softmax(reference)[token], np.array(True), kind)
 
         return jax.grad(estimate)(theta)
 
-    return sum(probabilities[i] * one(i) for i in range(theta.shape[0]))  # type: ignore[return-value]
+    return sum(probabilities[i] * token_gradient(i) for i in range(theta.shape[0]))  # type: ignore[return-value]
 
 
 def test_clip_fractions_are_separate_for_both_bounds() -> None:
@@ -379,11 +379,11 @@ def _gradients(drawn: jax.Array, cap: float) -> jax.Array:
     cfg = changed(PLAIN, {"loss.tis_clip_max": cap})
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
-    def one(theta: jax.Array, token: int) -> jax.Array:
+    def token_gradient(theta: jax.Array, token: int) -> jax.Array:
         batch = slice_prompts(everything, token, token + 1)
         return grpo_loss(scored(jax.nn.log_softmax(theta)[token].reshape(1, 1, 1)), batch, cfg, on_policy=True).sum
 
-    return jnp.stack([jax.grad(one)(jnp.asarray(THETA), i) for i in range(5)])
+    return jnp.stack([jax.grad(token_gradient)(jnp.asarray(THETA), i) for i in range(5)])
 
 
 def _expected_update(drawn: np.ndarray, cap: float) -> np.ndarray:

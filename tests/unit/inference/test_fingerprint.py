@@ -145,7 +145,7 @@ def test_fingerprint_depends_on_the_endpoint_model() -> None:
     assert settings_of("verbal", *THERE) == settings_of("verbal", *THERE, "verbal.base_url=http://other/v1")
 
 
-def of_checkpoint(config: EvaluateConfig) -> dict[str, Any]:
+def checkpoint_fingerprint(config: EvaluateConfig) -> dict[str, Any]:
     settings = checkpoint_settings(config.recipe, config.data, config.model)
     return fingerprint(settings, config.data, config.executor)
 
@@ -154,15 +154,15 @@ def test_fingerprint_depends_on_the_weights_at_a_path(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
     config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}"])
-    before = of_checkpoint(config)
+    before = checkpoint_fingerprint(config)
     assert files_identity(model) == files_identity(MODEL)
     (model / "README.md").write_text("a note")
-    assert of_checkpoint(config) == before
+    assert checkpoint_fingerprint(config) == before
     weights = next(model.glob("*.safetensors"))
     raw = bytearray(weights.read_bytes())
     raw[len(raw) // 2] ^= 1
     weights.write_bytes(raw)
-    assert of_checkpoint(config)["model"] != before["model"]
+    assert checkpoint_fingerprint(config)["model"] != before["model"]
     assert files_identity(tmp_path / "none") == ""
     assert files_identity("") == ""
 
@@ -182,11 +182,11 @@ def test_fingerprint_depends_on_the_tokenizer_and_recipe_at_a_path(tmp_path: Pat
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "own.py").write_text("RULES = 1")
     config = load_config(EvaluateConfig, None, [f"data.tokenizer.path={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
-    before = of_checkpoint(config)
-    assert of_checkpoint(config) == before
+    before = checkpoint_fingerprint(config)
+    assert checkpoint_fingerprint(config) == before
     for name, key in (("tokenizer.json", "data.tokenizer.path"), ("own.py", "recipe")):
         (tmp_path / name).write_text("[1]")
-        assert of_checkpoint(config)[key] != before[key]
+        assert checkpoint_fingerprint(config)[key] != before[key]
 
 
 def two_questions(folder: Path) -> list[Example]:

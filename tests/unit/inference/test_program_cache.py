@@ -41,7 +41,7 @@ def compiled(named: str, **variables: str) -> tuple[str, bool]:
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+def cache_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Return a function that sets the cache like a command, compiles one program and returns the folder."""
     names = ("jax_compilation_cache_dir", programs.SHORTEST.lower(), "jax_persistent_cache_min_entry_size_bytes")
     before = {name: getattr(jax.config, name) for name in names}
@@ -90,16 +90,16 @@ def test_environment_variable_sets_the_shortest_cached_compilation(
     ],
 )
 def test_configured_folder_precedes_the_user_cache(
-    named: str, variables: dict[str, str], where: str, tmp_path: Path, chosen: Callable[..., str]
+    named: str, variables: dict[str, str], where: str, tmp_path: Path, cache_folder: Callable[..., str]
 ) -> None:
     filled = {name: text.format(folder=tmp_path) for name, text in variables.items()}
-    folder = chosen(named.format(folder=tmp_path), **filled)
+    folder = cache_folder(named.format(folder=tmp_path), **filled)
     assert folder == where.format(folder=tmp_path)
     assert folder == "None" or list(Path(folder).iterdir())
 
 
-def test_default_is_a_folder_per_cpu_in_the_user_cache(tmp_path: Path, chosen: Callable[..., str]) -> None:
-    where = Path(chosen("auto", JAXRL_SQL_CACHE=str(tmp_path)))
+def test_default_is_a_folder_per_cpu_in_the_user_cache(tmp_path: Path, cache_folder: Callable[..., str]) -> None:
+    where = Path(cache_folder("auto", JAXRL_SQL_CACHE=str(tmp_path)))
     assert where.parent == tmp_path / "programs"
     assert list(where.iterdir())
 

@@ -59,7 +59,7 @@ def test_largest_token_id_counts_if_ids_have_gaps(tmp_path: Path) -> None:
     """Ids may have gaps: fewer tokens than rows do not guarantee that each has a row."""
     fields = json.loads((START / "tokenizer.json").read_text())
     fields["model"]["vocab"]["!"] = 5000
-    tokenizer = written(tmp_path / "gaps", fields)
+    tokenizer = saved_tokenizer(tmp_path / "gaps", fields)
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
         model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer).model, tokenizer)
@@ -70,13 +70,13 @@ def test_image_token_needs_no_row(tmp_path: Path) -> None:
     """Published tokenizers of Gemma 3 text models have an image token after the last row; no text contains it."""
     fields = json.loads((START / "tokenizer.json").read_text())
     fields["added_tokens"].append({**fields["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"})
-    tokenizer = written(tmp_path / "pictures", fields, image_token="<image_soft_token>")  # noqa: S106
+    tokenizer = saved_tokenizer(tmp_path / "pictures", fields, image_token="<image_soft_token>")  # noqa: S106
     assert max(tokenizer.get_vocab().values()) == LARGEST + 1
     config = checkpoint(tmp_path / "model", LARGEST + 1, tokenizer)
     assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
-def written(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
+def saved_tokenizer(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(arguments))
     fields = json.loads((START / "tokenizer_config.json").read_text()) | more
@@ -88,7 +88,7 @@ def test_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None
     """Rows after the tokenizer's last id, and a missing id, have no mass in the scores of the trainer."""
     raw = json.loads((START / "tokenizer.json").read_text())
     gap = raw["model"]["vocab"].pop("!")
-    tokenizer = written(tmp_path / "gaps", raw)
+    tokenizer = saved_tokenizer(tmp_path / "gaps", raw)
     config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)

@@ -89,7 +89,9 @@ def inside(level: Level) -> jax.Array:
     return (jnp.arange(level.q.shape[2]) < level.length[..., None])[..., None, None]
 
 
-def weighed(attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None) -> Any:
+def weighted_sum(
+    attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None
+) -> Any:
     """Return the weighted sum of attention outputs within the lengths, and the outputs."""
     read = [jnp.where(inside(x), out, 0) for x, out in zip(levels, attend(levels, 0.3, cap, window), strict=True)]
     weights = [jax.random.normal(jax.random.key(i), out.shape) for i, out in enumerate(read)]
@@ -102,7 +104,7 @@ def differentiated(attend: Callable[..., Any], cap: float | None, size: int | No
 
     def of(qkv: Any, levels: tuple[Level, ...], slides: Any) -> Any:
         full = tuple(level._replace(q=q, k=k, v=v) for level, (q, k, v) in zip(levels, qkv, strict=True))
-        return weighed(attend, full, cap, None if size is None else Window(size, slides))
+        return weighted_sum(attend, full, cap, None if size is None else Window(size, slides))
 
     return jit(jax.value_and_grad(of, has_aux=True))
 

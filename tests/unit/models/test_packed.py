@@ -155,7 +155,7 @@ def test_micro_batch_runs_only_the_rows_of_its_prompts(by_rows: bool) -> None:
     np.testing.assert_allclose(scores, np.where(inside, alone, 0), rtol=1e-5, atol=1e-5)
 
 
-def learned_in(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[Any, Any, np.ndarray]:
+def update_in_parts(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[Any, Any, np.ndarray]:
     """Return a batch's updated parameters, the metrics of the update and the scores before it, for these parts."""
     params, rate = init_params(PLAIN, jax.random.key(3)), optax.sgd(1.0)
     scores = np.asarray(make_scorer(POLICY, micro_batches)(params, None, batch)[0])
@@ -165,7 +165,7 @@ def learned_in(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[An
 
 @cache
 def whole() -> tuple[Any, Any, np.ndarray]:
-    return learned_in(make_batch(), 1)
+    return update_in_parts(make_batch(), 1)
 
 
 # Token budgets for three prompts of 8 with three packed rows of 16 or six unpacked rows.
@@ -187,7 +187,7 @@ def test_token_budget_changes_no_sum(name: str) -> None:
     is_packed, tokens = BUDGETS[name]
     within = with_packed_rows(batch) if is_packed else batch
     want, wanted, alone = whole()
-    got, metrics, here = learned_in(within, MicroBatches(1, tokens))
+    got, metrics, here = update_in_parts(within, MicroBatches(1, tokens))
     assert_sums(got, want, params)
     for key, (total, weight) in wanted.items():
         np.testing.assert_allclose(metrics[key], (total, weight), rtol=1e-4, atol=1e-5, err_msg=key)

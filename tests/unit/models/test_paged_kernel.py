@@ -75,7 +75,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
     return Case(q, (prompts[1:], local[1:]), (prompts[0], local[0]), groups, jnp.array(length, jnp.int32))
 
 
-def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
+def attend_with_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
     prompts, local = (
         HeldKeys(k, v, jnp.array(table), length)
         for (k, v), table, length in zip(case.pools, case.tables, (case.groups.prompt_length, case.length), strict=True)
@@ -84,7 +84,7 @@ def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> n
     return np.asarray(attend(kernel, case.q, prompts, local, readers, score, window))
 
 
-def by_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
+def attend_with_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
     """Attend with XLA, over pools whose NaN blocks are replaced."""
 
     def attended(q: jax.Array, pools: Any, groups: Groups, length: jax.Array) -> jax.Array:
@@ -137,7 +137,7 @@ CASES = {
 def test_kernel_equals_the_reference(kernel: Kernel, name: str) -> None:
     case = make_case(*CASES[name])
     score = Score(DEPTH**-0.5, None)
-    got, wanted = by_kernel(kernel, case, score, None), by_reference(case, score, None)
+    got, wanted = attend_with_kernel(kernel, case, score, None), attend_with_reference(case, score, None)
     active = np.asarray(case.length) > 0
     np.testing.assert_allclose(got[active], wanted[active], rtol=1e-5, atol=1e-5)
 
@@ -152,7 +152,7 @@ def test_kernel_equals_the_reference(kernel: Kernel, name: str) -> None:
 )
 def test_kernel_windows_and_caps_equal_the_reference(kernel: Kernel, window: int, score: Score) -> None:
     case = make_case(*CASES["groups"])
-    got, wanted = by_kernel(kernel, case, score, window), by_reference(case, score, window)
+    got, wanted = attend_with_kernel(kernel, case, score, window), attend_with_reference(case, score, window)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_kernel_windows_and_caps_equal_the_reference(kernel: Kernel, window: int
 def test_kernel_sums_bfloat16_in_float32(kernel: Kernel) -> None:
     case = make_case(*CASES["groups"], dtype=jnp.bfloat16)
     score = Score(DEPTH**-0.5, None)
-    got, wanted = by_kernel(kernel, case, score, None), by_reference(case, score, None)
+    got, wanted = attend_with_kernel(kernel, case, score, None), attend_with_reference(case, score, None)
     np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
     assert got.dtype == np.float32
 

@@ -43,7 +43,7 @@ def norm(x: Array, weight: Array) -> Array:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + GEMMA3.norms.eps) * (1 + weight)
 
 
-def turned(x: Array, position: int, theta: float, factor: float) -> Array:
+def rotated(x: Array, position: int, theta: float, factor: float) -> Array:
     """Rotate one head [Q] as Q/2 complex numbers."""
     half = len(x) // 2
     angle = position / factor * theta ** (-np.arange(half) / half)
@@ -67,8 +67,8 @@ def attended(w: dict[str, Array], config: ModelConfig, x: Array, slides: bool) -
         keys, values = norm(x @ w["k"][:, shared], w["k_norm"]), x @ w["v"][:, shared]
         for t in range(len(x)):
             first = max(0, t - config.sliding.size + 1) if slides else 0
-            query = turned(queries[t], t, theta, factor)
-            scores = np.array([query @ turned(keys[s], s, theta, factor) for s in range(first, t + 1)])
+            query = rotated(queries[t], t, theta, factor)
+            scores = np.array([query @ rotated(keys[s], s, theta, factor) for s in range(first, t + 1)])
             scores /= math.sqrt(config.query_scalar or config.head_dim)
             if config.attn_score_cap:
                 scores = config.attn_score_cap * np.tanh(scores / config.attn_score_cap)

@@ -32,7 +32,7 @@ B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)
 
 
-def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
+def separate_and_packed(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
     """Return each case with separate and with packed answers; cases not in `always` are nightly."""
     params = []
     for name, case in cases.items():
@@ -93,7 +93,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
-    either_way(
+    separate_and_packed(
         {"plain-apart"},
         plain=(MODEL, "xla"),
         sliding=(SLIDING, "xla"),
@@ -160,7 +160,7 @@ def whole() -> tuple[Any, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("micro_batches", "is_packed"),
-    either_way(
+    separate_and_packed(
         set(),
         tokens=(MicroBatches(1, 360),),
         parts=(MicroBatches(2),),

@@ -126,14 +126,14 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 WEIGHT = jax.random.normal(jax.random.key(2), (B, G, T))
 
 
-def weighed(losses: jax.Array) -> tuple[jax.Array, jax.Array]:
+def weighted_sum(losses: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the weighted sum of losses [B,G,T], and the losses."""
     return jnp.sum(WEIGHT * losses), losses
 
 
 GROUPED = jit(grouped_nll, static_argnums=(1, 3))
 GROUPED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
-REPEATED_GRAD = jit(jax.grad(lambda *args: weighed(repeated_nll(*args)), has_aux=True), static_argnums=1)
+REPEATED_GRAD = jit(jax.grad(lambda *args: weighted_sum(repeated_nll(*args)), has_aux=True), static_argnums=1)
 STATES = jit(prediction_states, static_argnums=1)
 FORWARD = jit(forward, static_argnums=(1, 4))
 

@@ -91,7 +91,7 @@ def test_line_with_a_flipped_bit_is_rejected(number: int, place: float, tmp_path
 def test_line_after_a_truncated_line_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, {}) as journal:
-        with files_up_to(60), pytest.raises(RunFolderError):
+        with limited_file_size(60), pytest.raises(RunFolderError):
             journal.add({"id": "x" * 100})
         journal.add({"id": "2"})
     with Journal(path, {}) as journal:
@@ -128,7 +128,7 @@ def test_killed_worker_releases_the_journal(tmp_path: Path) -> None:
 
 
 @contextmanager
-def files_up_to(size: int) -> Iterator[None]:
+def limited_file_size(size: int) -> Iterator[None]:
     """Limit the size of files, like a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -141,7 +141,7 @@ def files_up_to(size: int) -> Iterator[None]:
 def test_full_disk_is_an_error_of_one_line_and_the_journal_resumes(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     message = r"work\.jsonl cannot be written: File too large; repeat the command to resume"
-    with files_up_to(100):
+    with limited_file_size(100):
         with Journal(path, {}) as journal:
             journal.add({"id": "1"})
             with pytest.raises(RunFolderError, match=message):

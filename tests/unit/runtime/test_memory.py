@@ -62,14 +62,14 @@ for mib in (200, 300, 300):  # the larger one follows the hole of the other: two
 """
 
 
-def printed(script: str) -> list[str]:
+def output_of(script: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    held, left = map(int, printed(MEASURE + RELEASE))
+    held, left = map(int, output_of(MEASURE + RELEASE))
     assert held >= 300
     assert left < 50
 
@@ -77,7 +77,7 @@ def test_freed_memory_is_kept_until_it_is_released() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 def test_memory_freed_by_steps_of_other_shapes_is_released_once() -> None:
     """Three holes of 200 MiB are reused; one of 300 follows them, and afterwards there is no surplus."""
-    *released, left = printed(MEASURE + STEPS)
+    *released, left = output_of(MEASURE + STEPS)
     assert released == [*["False"] * 5, "True", "False", "False"]
     assert int(left) < 400
 
@@ -86,4 +86,4 @@ def test_memory_freed_by_steps_of_other_shapes_is_released_once() -> None:
 @pytest.mark.parametrize(("left", "is_released"), [(0, False), (900, True), (1500, False)])
 def test_freed_memory_is_released_if_the_machine_lacks_memory(left: int, is_released: bool) -> None:
     """`left` is the memory limit in MiB above the process's current memory; 0 means no limit is known."""
-    assert printed(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]
+    assert output_of(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]

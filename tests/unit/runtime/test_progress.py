@@ -184,12 +184,12 @@ def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("jaxrl_sql.runtime.display.SILENCE_S", 0.0)
     stream = io.StringIO()
 
-    def until(holds: Callable[[], bool]) -> None:
+    def wait_until(holds: Callable[[], bool]) -> None:
         while not holds():
             time.sleep(0.001)
 
     with make_display("plain", 1, "t", stream, beat_s=0.001) as display, display.work("waiting", is_told=False):
-        until(lambda: "waiting: 0 s\n" in stream.getvalue())
+        wait_until(lambda: "waiting: 0 s\n" in stream.getvalue())
     count = len(stream.getvalue())
     time.sleep(0.02)
     assert len(stream.getvalue()) == count

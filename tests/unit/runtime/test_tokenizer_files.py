@@ -242,12 +242,12 @@ def test_prompt_begins_like_tokenizer_json(kinds: ModuleType, tmp_path: Path) ->
     assert prompt_ids(tokenizer, f"{BEGIN}a") == core.encode(f"{BEGIN}a", add_special_tokens=False).ids == [0, 4]
 
 
-def added(text: str, **flags: bool) -> dict[str, Any]:
+def added_token(text: str, **flags: bool) -> dict[str, Any]:
     """Return the fields with which a folder stores an added token."""
     return {"content": text, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **flags}
 
 
-def with_words(core: Any, *names: str) -> Any:
+def with_tokens(core: Any, *names: str) -> Any:
     """Return a tokenizer whose model has further tokens, which no merge produces."""
     state = json.loads(core.to_str())
     size = core.get_vocab_size()
@@ -259,7 +259,10 @@ def test_token_with_an_id_in_another_file_is_read(kinds: ModuleType, tmp_path: P
     """Flags come from added_tokens_decoder; tokens of added_tokens.json are special if they have a role."""
     core = kinds.byte_level()
     size = core.get_vocab_size()
-    decoder = {str(size + 1): added("<tool>", special=False, lstrip=True), str(size): added("<|end|>", special=True)}
+    decoder = {
+        str(size + 1): added_token("<tool>", special=False, lstrip=True),
+        str(size): added_token("<|end|>", special=True),
+    }
     folder = kinds.write(tmp_path / "given", core, eos_token="<|end|>", pad_token="[PAD]", added_tokens_decoder=decoder)  # noqa: S106
     numbers = {"[PAD]": size + 2, "word": size + 3, "<|end|>": size, BEGIN: 0}
     (folder / "added_tokens.json").write_text(json.dumps(numbers))
@@ -283,13 +286,13 @@ def test_token_with_an_id_in_another_file_is_read(kinds: ModuleType, tmp_path: P
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json"])
 def test_ordinary_token_listed_in_another_file_is_not_split(kinds: ModuleType, tmp_path: Path, file: str) -> None:
-    core = with_words(kinds.byte_level(), "<|end|>", "<tool>", "END", "blank")
+    core = with_tokens(kinds.byte_level(), "<|end|>", "<tool>", "END", "blank")
     size = core.get_vocab_size() - 4
     names = {"<|end|>": size, "<tool>": size + 1, "END": size + 2, "blank": size + 3}
     fields: dict[str, Any] = {"eos_token": "END"}
     if file == "tokenizer_config.json":
         fields["added_tokens_decoder"] = {
-            str(i): added(name, special=name in ("END", "<|end|>")) for name, i in names.items()
+            str(i): added_token(name, special=name in ("END", "<|end|>")) for name, i in names.items()
         }
     folder = kinds.write(tmp_path / "given", core, **fields)
     if file == "added_tokens.json":
@@ -308,7 +311,7 @@ def test_id_that_contradicts_tokenizer_json_is_rejected(
     core = kinds.byte_level()
     size = core.get_vocab_size()
     number, actual = size + ahead, core.token_to_id(name) or size
-    fields = {"added_tokens_decoder": {str(number): added(name)}} if file == "tokenizer_config.json" else {}
+    fields = {"added_tokens_decoder": {str(number): added_token(name)}} if file == "tokenizer_config.json" else {}
     folder = kinds.write(tmp_path / "given", core, **fields)
     if not fields:
         (folder / file).write_text(json.dumps({name: number}))
@@ -319,7 +322,7 @@ def test_id_that_contradicts_tokenizer_json_is_rejected(
 
 @pytest.mark.parametrize("field", ["additional_special_tokens", "extra_special_tokens"])
 def test_listed_token_in_brackets_is_not_split(kinds: ModuleType, tmp_path: Path, field: str) -> None:
-    core = with_words(kinds.byte_level(), "<|end|>", "END")
+    core = with_tokens(kinds.byte_level(), "<|end|>", "END")
     size = core.get_vocab_size() - 2
     listed = [BEGIN, {"content": "<|end|>"}, "END", "<absent>"]
     tokenizer = read_tokenizer(kinds.write(tmp_path / "given", core, **{field: listed}))
@@ -361,7 +364,7 @@ def read_plain(kinds: ModuleType, folder: Path, core: Any, **fields: Any) -> Any
 
 
 def test_roles_without_a_field_have_the_defaults_of_the_class(kinds: ModuleType, tmp_path: Path) -> None:
-    core = with_words(kinds.byte_level(), LAST)
+    core = with_tokens(kinds.byte_level(), LAST)
     for named in ("GPT2Tokenizer", "GPT2TokenizerFast"):
         tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class=named)
         assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token] == [LAST] * 3
@@ -373,7 +376,7 @@ def test_roles_without_a_field_have_the_defaults_of_the_class(kinds: ModuleType,
     (tmp_path / "added_tokens.json").write_text(json.dumps(numbers))
     tokenizer = read_plain(kinds, tmp_path, kinds.byte_level(), tokenizer_class="GPT2Tokenizer")
     assert (tokenizer.eos_token_id, tokenizer.added_tokens_decoder[numbers[LAST]].special) == (numbers[LAST], True)
-    core = with_words(core, "None")  # a default of None does not mean this token
+    core = with_tokens(core, "None")  # a default of None does not mean this token
     tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class="Qwen2Tokenizer")
     assert (tokenizer.bos_token, tokenizer.eos_token) == (None, LAST)
     for unknown in ({}, {"tokenizer_class": "X"}, {"tokenizer_class": "logging"}, {"tokenizer_class": None}):

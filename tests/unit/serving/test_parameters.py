@@ -51,7 +51,7 @@ def refusal(kind: type[Request], **more: Any) -> RefusedError:
     return caught.value
 
 
-def say(**message: Any) -> dict[str, Any]:
+def message_field(**message: Any) -> dict[str, Any]:
     """Return the field of a chat with one message."""
     return {"messages": [{"role": "user", "content": "a"} | message]}
 
@@ -136,21 +136,27 @@ def test_top_log_probabilities_are_rejected() -> None:
         ({"stream_options": {"include_usages": True}}, "the nearest is stream_options.include_usage"),
         ({"chat_template_kwargs": {"thinking": False}}, "unknown parameter chat_template_kwargs.thinking"),
         ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking: "),
-        (say(name="Ann"), "messages.0.name is not supported"),
-        (say(tool_calls=[{"id": "1"}]), "messages.0.tool_calls is not supported"),
-        (say(role="tool", tool_call_id="1"), "messages.0.tool_call_id is not supported"),
-        (say(reasoning_content="so"), "messages.0.reasoning_content is not supported"),
-        (say(contents="b"), "unknown parameter messages.0.contents; the nearest is messages.0.content"),
-        (say(content=None), "messages.0.content: "),
-        (say(content=7), "messages.0.content"),
-        (say(role=None), "messages.0.role: "),
+        (message_field(name="Ann"), "messages.0.name is not supported"),
+        (message_field(tool_calls=[{"id": "1"}]), "messages.0.tool_calls is not supported"),
+        (message_field(role="tool", tool_call_id="1"), "messages.0.tool_call_id is not supported"),
+        (message_field(reasoning_content="so"), "messages.0.reasoning_content is not supported"),
+        (message_field(contents="b"), "unknown parameter messages.0.contents; the nearest is messages.0.content"),
+        (message_field(content=None), "messages.0.content: "),
+        (message_field(content=7), "messages.0.content"),
+        (message_field(role=None), "messages.0.role: "),
         (
-            say(content=[{"type": "image_url", "image_url": {"url": "x"}}]),
+            message_field(content=[{"type": "image_url", "image_url": {"url": "x"}}]),
             "messages.0.content.0 is of type 'image_url'",
         ),
-        (say(content=[{"type": "input_audio", "input_audio": {}}]), "messages.0.content.0 is of type 'input_audio'"),
-        (say(content=[{"type": "text"}]), "messages.0.content.0.text is missing"),
-        (say(content=[{"type": "text", "text": "a", "cache": 1}]), "unknown parameter messages.0.content.0.cache"),
+        (
+            message_field(content=[{"type": "input_audio", "input_audio": {}}]),
+            "messages.0.content.0 is of type 'input_audio'",
+        ),
+        (message_field(content=[{"type": "text"}]), "messages.0.content.0.text is missing"),
+        (
+            message_field(content=[{"type": "text", "text": "a", "cache": 1}]),
+            "unknown parameter messages.0.content.0.cache",
+        ),
         ({"messages": []}, "messages: "),
     ],
 )
@@ -160,7 +166,7 @@ def test_unsupported_members_are_rejected(more: dict[str, Any], reason: str) -> 
 
 def test_messages_of_server_replies_are_accepted() -> None:
     empty = dict.fromkeys(("audio", "function_call", "refusal"))
-    ask(ChatRequest, **say(role="assistant", tool_calls=[], annotations=[], reasoning_content="", **empty))
+    ask(ChatRequest, **message_field(role="assistant", tool_calls=[], annotations=[], reasoning_content="", **empty))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def blank_params(config: ModelConfig) -> Any:
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
+def written_metadata(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
     """Write a file with a tokenizer, check that it splits texts as before, and return the file's metadata."""
     config = dataclasses.replace(LLAMA, vocab_size=len(tokenizer) + 3)
     params = blank_params(config)
@@ -91,7 +91,7 @@ def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
     ids=["prepend", "replace", "metaspace-never"],
 )
 def test_sentencepiece_tokenizer_is_written_in_llama_cpp_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
-    metadata = written(tmp_path, tokenizer)
+    metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
     assert WHOLE not in metadata
 
@@ -112,7 +112,7 @@ def test_sentencepiece_tokenizer_unlike_llama_cpp_is_embedded_whole(
     tmp_path: Path, tokenizer: Any, prepends: bool
 ) -> None:
     """Metaspace adds no space before an existing one; llama.cpp does."""
-    metadata = written(tmp_path, tokenizer)
+    metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
     assert WHOLE in metadata
 
@@ -121,7 +121,7 @@ def test_sentencepiece_tokenizer_unlike_llama_cpp_is_embedded_whole(
 def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     split = SPLITS[name]
     tokenizer = bytes_(name, normalizers.NFC() if split.composes else None, ignores=split.ignores_merges)
-    metadata = written(tmp_path, tokenizer)
+    metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.pre"] == name
     assert WHOLE not in metadata
 
@@ -141,14 +141,14 @@ def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     ids=["merges", "composed", "prefix", "not-composed", "no-merges", "prefix-qwen2", "lower-case", "strips"],
 )
 def test_other_byte_level_split_is_embedded_whole(tmp_path: Path, tokenizer: Any) -> None:
-    metadata = written(tmp_path, tokenizer)
+    metadata = written_metadata(tmp_path, tokenizer)
     assert metadata["tokenizer.ggml.pre"] == "default"
     assert WHOLE in metadata
 
 
 def test_tokenizer_that_gguf_cannot_express_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"GGUF cannot express how the tokenizer splits .*without --gguf") as caught:
-        written(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
+        written_metadata(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Trap: weights in bfloat16, tokens that stand a thousand times. Their gradients are float32's, sums and all."""
+"""Trap: gradients of bfloat16 weights are summed in float32, for tokens that occur a thousand times too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOSSES: dict[str, LossFn] = {
     "sft": sft_loss,
     "grpo": partial(grpo_loss, cfg=GrpoConfig(kl=KlConfig(coef=0.05)), on_policy=True),
 }
-# Keeps the gradients, as they reach it, in place of an optimizer's state.
+# Keeps the gradients that it receives in place of an optimizer's state.
 KEEPS = optax.GradientTransformation(
     lambda params: jax.tree.map(jnp.zeros_like, params),
     lambda grads, _, params: (jax.tree.map(jnp.zeros_like, params), grads),
@@ -42,7 +42,7 @@ KEEPS = optax.GradientTransformation(
 
 @pytest.fixture(scope="module")
 def batch() -> GroupBatch:
-    """Make a batch of 3,072 tokens with Zipf frequencies: the first stands more than a thousand times."""
+    """Make a batch of 3,072 tokens with Zipf frequencies: the first occurs more than a thousand times."""
     rng = np.random.default_rng(0)
     share = np.arange(1, V + 1) ** -1.3
     drawn = rng.choice(V, B * (P + G * T), p=share / share.sum()).astype(np.int32)
@@ -65,12 +65,12 @@ def batch() -> GroupBatch:
 
 
 def policy(config: ModelConfig, remat: str = "none", compute: Any = None) -> Any:
-    """Return a policy whose logits of a part of the batch are cut into four pieces."""
+    """Return a policy that computes the logits of a part of the batch in four pieces."""
     return make_policy(config, remat=remat, compute_dtype=compute, kept_bytes=B * G * T * V)
 
 
-def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int) -> Any:
-    """Return the gradients that the optimizer gets."""
+def optimizer_gradients(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int) -> Any:
+    """Return the gradients that reach the optimizer."""
     step = jax.jit(make_step(scored, LOSSES[loss], KEEPS, parts))
     return step(init_state(params, KEEPS), batch)[0].opt_state
 
@@ -85,14 +85,14 @@ def delivered(params: Any, scored: Any, loss: str, batch: GroupBatch, parts: int
     ],
     ids=["tied-sft", "tied-grpo-full-parts", "untied-grpo", "gemma-sft-named"],
 )
-def test_trap_a_gradient_summed_in_bfloat16_stands_still(
+def test_trap_gradients_of_bfloat16_weights_are_summed_in_float32(
     batch: GroupBatch, config: ModelConfig, loss: str, remat: str, parts: int
 ) -> None:
     narrow = init_params(config, jax.random.key(0), jnp.bfloat16)
-    # The same numbers, whose gradients are float32's own, computed in bfloat16 too: only sums can differ.
+    # The reference has the same weights in float32, and also computes in bfloat16: only sums can differ.
     wide = jax.tree.map(lambda x: np.asarray(x, np.float32), narrow)
-    got = delivered(narrow, policy(config, remat), loss, batch, parts)
-    want = delivered(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
+    got = optimizer_gradients(narrow, policy(config, remat), loss, batch, parts)
+    want = optimizer_gradients(wide, policy(config, remat, "bfloat16"), loss, batch, parts)
     for (path, item), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(want), strict=True):
         assert item.dtype == jnp.float32, path
         assert np.linalg.norm(np.asarray(item) - np.asarray(other)) <= 0.01 * np.linalg.norm(other), path
@@ -103,7 +103,7 @@ def test_trap_a_gradient_summed_in_bfloat16_stands_still(
 
 
 @pytest.mark.slow
-def test_trap_nothing_is_scattered_in_bfloat16_and_no_table_added_up(batch: GroupBatch) -> None:
+def test_trap_embedding_gradient_has_no_bfloat16_scatter_and_no_table_sum(batch: GroupBatch) -> None:
     optimizer = make_optimizer(OptimConfig(), 10)
     for config in (TIED, UNTIED):
         params = init_params(config, jax.random.key(0), jnp.bfloat16)
@@ -123,7 +123,7 @@ def test_trap_nothing_is_scattered_in_bfloat16_and_no_table_added_up(batch: Grou
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[Any]:
-    """Yield all equations of a program, those of its parts too."""
+    """Yield all equations of a program, including nested programs."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_in_params(equation.params):

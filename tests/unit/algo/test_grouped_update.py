@@ -1,4 +1,4 @@
-"""The grouped update is the repeated-prompt update, computed once: same loss, same gradient in every leaf."""
+"""The grouped update equals the repeated-prompt update in loss and in every gradient leaf."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jaxrl_sql.models.value import add_value_head
 
 CONFIG = ModelConfig("qwen3", 64, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 B, G, P, T = 3, 4, 11, 16
-# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+# Small arrays, compiled often and run once: optimizing the programs would take longer than it saves.
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
@@ -48,7 +48,7 @@ def random_batch(seed: int, width: int = P) -> GroupBatch:
 
 
 def repeated(batch: GroupBatch) -> GroupBatch:
-    """Give every completion a prompt of its own: B·G groups of one."""
+    """Give every completion its own prompt: B·G groups of one."""
     alone = jax.tree.map(lambda x: np.asarray(x).reshape(B * G, 1, *x.shape[2:]), dataclasses.replace(batch, shared=()))
     (prompt,) = batch.shared
     local = Segment(np.repeat(prompt.tokens, G, axis=0), np.repeat(prompt.length, G, axis=0))
@@ -84,7 +84,7 @@ def test_grouped_equals_repeated_in_loss_and_every_gradient_leaf(objective: str,
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * scale, err_msg=str(path))
 
 
-def test_a_step_moves_the_policy_toward_the_better_answer() -> None:
+def test_step_moves_the_policy_toward_the_better_answer() -> None:
     policy = make_policy(CONFIG)
     optimizer = make_optimizer(OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant"), 10)
     cfg = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
@@ -107,7 +107,7 @@ def test_a_step_moves_the_policy_toward_the_better_answer() -> None:
 
 
 class Case(NamedTuple):
-    """An objective, and how the policy is made and run."""
+    """An objective, and how the policy is built and run."""
 
     cfg: GrpoConfig
     rank: int = 0
@@ -137,7 +137,7 @@ MARKED = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly
 
 
 def make_case(case: Case) -> tuple[Any, Any, Any, Any]:
-    """Return a case's policy and (trainable, frozen, reference), all of them away from where they would begin."""
+    """Return a case's policy and (trainable, frozen, reference), all moved away from their initial values."""
 
     def moved(tree: Any, seed: int) -> Any:
         leaves, structure = jax.tree.flatten(tree)
@@ -153,7 +153,7 @@ def make_case(case: Case) -> tuple[Any, Any, Any, Any]:
 
 
 def several_turns(width: int = P) -> GroupBatch:
-    """Make a batch whose answers hold what the environment wrote, from the third token of each to the seventh."""
+    """Make a batch whose answers contain environment tokens, from the third to the seventh token of each."""
     at = np.arange(T)
     mask = np.broadcast_to((at < 3) | (at >= 7), (B, G, T))
     batch = random_batch(4, width)
@@ -164,12 +164,12 @@ def several_turns(width: int = P) -> GroupBatch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MARKED)
-def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: str) -> None:
-    """Old and reference log-probabilities, values and gradients, by plain descent: no optimizer hides a factor."""
+def test_updates_of_a_step_equal_repeated_prompts_with_every_option(name: str) -> None:
+    """Compare old and reference log-probabilities, values and gradients under SGD, which hides no factor."""
     case = CASES[name]
     policy, trainable, frozen, reference = make_case(case)
     optimizer = optax.sgd(1.0)
-    # Groups of one cannot be compared, so what is compared here are the rewards as they are.
+    # Groups of one have no advantage, so the raw rewards are used instead.
     compare = make_advantage_fn(policy, case.cfg, advantage=lambda reward, weight: (reward - 0.5) * weight)
     update = make_updates(policy, case.cfg, optimizer)
 
@@ -200,7 +200,7 @@ def test_a_steps_updates_are_those_of_repeated_prompts_with_every_option(name: s
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("name", MARKED)
 def test_scores_and_gradients_run_each_prompt_once_with_every_option(name: str) -> None:
-    """Of prompts four times as long as answers, G copies would cost more than twice what one does."""
+    """With prompts four times as long as answers, G copies would cost more than twice as much."""
     case = CASES[name]
     policy, trainable, frozen, _ = make_case(case)
     batch = dataclasses.replace(several_turns(64), advantage=np.ones((B, G, 1), np.float32))  # type: ignore[arg-type]

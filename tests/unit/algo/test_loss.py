@@ -1,4 +1,4 @@
-"""Losses: each term worked out by hand, and what must not change them."""
+"""Losses: each term against values computed by hand, and invariances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrl_sql.config import ClipConfig, GrpoConfig, KlConfig, LossConfig, PpoCo
 from jaxrl_sql.models.ops.token_distribution import TokenLogprobs, penalize, truncate
 
 PLAIN = GrpoConfig(loss=LossConfig(tis_clip_max=0.0))
-# One program per shape: operation by operation each would be a program of its own. Arrays are NumPy's therefore.
+# One compiled program per shape; without jit each operation would be compiled separately. Hence NumPy arrays.
 aggregate = jax.jit(losses.aggregate, static_argnames="cfg")
 grpo_loss = jax.jit(losses.grpo_loss, static_argnames=("cfg", "on_policy"))
 importance_weight = jax.jit(losses.importance_weight, static_argnames="cap")
@@ -75,7 +75,7 @@ def test_sft_loss_is_the_mean_over_tokens_within_length_and_mask() -> None:
     assert float(result.weight) == 3.0
 
 
-def test_the_surrogate_takes_the_worse_of_ratio_and_clip() -> None:
+def test_surrogate_is_the_minimum_of_ratio_and_clipped_ratio() -> None:
     # A = 1: ratio 1.5 is clipped to 1.2; ratio 0.5 stays. A = -1: 1.5 stays, 0.5 is clipped to 0.8.
     logprob = [[[math.log(1.5), math.log(0.5)], [math.log(1.5), math.log(0.5)]]]
     batch = make_batch([[2, 2]], 2, advantage=np.array([[[1.0], [-1.0]]]))
@@ -88,7 +88,7 @@ def test_clip_bounds_are_separate() -> None:
     assert value([[[math.log(2.0)], [math.log(0.2)]]], batch, cfg) == pytest.approx(-(1.3 - 0.9) / 2)
 
 
-def test_dual_clip_bounds_the_loss_of_a_bad_answer() -> None:
+def test_dual_clip_limits_the_loss_of_a_bad_answer() -> None:
     batch = make_batch([[1]], 1, advantage=np.array([[[-1.0]]]))
     far = [[[math.log(50.0)]]]
     assert value(far, batch, PLAIN) == pytest.approx(50.0, rel=1e-5)
@@ -117,7 +117,7 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_is_the_score_function() -> 
     ],
 )
 def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
-    # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one that counts for nothing
+    # one completion of three tokens (1, 2, 3), one of a single token 4, a masked one, and one of weight 0
     values = np.array([[[1.0, 2.0, 3.0, 9.0, 9.0], [4.0, 9.0, 9.0, 9.0, 9.0], [9.0] * 5, [9.0] * 5]])
     mask = np.arange(5) < np.array([[3, 1, 0, 0]])[..., None]
     cfg = changed(PLAIN, {"loss.agg_mode": kind, "loss.max_completion_tokens": length})
@@ -125,8 +125,8 @@ def test_aggregations_by_hand(kind: str, length: int, expected: float) -> None:
     assert float(total / weight) == pytest.approx(expected)
 
 
-def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
-    """Dr. GRPO divides by the most tokens that an answer may have, so that no answer's length scales the others."""
+def test_constant_aggregation_ignores_padding_and_masked_answers() -> None:
+    """Dr. GRPO divides by the maximum answer length, so that no answer's length scales the others."""
     cfg = changed(PLAIN, {"loss.agg_mode": "constant", "loss.max_completion_tokens": 6, "loss.mask_truncated": True})
     weights = []
     for width, truncated in ((8, [[True, False]]), (12, [[False, False]])):
@@ -136,7 +136,7 @@ def test_the_constant_depends_on_neither_padding_nor_masked_answers() -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean"])
-def test_trap_masks_padding_changes_nothing(kind: str) -> None:
+def test_trap_padding_changes_no_loss(kind: str) -> None:
     cfg = changed(PLAIN, {"loss.agg_mode": kind})
     rng = np.random.default_rng(0)
     logprob = rng.normal(-1, 0.2, (2, 3, 4))
@@ -147,7 +147,7 @@ def test_trap_masks_padding_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
-def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
+def test_trap_micro_batch_losses_add_up_to_the_whole(kind: str) -> None:
     cfg = changed(PLAIN, {"loss.agg_mode": kind})
     logprob = np.random.default_rng(1).normal(-1, 0.3, (4, 2, 3))
     batch = make_batch([[3, 1], [2, 2], [1, 3], [0, 1]], 3)
@@ -162,8 +162,8 @@ def test_trap_denominators_parts_add_up_to_the_whole(kind: str) -> None:
         assert float(total / weight) == pytest.approx(float(whole.sum / whole.weight), rel=1e-6)
 
 
-def test_the_sampler_is_compared_by_position() -> None:
-    """Differences that grow with the length are seen where they are."""
+def test_sampler_difference_is_reported_by_position() -> None:
+    """Differences that grow with the length are reported per position."""
     length = 600
     rollout = np.full((1, 1, length), -1.0)
     old = rollout + np.where(np.arange(length) < 256, 0.01, -0.2)
@@ -192,20 +192,20 @@ def test_trap_all_masked_rows_have_no_loss_and_finite_gradients() -> None:
     assert np.isfinite(np.asarray(grad_of(objective, x))).all()
 
 
-def test_truncated_answers_can_be_left_out() -> None:
+def test_truncated_answers_can_be_masked() -> None:
     batch = make_batch([[1, 1]], 1, truncated=np.array([[True, False]]), advantage=np.array([[[5.0], [1.0]]]))
     cfg = changed(PLAIN, {"loss.mask_truncated": True})
     assert value([[[0.0], [0.0]]], batch, cfg) == pytest.approx(-1.0)
 
 
-def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_sampler() -> None:
-    """Zeros stand where a demonstration's log-probabilities would: as a sampler's they would take 0.9 of its weight."""
+def test_demonstrations_have_no_importance_weight_and_no_sampler_metrics() -> None:
+    """Demonstrations have zeros as log-probabilities; read as a sampler's they would take 0.9 of the weight."""
     logprob = np.log(np.array([[[0.5, 0.5], [0.1, 0.1]]]))
     same = logprob * np.array([[[1.0], [0.0]]])
     cfg = changed(PLAIN, {"loss.tis_clip_max": 2.0})
-    output = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
+    logprobs = {"behavior_logprobs": same, "rollout_logprobs": same, "old_logprobs": None}
     for shown, weight in ((np.array([[False, True]]), 1.0), (None, 0.1)):
-        batch = make_batch([[2, 2]], 2, demonstrated=shown, **output)
+        batch = make_batch([[2, 2]], 2, demonstrated=shown, **logprobs)
 
         def loss(x: jax.Array, batch: GroupBatch = batch) -> jax.Array:
             return grpo_loss(TokenLogprobs(x, np.array([[[0.2, 0.4], [3.0, 3.0]]])), batch, cfg, True).sum
@@ -222,15 +222,15 @@ def test_what_nobody_sampled_has_no_importance_weight_and_tells_nothing_of_the_s
             assert means["entropy"] > 1 < means["sampler_delta_mean"]
 
 
-def test_what_nobody_sampled_is_not_clipped_and_costs_no_kl() -> None:
-    """The reference finds a gold likelier than the policy does: as an estimate of the KL exp(8) would outweigh all."""
+def test_demonstrations_are_not_clipped_and_have_no_kl() -> None:
+    """The reference finds a gold likelier than the policy does: exp(8) as a KL estimate would dominate the loss."""
     cfg = changed(PLAIN, {"kl": KlConfig(coef=0.1), "loss.entropy_bonus": 0.5})
     far = np.full((1, 2, 1), math.log(1.5))
     batch = make_batch(
         [[1, 1]], 1, demonstrated=np.array([[False, True]]), reference_logprobs=np.add(far, [[[0.0], [8.0]]])
     )
     gradient = grad_of(lambda x: grpo_loss(TokenLogprobs(x, np.ones((1, 2, 1))), batch, cfg, False).sum, far)
-    np.testing.assert_allclose(gradient[0, :, 0], [0.0, -1.5], rtol=1e-6)  # ratio 1.5: clipped, and not
+    np.testing.assert_allclose(gradient[0, :, 0], [0.0, -1.5], rtol=1e-6)  # ratio 1.5 would be clipped
     result = grpo_loss(TokenLogprobs(far, np.ones_like(far)), batch, cfg, False)
     assert float(result.sum) == pytest.approx(-1.2 - 1.5 - 0.5)
     assert [float(x) for x in result.metrics["policy/kl"]] == [0.0, 1.0]
@@ -252,20 +252,20 @@ def test_trap_importance_weight_is_detached_and_capped() -> None:
 
 @partial(jax.jit, static_argnames="kind")
 def _expected_gradient(kind: str, theta: jax.Array, reference: jax.Array) -> jax.Array:
-    """Take E over tokens drawn from the policy of the estimator's gradient, exactly, for a categorical."""
+    """Return the exact expectation of the estimator's gradient over tokens of a categorical policy."""
     probabilities = jax.nn.softmax(theta)
 
-    def one(token: int) -> jax.Array:
+    def token_gradient(token: int) -> jax.Array:
         def estimate(t: jax.Array) -> jax.Array:
             return kl_penalty(jax.nn.log_softmax(t)[token], jax.nn.log_softmax(reference)[token], np.array(True), kind)
 
         return jax.grad(estimate)(theta)
 
-    return sum(probabilities[i] * one(i) for i in range(theta.shape[0]))  # type: ignore[return-value]
+    return sum(probabilities[i] * token_gradient(i) for i in range(theta.shape[0]))  # type: ignore[return-value]
 
 
-def test_the_share_that_each_bound_stops_is_told_apart() -> None:
-    # A = 1 is stopped above 1.2 (one of its three tokens), A = -1 below 0.8 (one); the others' ratios are free to move.
+def test_clip_fractions_are_separate_for_both_bounds() -> None:
+    # A = 1 is clipped above 1.2 (one of its three tokens), A = -1 below 0.8 (one); the other ratios are not clipped.
     batch = make_batch([[3, 3]], 3, advantage=np.array([[[1.0], [-1.0]]]))
     ratios = np.array([[[1.5, 0.5, 1.1], [1.5, 0.5, 1.1]]])
     metrics = grpo_loss(scored(np.log(ratios)), batch, PLAIN, False).metrics
@@ -274,19 +274,20 @@ def test_the_share_that_each_bound_stops_is_told_apart() -> None:
     assert float(metrics["policy/ratio_mean"][0]) == pytest.approx(6.2)
 
 
-def test_a_sequence_has_one_ratio_the_geometric_mean_of_its_tokens() -> None:
-    # Token ratios 4 and 1 make 2, whatever the masked third one is; 0.5, 0.5, 0.5 make 0.5; none make 1.
+def test_sequence_ratio_is_the_geometric_mean_of_token_ratios() -> None:
+    # Token ratios 4 and 1 have the mean 2, whatever the masked third one is; 0.5, 0.5, 0.5 have 0.5; no tokens have 1.
     log_ratio = np.log(np.array([[[4.0, 1.0, 1e9], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]]]))
     mask = np.array([[[True, True, False], [True, True, True], [False, False, False]]])
     got = policy_ratio(log_ratio, np.zeros((1, 3, 3)), mask, "sequence")
     np.testing.assert_allclose(got, [[[2.0] * 3, [0.5] * 3, [1.0] * 3]], rtol=1e-6)
 
 
-def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
-    """Answers of 2, 3 and 1 tokens, A = (1, -1, 1), ratios s = (2, 0.9, 1.1); bounds 0.8 and 1.2 stop the first alone.
+def test_sequence_ratio_is_clipped_per_answer_with_the_gspo_gradient() -> None:
+    """Answers of 2, 3 and 1 tokens, A = (1, -1, 1), ratios s = (2, 0.9, 1.1), clipped to [0.8, 1.2]: only the first is.
 
-    The loss is the mean over answers of -min(s A, clip(s) A) = -(1.2 - 0.9 + 1.1) / 3, and s of n tokens has the
-    gradient s / n at each of them: 0 for the first, 0.9 / 3 / 3 for the second's, -1.1 / 3 for the third's.
+    The loss is the mean over answers of -min(s A, clip(s) A) = -(1.2 - 0.9 + 1.1) / 3.
+    For n tokens, s has the gradient s / n at each: 0 for the first answer, 0.9 / 3 / 3 for the second, -1.1 / 3 for
+    the third.
     """
     cfg = changed(PLAIN, {"loss.importance_sampling_level": "sequence", "loss.agg_mode": "sequence_mean"})
     batch = make_batch([[2, 3, 1]], 3, advantage=np.array([[[1.0], [-1.0], [1.0]]]))
@@ -302,7 +303,7 @@ def test_the_sequence_ratio_is_clipped_as_one_and_has_gspos_gradient() -> None:
     np.testing.assert_allclose(gradient, [[[0, 0, 0], [0.1, 0.1, 0.1], [-1.1 / 3, 0, 0]]], atol=1e-6)
 
 
-def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> None:
+def test_importance_weights_stay_per_token_under_a_sequence_ratio() -> None:
     cfg = GrpoConfig(loss=LossConfig(importance_sampling_level="sequence", tis_clip_max=3.0))
     drawn = -np.log(np.array([[[1.0, 0.5, 5.0]]]))  # weights exp(0 - drawn) = 1, 0.5, and 5, capped at 3
     batch = make_batch([[3]], 3, behavior_logprobs=drawn)
@@ -313,15 +314,15 @@ def test_a_tokens_importance_weight_is_its_own_under_a_sequence_ratio_too() -> N
     np.testing.assert_allclose(grad_of(objective, np.zeros((1, 1, 3), np.float32)), [[[-1.0, -0.5, -3.0]]], rtol=1e-6)
 
 
-def test_the_entropy_bonus_is_a_mean_over_the_trained_tokens() -> None:
+def test_entropy_bonus_is_a_mean_over_trained_tokens() -> None:
     batch = make_batch([[2, 1]], 2, advantage=np.zeros((1, 2, 1)))
-    output = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
-    result = grpo_loss(output, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
+    policy = TokenLogprobs(np.zeros((1, 2, 2)), np.array([[[1.0, 2.0], [3.0, 50.0]]]))
+    result = grpo_loss(policy, batch, changed(PLAIN, {"loss.entropy_bonus": 0.1}), False)
     assert float(result.sum / result.weight) == pytest.approx(-0.1 * 6.0 / 3)
 
 
-def test_the_kl_loss_is_added_with_its_coefficient() -> None:
-    # d = reference - logprob = ln 2 and 0: k3 is 2 - ln 2 - 1 and 0; the surrogate is 0 with A = 0.
+def test_kl_loss_is_added_with_its_coefficient() -> None:
+    # d = reference - logprob = ln 2 and 0: k3 is 2 - ln 2 - 1 and 0; the surrogate is 0 for A = 0.
     batch = make_batch([[2]], 2, advantage=np.zeros((1, 1, 1)), reference_logprobs=np.array([[[math.log(2), 0.0]]]))
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.3, estimator="k3"))
     assert value(np.zeros((1, 1, 2)), batch, cfg) == pytest.approx(0.3 * (1 - math.log(2)) / 2)
@@ -331,13 +332,13 @@ def test_the_kl_loss_is_added_with_its_coefficient() -> None:
     )
 
 
-def test_k1_as_a_loss_is_refused_with_what_to_take_instead() -> None:
+def test_k1_as_a_loss_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match="k1 as a loss has zero expected gradient: take k2 or k3"):
         value([[[0.0]]], make_batch([[1]], 1), dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, estimator="k1")))
 
 
-def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
-    """Returns are 1, values were 0 and may move by 0.2. Of values 0.5, 0.1 and 3 the clipped are 0.2, 0.1 and 0.2.
+def test_value_loss_is_the_maximum_of_clipped_and_unclipped_error() -> None:
+    """Returns are 1, old values were 0, the clip range is 0.2. Values 0.5, 0.1 and 3 are clipped to 0.2, 0.1 and 0.2.
 
     Squared errors: max(0.25, 0.64), max(0.81, 0.81), max(4, 0.64); half their mean is (0.64 + 0.81 + 4) / 6.
     """
@@ -353,7 +354,7 @@ def test_the_value_loss_takes_the_worse_of_value_and_clipped_value() -> None:
 
     values = np.array([[[0.5, 0.1, 3.0]]])
     assert float(objective(values, cfg)) == pytest.approx(2 * (0.64 + 0.81 + 4) / 6)
-    # Clipped, the first value has gone far enough; the others have the gradient 2 · (v - 1) / 3.
+    # The first value is outside the clip range; the others have the gradient 2 · (v - 1) / 3.
     np.testing.assert_allclose(grad_of(partial(objective, cfg=cfg), values), [[[0.0, -0.6, 4 / 3]]], rtol=1e-5)
     free = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, value_clip=0.0))
     assert float(objective(values, free)) == pytest.approx(2 * (0.25 + 0.81 + 4) / 6)
@@ -374,19 +375,19 @@ SAMPLERS = {
 
 @partial(jax.jit, static_argnames="cap")
 def _gradients(drawn: jax.Array, cap: float) -> jax.Array:
-    """Return the gradient of the loss of each token, which the sampler drew with `drawn` (log-probabilities)."""
+    """Return the loss gradient of each token, given the sampler's log-probabilities `drawn`."""
     cfg = changed(PLAIN, {"loss.tis_clip_max": cap})
     everything = make_batch([[1]] * 5, 1, advantage=REWARDS[:, None, None], behavior_logprobs=drawn[:, None, None])
 
-    def one(theta: jax.Array, token: int) -> jax.Array:
+    def token_gradient(theta: jax.Array, token: int) -> jax.Array:
         batch = slice_prompts(everything, token, token + 1)
         return grpo_loss(scored(jax.nn.log_softmax(theta)[token].reshape(1, 1, 1)), batch, cfg, on_policy=True).sum
 
-    return jnp.stack([jax.grad(one)(jnp.asarray(THETA), i) for i in range(5)])
+    return jnp.stack([jax.grad(token_gradient)(jnp.asarray(THETA), i) for i in range(5)])
 
 
 def _expected_update(drawn: np.ndarray, cap: float) -> np.ndarray:
-    """Take E over tokens as the sampler draws them (`drawn`, log-probabilities) of the loss's gradient, exactly."""
+    """Return the exact expectation of the loss gradient over tokens of the sampler (log-probabilities `drawn`)."""
     gradients, chances = np.asarray(_gradients(drawn, cap)), np.exp(drawn)
     return sum(chances[i] * gradients[i] for i in range(5) if chances[i] > 0)  # type: ignore[return-value]
 
@@ -400,16 +401,16 @@ def _exact_update(reachable: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_trap_a_sampler_that_differs_is_corrected_to_the_exact_gradient(sampler: str) -> None:
-    """The exact one is that of the mean reward under the full policy, of what the sampler can draw at all."""
+def test_trap_importance_weights_correct_a_different_sampler_to_the_exact_gradient(sampler: str) -> None:
+    """The exact gradient is that of the mean reward under the policy, over tokens that the sampler can draw."""
     drawn = np.asarray(jax.jit(SAMPLERS[sampler])(THETA))
     exact = np.asarray(_exact_update(np.isfinite(drawn)))
     np.testing.assert_allclose(_expected_update(drawn, cap=100.0), exact, atol=1e-6)
-    assert np.abs(_expected_update(drawn, cap=0.0) - exact).max() > 0.02, "the sampler does not differ"
+    assert np.abs(_expected_update(drawn, cap=0.0) - exact).max() > 0.02, "the sampler equals the policy"
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_trap_kl_estimators_as_losses_have_the_gradients_they_claim(kind: str) -> None:
+def test_trap_kl_estimators_as_losses_have_the_documented_gradients(kind: str) -> None:
     theta, reference = np.array([0.3, -1.0, 0.8, 0.1]), np.array([-0.5, 0.4, 0.2, 0.9])
 
     def divergence(t: jax.Array) -> jax.Array:
@@ -429,7 +430,7 @@ def test_k1_and_k3_are_unbiased_values_of_the_kl(kind: str) -> None:
     assert float(estimate) == pytest.approx(float(np.sum(np.exp(p) * (p - q))), rel=1e-5)
 
 
-def test_unknown_choices_are_refused() -> None:
+def test_unknown_loss_choices_are_rejected() -> None:
     with pytest.raises(ValueError, match="k2 or k3"):
         kl_penalty(np.zeros(1), np.zeros(1), np.ones(1, bool), "k4")
     with pytest.raises(ValueError, match="token or sequence"):
@@ -439,7 +440,7 @@ def test_unknown_choices_are_refused() -> None:
         aggregate(np.zeros((1, 1, 1)), np.ones((1, 1, 1), bool), np.ones((1, 1), bool), cfg.loss)
 
 
-def test_metrics_one_after_another_are_summed_and_maxima_are_the_largest() -> None:
+def test_merged_metrics_sum_amounts_and_keep_maxima() -> None:
     stacked = {"loss": (np.array([2.0, 3.0]), np.array([1.0, 9.0])), "x_max": (np.array([-3.0, -2.0]), np.ones(2))}
     merged = jax.tree.map(float, merge(stacked))
     assert merged == {"loss": (5.0, 10.0), "x_max": (-2.0, 1.0)}

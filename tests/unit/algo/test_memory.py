@@ -1,4 +1,4 @@
-"""What saves memory changes no result: parts, recomputation, bfloat16 activations, adapters, donation."""
+"""Memory savings change no result: micro-batches, recomputation, bfloat16 activations, adapters, donation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from jaxrl_sql.models.policy import make_policy
 CONFIG = ModelConfig("qwen3", 64, 32, 4, 4, 2, 8, 48, Rope(1e4), Norms(), True, True, False, 128)
 OPTIM = OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant", weight_decay=0.01)
 B, G, P, T = 4, 3, 11, 16
-# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+# Small arrays, compiled often and run once: optimizing the programs would take longer than it saves.
 jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def random_batch(seed: int = 0) -> GroupBatch:
-    """Make groups of very unequal numbers of tokens: the last prompt's answers are the longest, one weighs nothing."""
+    """Make groups with very unequal token counts: the last prompt's answers are the longest, one has weight 0."""
     r = np.random.default_rng(seed)
     shape = (B, G, T)
     weight = np.ones((B, G), np.float32)
@@ -82,9 +82,9 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
         pytest.param("constant", (4,), marks=pytest.mark.nightly),
     ],
 )
-def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tuple[int, ...]) -> None:
-    """Denominators are global: parts differ in tokens by up to eight times, and a mean of means would be another."""
-    # Plain gradient descent: Adam's division would blow up differences in gradients near zero, or hide a factor.
+def test_trap_micro_batches_give_the_update_of_the_whole_batch(loss: str, cuts: tuple[int, ...]) -> None:
+    """Denominators are global: token counts of parts differ by up to eight times, so a mean of means would differ."""
+    # SGD: Adam's division would amplify differences in gradients near zero, or hide a factor.
     optimizer = optax.sgd(1.0)
     results = []
     for parts in (1, *cuts):
@@ -92,7 +92,7 @@ def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tup
         results.append(update(init_state(init_params(CONFIG, jax.random.key(0)), optimizer), random_batch()))
     (whole, expected), *others = results
     for state, metrics in others:
-        # Processors add up in orders of their own: 1.1e-6 was seen; a wrong denominator is off by a tenth or more.
+        # CPUs sum in different orders: 1.1e-6 was measured; a wrong denominator is off by a tenth or more.
         assert_close(state.trainable, whole.trainable, 3e-6)
         assert metrics.keys() == expected.keys()
         for name, (amount, weight) in metrics.items():
@@ -101,7 +101,7 @@ def test_trap_parts_of_a_batch_make_the_update_of_the_whole(loss: str, cuts: tup
 
 
 @pytest.mark.nightly
-def test_parts_need_less_room_and_must_divide_the_batch() -> None:
+def test_micro_batches_need_less_memory_and_must_divide_the_batch() -> None:
     optimizer = make_optimizer(OPTIM, 10)
     state = init_state(init_params(CONFIG, jax.random.key(0)), optimizer)
     sizes = [
@@ -136,15 +136,15 @@ def gradient(remat: str, compute_dtype: Any = None) -> Any:
     ],
     ids=len,
 )
-def test_recomputation_changes_what_is_kept_and_no_gradient(named: tuple[str, ...]) -> None:
+def test_recomputation_reduces_memory_and_changes_no_gradient(named: tuple[str, ...]) -> None:
     params, batch = init_params(CONFIG, jax.random.key(0)), random_batch()
-    remaining: dict[str, int] = {}
+    bytes_by_remat: dict[str, int] = {}
     expected = gradient("none")(params, batch)
     for remat in ("none", *named, "full"):
         compiled = gradient(remat)
-        remaining[remat] = compiled.memory_analysis().temp_size_in_bytes
+        bytes_by_remat[remat] = compiled.memory_analysis().temp_size_in_bytes
         assert_close(compiled(params, batch), expected, 1e-5)
-    assert all(more > less for more, less in itertools.pairwise(remaining.values())), remaining
+    assert all(more > less for more, less in itertools.pairwise(bytes_by_remat.values())), bytes_by_remat
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_bfloat16_activations_leave_weights_gradients_moments_and_losses_in_floa
     loss, grads = narrow(params, batch)
     expected, right = wide(params, batch)
     assert abs(loss - expected) < 0.01 * expected
-    assert float(loss) != float(expected), "it was computed in float32"
+    assert float(loss) != float(expected), "the loss was computed in float32"
     for (path, got), want in zip(jax.tree.leaves_with_path(grads), jax.tree.leaves(right), strict=True):
         assert got.dtype == jnp.float32, path
         assert np.linalg.norm(np.asarray(got) - np.asarray(want)) < 0.05 * np.linalg.norm(want), path
@@ -165,8 +165,8 @@ def test_bfloat16_activations_leave_weights_gradients_moments_and_losses_in_floa
     assert kinds <= {jnp.dtype("float32"), jnp.dtype("int32")}
 
 
-def test_a_weights_gradient_is_not_rounded_to_the_activations_type() -> None:
-    """Of float32 masters it comes out of the product in float32: few of its values are numbers of bfloat16."""
+def test_weight_gradients_are_not_rounded_to_the_activation_dtype() -> None:
+    """The gradient of float32 weights is float32: few of its values are representable in bfloat16."""
     params = init_params(CONFIG, jax.random.key(0))
     _, grads = gradient("none", "bfloat16")(params, random_batch())
     for name in ("q", "o", "gate", "down"):
@@ -174,8 +174,8 @@ def test_a_weights_gradient_is_not_rounded_to_the_activations_type() -> None:
         assert float(np.mean(leaf == leaf.astype(jnp.bfloat16).astype(np.float32))) < 0.1, name
 
 
-def test_only_what_moves_is_donated() -> None:
-    """A sampler may go on reading the frozen base and the reference across updates, and must drop the rest."""
+def test_only_updated_arrays_are_donated() -> None:
+    """A sampler may read the frozen base and the reference across updates, and must drop the rest."""
     optimizer = make_optimizer(OPTIM, 10)
     base = init_params(CONFIG, jax.random.key(0))
     before = jax.tree.map(np.array, base)
@@ -187,7 +187,7 @@ def test_only_what_moves_is_donated() -> None:
         assert all(leaf.is_deleted() == gone for leaf in jax.tree.leaves(part))
     moments = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim]
     assert all(leaf.is_deleted() for leaf in moments)
-    # It is the base itself that the next state holds: no copy, and not a bit of it changed.
+    # The next state holds the same base: no copy, and every bit unchanged.
     assert all(a is b for a, b in zip(jax.tree.leaves(later.frozen), jax.tree.leaves(base), strict=True))
     assert all(
         np.array_equal(a, b) for a, b in zip(jax.tree.leaves(later.frozen), jax.tree.leaves(before), strict=True)
@@ -196,7 +196,7 @@ def test_only_what_moves_is_donated() -> None:
     assert all(pair.b.any() for pair in later.trainable.pairs.values())
 
 
-def test_the_reference_of_adapters_is_the_base_without_them() -> None:
+def test_reference_of_adapters_is_the_base() -> None:
     base = init_params(CONFIG, jax.random.key(0))
     adapters = init_adapters(CONFIG, 2, 4.0, ["q", "down"], jax.random.key(1))
     moved = jax.tree.map(lambda x: np.asarray(x) + np.float32(0.1), adapters)
@@ -207,14 +207,14 @@ def test_the_reference_of_adapters_is_the_base_without_them() -> None:
 
 
 def loops(jaxpr: Any) -> list[Any]:
-    """Return the scans of a program, those inside of others too."""
+    """Return the scans of a program, including nested scans."""
     inner = [loop for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params) for loop in loops(part)]
     return [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"] + inner
 
 
 @pytest.mark.parametrize("remat", ["none", pytest.param("full", marks=pytest.mark.nightly)])
-def test_an_update_of_adapters_holds_no_gradient_and_no_copy_of_the_base(remat: str) -> None:
-    """Weights go into the loops over layers and do not come out: neither as gradients nor as something kept."""
+def test_adapter_update_holds_no_gradient_and_no_copy_of_the_base(remat: str) -> None:
+    """Weights are inputs of the loops over layers and not outputs, neither as gradients nor as residuals."""
     base = init_params(CONFIG, jax.random.key(0))
     adapters = init_adapters(CONFIG, 2, 4.0, ["*"], jax.random.key(1))
     policy = make_policy(CONFIG, remat=remat, compute_dtype="bfloat16")

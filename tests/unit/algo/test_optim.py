@@ -1,4 +1,4 @@
-"""The optimizers: what they keep, how they round it, and what decays."""
+"""The optimizers: state, rounding and weight decay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAIN = OptimConfig(lr=1e-2, warmup_steps=0, schedule="constant", max_grad_norm=
 
 
 def run(optimizer: optax.GradientTransformation, grads: list[np.ndarray]) -> tuple[np.ndarray, Any]:
-    """Update a weight [600] that starts at 1 with each gradient in turn -> (the weight, the optimizer's state)."""
+    """Update a weight [600] that starts at 1 with each gradient in turn; return the weight and the optimizer state."""
     weight = np.ones(600, np.float32)
     state, update = jax.jit(optimizer.init)(weight), jax.jit(optimizer.update)
     for grad in grads:
@@ -55,7 +55,7 @@ def float_leaves(tree: Any) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def test_adamw_is_the_published_rule() -> None:
+def test_adamw_follows_the_published_rule() -> None:
     cfg = dataclasses.replace(PLAIN, beta2=0.9, weight_decay=0.1)
     got, state = run(make_optimizer(cfg, 9), noise(9))
     weight, m, v = np.ones(600), np.zeros(600), np.zeros(600)
@@ -66,7 +66,7 @@ def test_adamw_is_the_published_rule() -> None:
     assert {leaf.dtype for leaf in float_leaves(state)} == {jnp.dtype("float32")}
 
 
-def test_moments_in_bfloat16_take_half_the_room_and_nearly_the_same_steps() -> None:
+def test_bfloat16_moments_take_half_the_memory_and_nearly_the_same_steps() -> None:
     wide, state = run(make_optimizer(PLAIN, 40), noise(40))
     narrow, small = run(make_optimizer(dataclasses.replace(PLAIN, moments="bfloat16"), 40), noise(40))
     assert {leaf.dtype for leaf in float_leaves(small)} == {jnp.dtype("bfloat16")}
@@ -77,8 +77,8 @@ def test_moments_in_bfloat16_take_half_the_room_and_nearly_the_same_steps() -> N
     np.testing.assert_array_equal(again, narrow)
 
 
-def test_moments_in_float32_are_that_beside_narrow_weights() -> None:
-    """Optax makes moments of the weights' own type."""
+def test_float32_moments_stay_float32_with_bfloat16_weights() -> None:
+    """Optax creates moments in the dtype of the weights."""
     optimizer = make_optimizer(PLAIN, 40)
     init, update = jax.jit(optimizer.init), jax.jit(optimizer.update)
     weights = np.ones(600, jnp.bfloat16)
@@ -91,8 +91,8 @@ def test_moments_in_float32_are_that_beside_narrow_weights() -> None:
     np.testing.assert_allclose(np.asarray(updates, np.float32), wide, rtol=0.005)
 
 
-def test_trap_a_slow_second_moment_is_not_stuck_in_bfloat16() -> None:
-    """After large gradients small ones come: at beta2 = 0.999 each step takes off less than half of the last bit."""
+def test_trap_slow_second_moment_decays_in_bfloat16() -> None:
+    """Small gradients follow large ones: at beta2 = 0.999 a step subtracts less than half of the last bit."""
     cfg = dataclasses.replace(PLAIN, beta2=0.999, moments="bfloat16")
     grads = [np.full(600, 1.0, np.float32)] * 5 + [np.full(600, 1e-3, np.float32)] * 300
     _, state = run(make_optimizer(cfg, 305), grads)
@@ -101,10 +101,10 @@ def test_trap_a_slow_second_moment_is_not_stuck_in_bfloat16() -> None:
     rounded = float(jnp.asarray((1 - 0.999**5), jnp.bfloat16))
     got = float(np.asarray(adam.nu, np.float32).mean())
     assert abs(got / expected - 1) < 0.02
-    assert rounded / expected > 1.3, "rounded to the nearest it would have stayed"
+    assert rounded / expected > 1.3, "round-to-nearest does not get stuck"
 
 
-def test_rounding_is_right_on_average_and_leaves_exact_values_alone() -> None:
+def test_stochastic_rounding_is_unbiased_and_keeps_exact_values() -> None:
     keep = optax.GradientTransformation(lambda params: params, lambda grads, *_: (grads, grads))
     wrapped = in_bfloat16(keep)
     values = np.concatenate([np.full(40_000, 1.001), [1.0, -2.5, 0.0, np.inf]]).astype(np.float32)
@@ -116,7 +116,7 @@ def test_rounding_is_right_on_average_and_leaves_exact_values_alone() -> None:
     assert got[:-4].mean() == pytest.approx(1.001, abs=1e-4)
 
 
-def test_adafactor_keeps_rows_and_columns_and_learns() -> None:
+def test_adafactor_stores_rows_and_columns_and_learns() -> None:
     r = np.random.default_rng(0)
     target = jnp.asarray(r.normal(size=(2, 256, 192)), jnp.float32)
     optimizer = make_optimizer(dataclasses.replace(PLAIN, kind="adafactor", lr=0.05), 60)
@@ -135,7 +135,7 @@ def test_adafactor_keeps_rows_and_columns_and_learns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adafactor"])
-def test_matrices_decay_and_norms_and_biases_do_not(kind: str) -> None:
+def test_weight_decay_applies_to_matrices_only(kind: str) -> None:
     params = jax.tree.map(lambda x: np.asarray(x) + 0.5, init_params(GEMMA, jax.random.key(0)))
     cfg = dataclasses.replace(PLAIN, kind=kind, weight_decay=0.1)
     optimizer = make_optimizer(cfg, 10, decayed(GEMMA))
@@ -149,8 +149,8 @@ def test_matrices_decay_and_norms_and_biases_do_not(kind: str) -> None:
         np.testing.assert_allclose(update, 0 if keeps else -1e-3 * weight, rtol=1e-5, err_msg=name)
 
 
-def test_a_rate_that_is_flat_then_rises_then_falls() -> None:
-    # PaVeRL-SQL's first stage over 100 updates: a tenth of the peak to 3 %, the peak at 10 %, by a cosine to a tenth.
+def test_learning_rate_is_flat_then_rises_then_decays() -> None:
+    # First stage of PaVeRL-SQL over 100 updates: 3 % at a tenth of the peak, peak at 10 %, then a cosine to a tenth.
     cfg = OptimConfig(lr=1.0, schedule="cosine", flat_steps=3, warmup_from=0.1, warmup_steps=7, final_lr_ratio=0.1)
     rate = make_schedule(cfg, 100)
     at = [float(rate(step)) for step in (0, 2, 3, 10, 55, 100)]

@@ -1,4 +1,4 @@
-"""A step's updates on a policy that is a table: what is compared with what, and how often, worked out by hand."""
+"""Updates of one step on a tabular policy, against values computed by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SGD = optax.sgd(0.5)
 
 
 def table(trainable: Any, frozen: Any, batch: GroupBatch) -> TokenLogprobs:
-    """Read a policy from a table: position t draws from softmax(theta[t]), and its value is value[t]."""
+    """Read a policy from a table: position t samples from softmax(theta[t]), and its value is value[t]."""
     del frozen
     scored = score(jnp.broadcast_to(trainable["theta"], (*batch.completion.shape, V)), batch.completion)
     values = trainable.get("value")
@@ -68,7 +68,7 @@ def learn(cfg: GrpoConfig, batch: GroupBatch, start: Any = None, reference: Any 
 
 @cache
 def grpo_step(cfg: GrpoConfig, loss: Any = None, advantage: Any = None) -> Any:
-    """Return a step's comparison and updates, in order; equal configs have the same programs."""
+    """Return the comparison and the updates of a step; equal configs share compiled programs."""
     compare, update = make_advantage_fn(table, cfg, advantage), make_updates(table, cfg, SGD, loss)
 
     def step(state: TrainState, batch: GroupBatch) -> tuple[TrainState, Any]:
@@ -83,8 +83,8 @@ def assert_same(got: Any, want: Any) -> None:
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6), got, want)
 
 
-def test_one_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
-    """Worked out again without any of it: at ratio 1 the loss is -A logprob, a mean over tokens."""
+def test_first_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
+    """Computed independently: at ratio 1 the loss is -A logprob, a mean over tokens."""
     batch, start = make_batch(), make_theta(1)
     rewards = np.asarray(batch.reward)
     unit = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, keepdims=True) + EPSILON)
@@ -103,7 +103,7 @@ def test_one_update_is_the_gradient_of_the_clipped_loss_at_ratio_one() -> None:
     assert float(metrics["policy/advantage_size"][0]) == pytest.approx(np.abs(unit[..., None] * mask).sum(), rel=1e-5)
 
 
-def test_trap_several_updates_all_compare_with_the_policy_before_the_first() -> None:
+def test_trap_all_updates_of_a_step_compare_with_the_policy_before_the_first() -> None:
     cfg = dataclasses.replace(PLAIN, num_iterations=2, minibatches=2, clip=ClipConfig(high=0.02))
     batch, start = make_batch(), make_theta(1)
     state, metrics = learn(cfg, batch)
@@ -130,37 +130,37 @@ def test_trap_several_updates_without_stored_old_logprobs_are_an_error() -> None
         grpo_loss(score_table(make_theta(1), None, batch), batch, PLAIN, on_policy=False)
 
 
-def test_a_batch_that_brings_its_old_logprobs_is_learned_against_them() -> None:
-    """Batch RL: two calls learn what one fixed policy drew, and the second still compares with that one."""
+def test_old_logprobs_of_a_batch_are_used() -> None:
+    """Batch RL: two calls learn from samples of one fixed policy, and the second still compares with that policy."""
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.1, placement="reward"))
     drawer, reference, blocks = make_theta(1), make_theta(2), [make_batch(0), make_batch(3)]
     state = init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference)
-    remaining = [make_old_logprob_fn(table)(state, block) for block in blocks]
+    stored = [make_old_logprob_fn(table)(state, block) for block in blocks]
     updates = grpo_step(cfg)
-    state, first = updates(state, remaining[0])
-    state, second = updates(state, remaining[1])
-    np.testing.assert_array_equal(remaining[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
+    state, first = updates(state, stored[0])
+    state, second = updates(state, stored[1])
+    np.testing.assert_array_equal(stored[1].old_logprobs, score_table(drawer, None, blocks[1]).logprob)
     assert float(first["policy/ratio_max"][0]) == pytest.approx(1.0, abs=1e-6)
     assert float(second["policy/ratio_max"][0]) > 1.001
-    # The KL is that of the policy that drew, so the policy's move between the calls does not show in it.
+    # The KL is that of the sampling policy, so the policy's move between the calls does not change it.
     again = make_old_logprob_fn(table)(init_state(drawer, SGD), blocks[1])
     _, alone = updates(init_state(jax.tree.map(jnp.copy, drawer), SGD, reference=reference), again)
     assert float(second["policy/kl"][0]) == pytest.approx(float(alone["policy/kl"][0]), rel=1e-6)
 
 
-def test_what_was_stored_is_kept_when_it_is_stored_again() -> None:
+def test_storing_old_logprobs_again_keeps_the_first() -> None:
     batch = make_batch(old_logprobs=jnp.full((B, G, T), -7.0))
     stored = make_old_logprob_fn(table)(init_state(make_theta(1), SGD), batch)
     assert (np.asarray(stored.old_logprobs) == -7.0).all()
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> None:
-    """Two answers of two tokens; old - reference is (0.2, 0.2) and (-0.3, 0.2).
+def test_kl_in_the_reward_is_subtracted_before_the_advantage(kind: str) -> None:
+    """Two answers of two tokens each; old - reference is (0.2, 0.2) and (-0.3, 0.2).
 
-    The second answer's second token belongs to the environment and costs nothing, so k1 sums to 0.4 and -0.3, k2 to
-    0.04 and 0.045, k3 to 2·(exp(-0.2) - 0.8) and exp(0.3) - 1.3. With kl = 0.5 and rewards 1 and 0 the advantage
-    without scale is ±(1 - 0.5·(cost₁ - cost₂)) / 2.
+    The second answer's second token belongs to the environment and has no cost. So k1 sums to 0.4 and -0.3, k2 to
+    0.04 and 0.045, k3 to 2·(exp(-0.2) - 0.8) and exp(0.3) - 1.3. For kl = 0.5 and rewards 1 and 0 the unscaled
+    advantage is ±(1 - 0.5·(cost₁ - cost₂)) / 2.
     """
     sums = {
         "k1": (0.4, -0.3), "k2": (0.04, 0.045), "k3": (2 * (math.exp(-0.2) - 0.8), math.exp(0.3) - 1.3)
@@ -180,7 +180,7 @@ def test_kl_in_the_reward_comes_off_before_answers_are_compared(kind: str) -> No
     assert float(metrics["policy/kl"][1]) == 3.0
 
 
-def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
+def test_kl_in_the_reward_equals_a_smaller_reward() -> None:
     batch, start, reference = make_batch(), make_theta(1), make_theta(2)
     cfg = dataclasses.replace(
         PLAIN, kl=KlConfig(coef=0.2, placement="reward", estimator="k1"), advantage="leave_one_out"
@@ -197,7 +197,7 @@ def test_kl_in_the_reward_is_a_smaller_reward_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 @pytest.mark.parametrize("placement", ["reward", "loss"])
-def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: str, placement: str) -> None:
+def test_answer_without_weight_changes_nothing(algorithm: str, placement: str) -> None:
     cfg = dataclasses.replace(PLAIN, kl=KlConfig(coef=0.2, placement=placement), algorithm=algorithm, advantage="batch")
     weight = jnp.ones((B, G)).at[1, 2].set(0.0)
     start = {**make_theta(1), "value": np.linspace(0.0, 0.5, T, dtype=np.float32)}
@@ -238,8 +238,8 @@ def test_an_answer_without_weight_changes_nothing_whatever_it_holds(algorithm: s
     ],
 )
 @pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_accumulation_changes_no_option(changes: dict[str, Any], parts: int) -> None:
-    """Parts hold very unequal numbers of tokens and of truncated answers; statistics are the whole batch's."""
+def test_gradient_accumulation_changes_no_result(changes: dict[str, Any], parts: int) -> None:
+    """Parts differ in the number of tokens and of truncated answers; statistics are those of the whole batch."""
     cfg = dataclasses.replace(GrpoConfig(group_std_ddof=0), **changes)
     start = make_theta(1) | ({"value": np.linspace(0.0, 0.5, T, dtype=np.float32)} if cfg.algorithm == "ppo" else {})
     batch = make_batch(truncated=jnp.zeros((B, G), bool).at[0].set(True).at[2, 1].set(True))
@@ -249,12 +249,12 @@ def test_accumulation_changes_no_option(changes: dict[str, Any], parts: int) -> 
     assert_same(metrics, expected)
 
 
-def test_a_batch_that_is_not_divided_is_refused() -> None:
+def test_indivisible_batch_is_rejected() -> None:
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 minibatches"):
         learn(dataclasses.replace(PLAIN, minibatches=3), make_batch())
 
 
-def test_a_recipe_may_bring_its_own_advantage_and_loss() -> None:
+def test_recipe_may_define_its_advantage_and_loss() -> None:
     def signs(rewards: jax.Array, weight: jax.Array) -> jax.Array:
         return jnp.sign(rewards - 0.5) * weight
 
@@ -268,12 +268,12 @@ def test_a_recipe_may_bring_its_own_advantage_and_loss() -> None:
     assert np.abs(np.asarray(got.trainable["theta"] - learn(PLAIN, make_batch())[0].trainable["theta"])).max() > 1e-3
 
 
-def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
-    """Every answer is of two tokens; values are 0.5 and 0.2, rewards 1 and 0; lambda 1, discount 1.
+def test_ppo_advantage_uses_values_and_not_the_group() -> None:
+    """Each answer has two tokens; values are 0.5 and 0.2, rewards 1 and 0; lambda 1, discount 1.
 
-    Advantages are reward - value: (0.5, 0.8) and (-0.5, -0.2), of mean 0.15 and variance
-    (0.35² + 0.65² + 0.65² + 0.35²) / 4 = 0.2725; returns are the rewards. The variance of returns is 0.25, that of what
-    the values leave over is 0.2725, so they explain -9 %.
+    Advantages are reward - value: (0.5, 0.8) and (-0.5, -0.2), with mean 0.15 and variance
+    (0.35² + 0.65² + 0.65² + 0.35²) / 4 = 0.2725. Returns are the rewards, with variance 0.25. The residual variance is
+    0.2725, so the explained variance is -9 %.
     """
     batch = make_batch(
         completion=np.zeros((2, 1, 2), np.int32), completion_len=np.full((2, 1), 2, np.int32),
@@ -290,7 +290,7 @@ def test_ppo_compares_with_its_values_and_not_with_the_group() -> None:
 
 
 def test_ppo_learns_values_and_the_better_token() -> None:
-    """The first token alone decides the reward: its values rise to the mean reward, and so does its probability."""
+    """The first token alone decides the reward: its value and its probability rise."""
     cfg = dataclasses.replace(PPO, num_iterations=2, minibatches=2, ppo=PpoConfig(value_clip=0.0, value_coef=2.0))
     r = np.random.default_rng(5)
     start = {"theta": jnp.zeros((T, V)), "value": jnp.zeros(T)}
@@ -313,12 +313,12 @@ def test_ppo_learns_values_and_the_better_token() -> None:
     assert chances[3] > 0.3
 
 
-def test_a_policy_without_a_value_head_cannot_be_trained_by_ppo() -> None:
+def test_ppo_without_a_value_head_is_rejected() -> None:
     with pytest.raises(ValueError, match="no value head"):
         learn(PPO, make_batch())
 
 
-def test_every_number_that_tells_of_an_update_is_there() -> None:
+def test_update_reports_all_metrics() -> None:
     cfg = changed(PPO, {"kl": KlConfig(coef=0.1), "loss.tis_clip_max": 1.5})
     start = make_theta(1) | {"value": jnp.zeros(T)}
     _, metrics = learn(cfg, make_batch(), start, make_theta(2))

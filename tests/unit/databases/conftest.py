@@ -1,4 +1,4 @@
-"""Databases in files and on servers, and places to copy them to."""
+"""Databases in files and on servers, and destinations for copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENGINES = ("duckdb", "postgresql", "mariadb")
 
 
 class Place(NamedTuple):
-    """Where a test copies to: `to` and `reader` as the command takes them, and a prefix of the test's own."""
+    """Destination of a copy: `to` and `reader` as the command takes them, and a prefix for this test."""
 
     engine: str
     to: str
@@ -38,7 +38,7 @@ class Place(NamedTuple):
         return json.loads((self.out / "manifest.json").read_text(encoding="utf-8"))["databases"][db_id]
 
     def fetch(self, db_id: str, sql: str) -> list[tuple[Any, ...]]:
-        """Return rows as the engine's own driver gives them."""
+        """Return rows as the engine's driver returns them."""
         name = self.prefix + db_id
         if self.engine == "duckdb":
             with closing(duckdb.connect(Path(self.to.partition(":")[2], f"{name}.duckdb"), read_only=True)) as reading:
@@ -55,7 +55,7 @@ class Place(NamedTuple):
             return [tuple(bytes(cell) if isinstance(cell, memoryview) else cell for cell in row) for row in cursor]
 
     def run(self, script: str) -> None:
-        """Run a statement at the engine as whoever may."""
+        """Run a statement at the engine as a privileged user."""
         parts = urlsplit(self.to)
         options = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
         opened = psycopg2.connect(dbname="postgres", **options) if self.engine == "postgresql" else None
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def copy_server(server_database: Callable[[str, str], Server]) -> Callable[[str], Server]:
-    """Return what makes a database of an engine once, or skips."""
+    """Return a function that starts a server of an engine once, or skips."""
     started: dict[str, Server] = {}
 
     def get(engine: str) -> Server:
@@ -80,7 +80,7 @@ def copy_server(server_database: Callable[[str, str], Server]) -> Callable[[str]
 
 @pytest.fixture
 def place_of(copy_server: Callable[[str], Server], tmp_path: Path) -> Callable[[str], Place]:
-    """Return what makes a place to copy to at an engine."""
+    """Return a function that makes a destination at an engine."""
 
     def make(engine: str) -> Place:
         prefix, out = f"t{uuid4().hex[:10]}_", tmp_path / "out"
@@ -94,13 +94,13 @@ def place_of(copy_server: Callable[[str], Server], tmp_path: Path) -> Callable[[
 
 @pytest.fixture(params=ENGINES)
 def place(request: pytest.FixtureRequest, place_of: Callable[[str], Place]) -> Place:
-    """Return a place to copy to; a test that asks runs at all engines."""
+    """Return a destination; a test with this fixture runs at all engines."""
     return place_of(request.param)
 
 
 @pytest.fixture
 def make_file() -> Callable[..., Path]:
-    """Return a function that makes `folder/db_id/db_id.sqlite`; rows go into the tables of these (quoted) names."""
+    """Return a function that makes `folder/db_id/db_id.sqlite`; `rows` maps quoted table names to rows."""
 
     def make(folder: Path, db_id: str, script: str, rows: dict[str, Sequence[Sequence[Any]]] | None = None) -> Path:
         path = folder / db_id / f"{db_id}.sqlite"
@@ -118,7 +118,7 @@ def make_file() -> Callable[..., Path]:
 
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], str]:
-    """Return a function that returns the one line with which a command is refused."""
+    """Return a function that returns the one-line error of a command."""
 
     def refuse(arguments: Sequence[str]) -> str:
         capsys.readouterr()
@@ -136,7 +136,7 @@ def insert_rows(table: str, count: int, row: Callable[[int], str]) -> str:
     return f"INSERT INTO {table} VALUES {', '.join(f'({row(i)})' for i in range(1, count + 1))};"
 
 
-# Sale 1 references customer 900, sale 2 customer 899: parents of first rows are no first rows.
+# Sale 1 references customer 900, sale 2 customer 899: the parents are not among the first rows.
 SHOP = (
     "CREATE TABLE customer(id int PRIMARY KEY, name varchar(30) NOT NULL, email varchar(40) UNIQUE);"
     "CREATE TABLE item(id int PRIMARY KEY, code varchar(8) UNIQUE, price numeric(8, 2));"
@@ -154,7 +154,7 @@ SHOP = (
 
 
 class ServerDatabase:
-    """A database on a server, with the URLs of its owner and of a role that can only SELECT."""
+    """A database on a server, with the URLs of its owner and of a read-only role."""
 
     def __init__(self, server: Server) -> None:
         self.server, self.engine = server, server.engine
@@ -163,7 +163,7 @@ class ServerDatabase:
         self.schema = "public" if self.engine == "postgresql" else self.name
 
     def run(self, script: str) -> None:
-        """Run statements as the owner: names are in double quotes, and a lock is awaited for 2 s."""
+        """Run statements as the owner: names are in double quotes, and the lock timeout is 2 s."""
         mariadb = "SET SESSION sql_mode = 'ANSI_QUOTES', lock_wait_timeout = 2;"
         self.server.run((mariadb if self.engine == "mariadb" else "SET lock_timeout = '2s';") + script)
 
@@ -207,7 +207,7 @@ def shop(engine: str, make_database: Callable[[str, str], ServerDatabase]) -> Se
 
 @pytest.fixture
 def pair(engine: str, make_database: Callable[[str, str], ServerDatabase]) -> ServerDatabase:
-    """Return a database with one foreign key, of b 1 to 60 to a 60 to 1."""
+    """Return a database with one foreign key, from b 1 to 60 to a 60 to 1."""
     script = "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE b(id int PRIMARY KEY, a int REFERENCES a(id));"
     script += insert_rows("a", 60, str) + insert_rows("b", 60, lambda i: f"{i}, {61 - i}")
     return make_database(engine, script)

@@ -1,4 +1,4 @@
-"""The command that copies databases: copies that are there or were broken off, readers, and refusals."""
+"""The command that copies databases: existing and interrupted copies, readers, and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Refusal = Callable[[Sequence[str]], str]
 """Returns the one line with which a command is refused."""
 
 
-def test_what_is_there_is_not_copied_again(
+def test_existing_copy_is_not_repeated(
     tmp_path: Path, place: Place, capsys: pytest.CaptureFixture[str], make_file: MakeFile
 ) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
@@ -67,7 +67,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_killed_copy_goes_on(
+def test_killed_copy_resumes(
     tmp_path: Path, place: Place, capsys: pytest.CaptureFixture[str], make_file: MakeFile
 ) -> None:
     for db_id in ("one", "two", "zoo"):
@@ -90,9 +90,7 @@ def test_a_killed_copy_goes_on(
     assert all(name.endswith(".duckdb") for name in files)
 
 
-def test_a_database_of_others_is_left_alone(
-    tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
-) -> None:
+def test_foreign_database_is_not_changed(tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal) -> None:
     folder = make_file(tmp_path / "in", "mine", "CREATE TABLE t (x INT)", {"t": [(1,)]})
     assert main(place.arguments(folder)) == 0
     message = refusal([*place.arguments(folder), "--out", str(tmp_path / "elsewhere")])
@@ -102,7 +100,7 @@ def test_a_database_of_others_is_left_alone(
 
 
 @pytest.mark.parametrize("engine", SERVERS)
-def test_an_empty_database_is_taken(
+def test_empty_database_is_used(
     engine: str, tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
 ) -> None:
     place = place_of(engine)
@@ -113,7 +111,7 @@ def test_an_empty_database_is_taken(
 
 
 @pytest.mark.parametrize("engine", SERVERS)
-def test_the_reader_can_read_and_nothing_else(
+def test_reader_can_only_read(
     engine: str, tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
 ) -> None:
     place = place_of(engine)
@@ -126,7 +124,7 @@ def test_the_reader_can_read_and_nothing_else(
     with Executor(threads=1) as executor:
         assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").status == "db_error"
     again = [*place.arguments(folder, "--prefix", f"{place.prefix}b", "--out", str(tmp_path / "b"))]
-    assert main([*again, "--reader", place.reader]) == 0  # what is there is only opened to the reader
+    assert main([*again, "--reader", place.reader]) == 0  # an existing copy is only granted to the reader
     with Executor(threads=1) as executor:
         assert executor.execute(url.replace(place.prefix, f"{place.prefix}b"), "SELECT x FROM t").rows == [(1,)]
     place.run(f"CREATE DATABASE {place.prefix}pubxlic")
@@ -147,7 +145,7 @@ def test_the_reader_can_read_and_nothing_else(
         ({"database": "nowhere1"}, "check the name"),
     ],
 )
-def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
+def test_unreachable_server_is_reported_without_the_password(
     engine: str,
     change: dict[str, Any],
     text: str,
@@ -177,7 +175,7 @@ def test_a_server_that_cannot_be_reached_is_told_of_without_the_password(
     ("engine", "old"),
     [("postgresql", "PostgreSQL from 13"), ("mariadb", "10.4.9-MariaDB"), ("mariadb", "5.7.1")],
 )
-def test_a_server_that_is_too_old_is_refused(
+def test_old_server_version_is_rejected(
     engine: str,
     old: str,
     tmp_path: Path,
@@ -206,7 +204,7 @@ print([main(["--from", source, "--to", place, "--out", out]) for place in places
 """
 
 
-def test_a_driver_that_is_not_installed_is_named(tmp_path: Path, make_file: MakeFile) -> None:
+def test_missing_driver_is_named(tmp_path: Path, make_file: MakeFile) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
     places = ["postgresql://u:s3cret@127.0.0.1:1/x", "mysql://u:s3cret@127.0.0.1:1/x", f"duckdb:{tmp_path / 'files'}"]
     command = [sys.executable, "-c", WITHOUT_DRIVERS, str(folder), str(tmp_path / "out"), *places]
@@ -218,7 +216,7 @@ def test_a_driver_that_is_not_installed_is_named(tmp_path: Path, make_file: Make
         assert f"pip install 'jaxrl-sql[{extra}]'" in error
 
 
-def test_a_server_as_source_is_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_as_source_is_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--from", "postgresql://u:s3cret@127.0.0.1:1/x", "--to", str(tmp_path / "out"), "--rows", "5"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -226,7 +224,7 @@ def test_a_server_as_source_is_sampled(tmp_path: Path, capsys: pytest.CaptureFix
     assert "s3cret" not in message
 
 
-def test_other_bad_input_is_refused_in_one_line(tmp_path: Path, make_file: MakeFile, refusal: Refusal) -> None:
+def test_invalid_input_is_rejected_in_one_line(tmp_path: Path, make_file: MakeFile, refusal: Refusal) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)")
     to, out = f"duckdb:{tmp_path / 'files'}", str(tmp_path / "out")
 
@@ -251,7 +249,7 @@ def test_other_bad_input_is_refused_in_one_line(tmp_path: Path, make_file: MakeF
     assert "not a manifest" in refusal_of()
 
 
-def test_a_file_that_changes_while_it_is_copied_is_told_of(
+def test_file_that_changes_during_the_copy_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_file: MakeFile, refusal: Refusal
 ) -> None:
     folder = make_file(tmp_path / "in", "one", "CREATE TABLE t (x INT)", {"t": [(1,)]})
@@ -272,7 +270,7 @@ def test_a_file_that_changes_while_it_is_copied_is_told_of(
     assert not list((tmp_path / "d").glob("*.duckdb"))
 
 
-def test_rows_that_arrive_otherwise_are_a_fault(
+def test_copied_rows_that_differ_are_an_error(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

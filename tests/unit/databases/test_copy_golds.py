@@ -1,4 +1,4 @@
-"""Golds of copied databases: they are translated, run, and kept where both engines say the same."""
+"""Golds of copied databases: translated, executed, and kept if both engines return the same rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GOLDS = {
 
 @pytest.fixture
 def question_set(tmp_path: Path, make_file: MakeFile) -> Path:
-    """Make a set of one database, and a question a gold."""
+    """Make a set of one database, with one question per gold."""
     folder = tmp_path / "set"
     script = "CREATE TABLE Person (Id INTEGER PRIMARY KEY, Name TEXT, Age INT, Team TEXT, Code TEXT);"
     script += "CREATE TABLE far (x REAL)"
@@ -68,44 +68,44 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines())}
 
 
-def test_golds_are_kept_where_both_say_the_same(
+def test_golds_with_equal_results_are_kept(
     place: Place, capsys: pytest.CaptureFixture[str], question_set: Path
 ) -> None:
     folder = question_set
     more = ["--only", "club", "--questions", str(folder), *(["--reader", place.reader] if place.reader else [])]
     assert main(place.arguments(folder, *more)) == 0
-    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert remaining.keys() | left.keys() == {*GOLDS, "elsewhere"}
-    assert remaining.keys() & left.keys() == set()
-    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= remaining.keys()
+    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert kept_golds.keys() | left.keys() == {*GOLDS, "elsewhere"}
+    assert kept_golds.keys() & left.keys() == set()
+    assert {"plain", "text", "like", "average", "near", "sorted", "group"} <= kept_golds.keys()
     statuses = {uid: line["status"] for uid, line in left.items() if uid != "tied"}
     assert statuses["elsewhere"] == "not_copied"
     assert statuses["fails"] == "gold_failed"
     assert statuses["broken"] == "not_translated"
     assert statuses["row"] in ("schema_error", "different_rows")
-    if place.engine == "mariadb":  # whose row is shown beside a group is anybody's choice there
+    if place.engine == "mariadb":  # MariaDB may show any row of a group
         assert {statuses.get(uid, "different_rows") for uid in ("loose", "bare")} == {"different_rows"}
     else:
         assert (statuses["loose"], statuses["bare"]) == ("different_rows", "schema_error")
         assert "GROUP BY" in left["bare"]["message"]
     messages = [line["message"] for line in left.values() if line["status"] == "different_rows"]
     assert all(" only there" in message or " only on SQLite" in message for message in messages), messages
-    assert remaining["tied"]["tied"] if "tied" in remaining else left["tied"]["status"] == "tied"
+    assert kept_golds["tied"]["tied"] if "tied" in kept_golds else left["tied"]["status"] == "tied"
     engine = "mysql" if place.engine == "mariadb" else place.engine
-    item = remaining["plain"]
+    item = kept_golds["plain"]
     assert (item["db_id"], item["dialect"], item["sqlite_sql"]) == ("club", engine, GOLDS["plain"])
-    output, name = parse_address(place.reader or place.to), f"{place.prefix}club"
+    address, name = parse_address(place.reader or place.to), f"{place.prefix}club"
     assert item["db"] == (
-        f"duckdb:{Path(output.folder, name)}.duckdb" if place.engine == "duckdb" else output.told(name)
+        f"duckdb:{Path(address.folder, name)}.duckdb" if place.engine == "duckdb" else address.told(name)
     )
-    assert (urlsplit(place.to).password or "no password") not in str(remaining) + str(left) + capsys.readouterr().out
+    assert (urlsplit(place.to).password or "no password") not in str(kept_golds) + str(left) + capsys.readouterr().out
     url = parse_address(place.reader or place.to).url(f"{place.prefix}club")
     with Executor(threads=1) as executor:
         assert sorted(executor.execute(url, item["sql"]).rows) == [("AL",), ("Ann",), ("Cy",)]
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_other_golds_that_hold_at_the_engine_go_with_the_question(place: Place, question_set: Path) -> None:
+def test_alternative_golds_valid_at_the_engine_are_kept(place: Place, question_set: Path) -> None:
     folder = question_set
     others = ["SELECT Name FROM Person WHERE Team = 'a'", "SELECT nothing FROM Person", "SELECT rowid FROM far"]
     line = {"id": "one", "db_id": "club", "question": "?", "sql": "SELECT Name FROM Person", "other_sql": others}
@@ -118,7 +118,7 @@ def test_other_golds_that_hold_at_the_engine_go_with_the_question(place: Place, 
 
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Place, question_set: Path) -> None:
+def test_golds_find_the_copy_of_a_moved_set(tmp_path: Path, place: Place, question_set: Path) -> None:
     folder = question_set
     assert main(place.arguments(folder)) == 0
     folder = folder.rename(tmp_path / "moved")
@@ -127,7 +127,7 @@ def test_golds_find_the_copy_of_a_set_that_was_moved(tmp_path: Path, place: Plac
 
 
 def _rewritten(source: Path, target: Path) -> None:
-    """Write the same database again, with other bytes: in another order, and with other pages."""
+    """Write the same database with different bytes: in another order and with other pages."""
     with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
         new.execute("PRAGMA page_size = 8192")
         new.executescript("\n".join(old.iterdump()))
@@ -136,7 +136,7 @@ def _rewritten(source: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("rewrites", [False, True])
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_golds_find_the_copy_of_the_same_database_elsewhere(
+def test_golds_find_the_copy_of_an_equal_database(
     tmp_path: Path, place: Place, question_set: Path, *, rewrites: bool
 ) -> None:
     folder = question_set
@@ -149,27 +149,27 @@ def test_golds_find_the_copy_of_the_same_database_elsewhere(
         connection.execute("INSERT INTO t VALUES (2)")
         connection.commit()
     assert main(place.arguments(folder, "--questions", str(other))) == 0
-    remaining, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
-    assert {"plain", "text", "sorted"} <= remaining.keys()
+    kept_golds, left = read_lines(place.out / "questions.jsonl"), read_lines(place.out / "left_out.jsonl")
+    assert {"plain", "text", "sorted"} <= kept_golds.keys()
     assert left["elsewhere"]["status"] == "not_copied"
     assert "no copied database has the same tables and rows" in left["elsewhere"]["message"]
     assert "not_copied" not in {line["status"] for uid, line in left.items() if uid != "elsewhere"}
 
 
-def test_questions_that_cannot_be_asked_are_refused(
+def test_unusable_questions_are_rejected(
     tmp_path: Path, place_of: Callable[[str], Place], question_set: Path, refusal: Refusal
 ) -> None:
     folder = question_set
     place = place_of("postgresql")
-    requests = place.arguments(folder, "--questions", str(folder))
-    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(requests)
-    assert "is not the server of --to" in refusal([*requests, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
-    assert "no such folder" in refusal([*requests, "--reader", place.reader, "--questions", str(tmp_path / "no")])
+    arguments = place.arguments(folder, "--questions", str(folder))
+    assert "give --reader postgresql://NAME:PASSWORD@" in refusal(arguments)
+    assert "is not the server of --to" in refusal([*arguments, "--reader", "postgresql://a:b@127.0.0.1:1/x"])
+    assert "no such folder" in refusal([*arguments, "--reader", place.reader, "--questions", str(tmp_path / "no")])
     wrong = place.reader.replace(urlsplit(place.reader).password or "", "wr0ng-pass")
-    message = refusal([*requests, "--reader", wrong])
+    message = refusal([*arguments, "--reader", wrong])
     assert "golds cannot be run there" in message
     assert "wr0ng-pass" not in message
-    assert "must be at least 1" in refusal([*requests, "--reader", place.reader, "--timeout-ms", "0"])
+    assert "must be at least 1" in refusal([*arguments, "--reader", place.reader, "--timeout-ms", "0"])
 
 
 @pytest.mark.data
@@ -183,12 +183,12 @@ def test_questions_that_cannot_be_asked_are_refused(
     ],
     indirect=["place"],
 )
-def test_real_databases_arrive(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
+def test_real_databases_are_copied(real_data: Path, place: Place, folder: str, count: int, questions: int) -> None:
     reader = ["--reader", place.reader] if place.reader else []
     assert main(place.arguments(real_data / folder, "--questions", str(real_data / folder), *reader)) == 0
     manifest = json.loads((place.out / "manifest.json").read_text(encoding="utf-8"))
     assert len(manifest["databases"]) == count
     left = read_lines(place.out / "left_out.jsonl").values()
     assert len(read_lines(place.out / "questions.jsonl")) + len(left) == questions
-    # What is left has no form at the engine, or is SQLite's choice among rows that are as good.
+    # The rest cannot be expressed at the engine, or depends on SQLite's choice among equivalent rows.
     assert sum(line["status"] != "tied" for line in left) <= 0.02 * questions

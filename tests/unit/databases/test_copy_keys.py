@@ -49,7 +49,7 @@ KEYS_TOLD = [
 ]
 
 
-def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_keys_indexes_types_and_comments_are_copied(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
     folder = make_file(tmp_path / "in" / "databases", "keys", KEYS)
     described = folder / "keys" / "database_description"
     described.mkdir()
@@ -103,16 +103,16 @@ def test_keys_indexes_types_and_comments_are_made(tmp_path: Path, place: Place, 
 
 
 def test_text_is_compared_and_sorted_byte_by_byte(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
-    message = ["b", "B", "a", "é", "e", "Z", "a ", ""]
+    texts = ["b", "B", "a", "é", "e", "Z", "a ", ""]
     script = "CREATE TABLE t (w TEXT UNIQUE); CREATE TABLE n (w TEXT COLLATE nocase)"
-    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in message]})
+    source = make_file(tmp_path / "in", "words", script, {"t": [(word,) for word in texts]})
     assert main(place.arguments(source)) == 0
     assert place.entry("words")["notes"] == ["n: NOCASE and RTRIM are dropped: texts are compared byte by byte"]
-    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(message)
+    assert [word for (word,) in place.fetch("words", "SELECT w FROM t ORDER BY w")] == sorted(texts)
     assert place.fetch("words", "SELECT w FROM t WHERE w = 'a'") == [("a",)]
 
 
-def test_a_key_that_is_too_long_for_mariadb_is_left_out(
+def test_key_too_long_for_mariadb_is_omitted(
     tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile
 ) -> None:
     place = place_of("mariadb")
@@ -123,7 +123,7 @@ def test_a_key_that_is_too_long_for_mariadb_is_left_out(
     assert place.entry("long")["tables"]["t"]["unique"] == [["s"]]
 
 
-def test_a_row_that_is_too_long_for_mariadb_is_told_of(
+def test_row_too_long_for_mariadb_is_reported(
     tmp_path: Path, place_of: Callable[[str], Place], make_file: MakeFile, refusal: Refusal
 ) -> None:
     place = place_of("mariadb")

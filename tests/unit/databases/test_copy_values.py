@@ -1,4 +1,4 @@
-"""Copied databases: types, names and values arrive as the engines' own drivers read them."""
+"""Copied databases: types, names and values as the engines' drivers read them."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ Refusal = Callable[[Sequence[str]], str]
         ("", [2**53 + 1, 0.5], "has both reals and integers beyond 2^53, which no float represents"),
     ],
 )
-def test_a_columns_values_decide_its_type(declared: str, values: list[Any], kind: str) -> None:
+def test_column_type_follows_its_values(declared: str, values: list[Any], kind: str) -> None:
     assert kind_of(declared, look(values, is_dated="date" in declared.lower() or "time" in declared.lower())) == kind
 
 
-def test_digests_say_whether_rows_are_the_same() -> None:
+def test_digests_are_equal_for_equal_rows_only() -> None:
     rows = [(1, "a", None), (2, "b", 0.5), (2, "b", 0.5), (3, b"c", float("inf"))]
     shuffled = random.Random(1).sample(rows, len(rows))
     whole = TableDigest().plus(rows)
@@ -80,7 +80,7 @@ def test_digests_say_whether_rows_are_the_same() -> None:
     assert TableDigest().plus([(1, 2)]) != TableDigest().plus([(12,)])
 
 
-def test_names_are_made_such_as_an_engine_takes() -> None:
+def test_names_are_made_valid_for_an_engine() -> None:
     rules = NameRules(12, counts_bytes=True, reserved=frozenset({"ctid"}))
     renamed, changed = new_names(["Name", "ÄB", "", "x ", "x", "ctid", "ééééééé"], "column", rules)
     assert renamed["Name"] == "name"
@@ -115,7 +115,7 @@ ODD_ROWS: dict[str, Sequence[Sequence[Any]]] = {
 }
 
 
-def test_odd_names_and_values_arrive_as_they_are(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_unusual_names_and_values_are_copied_unchanged(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
     source = make_file(tmp_path / "in", "odd one's", ODD, ODD_ROWS)
     assert main(place.arguments(source)) == 0
     quoted = '"order items"' if place.engine != "mariadb" else "`order items`"
@@ -133,14 +133,14 @@ def test_odd_names_and_values_arrive_as_they_are(tmp_path: Path, place: Place, m
     assert entry["notes"] == ["it's.b: 3 numbers next to 1 texts are copied as texts"]
 
 
-def test_rows_of_many_chunks_arrive(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
+def test_rows_of_many_chunks_are_copied(tmp_path: Path, place: Place, make_file: MakeFile) -> None:
     rows = [(i, f"row {i}", i / 7 if i % 3 else None) for i in range(12_345)]
     source = make_file(tmp_path / "in", "long", "CREATE TABLE t (i INT, s TEXT, r REAL)", {"t": rows})
     assert main(place.arguments(source)) == 0
     assert sorted(place.fetch("long", "SELECT * FROM t")) == rows
 
 
-def test_infinities_are_kept_or_refused(tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal) -> None:
+def test_infinities_are_kept_or_rejected(tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal) -> None:
     rows = [(float("inf"),), (float("-inf"),), (1,)]
     source = make_file(tmp_path / "in", "far", "CREATE TABLE t (r REAL)", {"t": rows})
     if place.engine == "mariadb":
@@ -156,7 +156,7 @@ def test_infinities_are_kept_or_refused(tmp_path: Path, place: Place, make_file:
         assert sorted(place.fetch("far", "SELECT r FROM t")) == [(float("-inf"),), (1.0,), (float("inf"),)]
 
 
-def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
+def test_unsupported_text_is_rejected_or_replaced(
     tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
 ) -> None:
     script = "CREATE TABLE t (a TEXT, b TEXT); INSERT INTO t VALUES ('a' || char(0) || 'b', CAST(X'61FF' AS TEXT))"
@@ -174,7 +174,7 @@ def test_text_that_an_engine_cannot_hold_is_refused_or_replaced(
     assert any("are replaced" in line for line in place.entry("bytes")["notes"])
 
 
-def test_a_column_that_no_type_holds_is_refused_or_left_out(
+def test_column_without_a_fitting_type_is_rejected_or_omitted(
     tmp_path: Path, place: Place, make_file: MakeFile, refusal: Refusal
 ) -> None:
     folder = make_file(tmp_path / "in", "a", "CREATE TABLE u (x INT)", {"u": [(1,)]})
@@ -182,7 +182,7 @@ def test_a_column_that_no_type_holds_is_refused_or_left_out(
     message = refusal(place.arguments(folder))
     assert "T.V has both blobs and texts" in message
     assert "--leave-out 'T.V'" in message
-    assert not (place.out / "manifest.json").exists()  # nothing is begun before all was looked at
+    assert not (place.out / "manifest.json").exists()  # nothing is written before the whole database is checked
     assert main(place.arguments(folder, "--leave-out", "t.v")) == 0
     assert sorted(place.fetch("b", "SELECT * FROM t")) == [(1,), (2,)]
     assert place.entry("b")["notes"] == ["T.V is omitted, with its keys"]

@@ -36,7 +36,7 @@ def rows_of(path: Path, sql: str) -> list[Any]:
 
 
 def tables_of(report: SampleReport) -> dict[str, list[Any]]:
-    """Return all rows of a sample by table."""
+    """Return all rows of a sample, by table."""
     return {name: rows_of(report.path, f'SELECT * FROM "{name}"') for name in report.rows}
 
 
@@ -44,7 +44,7 @@ def ids(report: SampleReport, table: str) -> set[int]:
     return {number for (number,) in rows_of(report.path, f'SELECT id FROM "{table}"')}
 
 
-# Types of keys with an expression of their values.
+# Key types, each with an expression for its values.
 KEYS = {
     "postgresql": [
         ("text", "'it''s \\ \"' || i || ',{}'"),
@@ -92,7 +92,7 @@ class TestParents:
         assert ids(report, "customer") == first | {901 - i for i in sales}
         assert ids(report, "item") == first | {1 + i % 300 for i in sales if i % 5}
 
-    def test_sample_of_an_unchanged_database_is_the_same(self, shop: Database, tmp_path: Path) -> None:
+    def test_sample_of_an_unchanged_database_is_reproducible(self, shop: Database, tmp_path: Path) -> None:
         reports = [sample(shop.reader, tmp_path / str(number), 30) for number in range(2)]
         assert tables_of(reports[0]) == tables_of(reports[1])
 
@@ -106,7 +106,7 @@ class TestParents:
         report = sample(make_database(engine, script).reader, tmp_path, 30)
         assert tables_of(report)["a"] == [(1, None), (0, None)] * 15
 
-    def test_levels_of_a_self_reference_are_bounded_and_the_cut_is_counted(
+    def test_depth_of_a_self_reference_is_limited_and_counted(
         self, engine: str, make_database: Make, tmp_path: Path
     ) -> None:
         script = "CREATE TABLE staff(id int PRIMARY KEY, boss int REFERENCES staff(id));"
@@ -115,7 +115,7 @@ class TestParents:
         assert ids(report, "staff") == set(range(1, 11))  # two first rows, eight levels
         assert report.notes == ("staff: the sample lacks the parent in staff of 1 rows",)
 
-    def test_circles_of_tables_are_followed(self, engine: str, make_database: Make, tmp_path: Path) -> None:
+    def test_reference_cycles_are_followed(self, engine: str, make_database: Make, tmp_path: Path) -> None:
         script = "CREATE TABLE a(id int PRIMARY KEY, b int);"
         script += "CREATE TABLE b(id int PRIMARY KEY, a int REFERENCES a(id));"
         script += insert("a", 30, lambda i: f"{i}, {31 - i}") + insert("b", 30, lambda i: f"{i}, {(i + 2) // 3}")
@@ -157,7 +157,7 @@ class TestParents:
             joined = f"SELECT id, v FROM child{number} c JOIN parent{number} p ON {on} ORDER BY id"
             assert (rows_of(report.path, joined), report.rows[f"parent{number}"] <= 10) == (wanted, True), kind
 
-    def test_a_key_references_its_parent_in_another_case(self, make_database: Make, tmp_path: Path) -> None:
+    def test_key_references_its_parent_case_insensitively(self, make_database: Make, tmp_path: Path) -> None:
         script = "CREATE TABLE a(id int PRIMARY KEY, code varchar(9) UNIQUE);"
         script += "CREATE TABLE b(id int PRIMARY KEY, code varchar(9), FOREIGN KEY (code) REFERENCES a(code));"
         script += insert("a", 30, lambda i: f"{i}, 'I-{i}'") + insert("b", 5, lambda i: f"{i}, 'i-{i + 20}'")
@@ -205,7 +205,7 @@ INSERT INTO v VALUES
   '9999-12-31 23:59:59.999', NULL,
   1999, b'0', '', '', '', 'sad', '', 'null', 0, POINT(0, 0), NULL, 'ffff::', '', 'a')
 """
-# Per engine: a script, its number of columns, and queries that a declared type or collation decides.
+# Per engine: a script, its number of columns, and queries whose result depends on a declared type or collation.
 VALUES = {
     "postgresql": (POSTGRESQL_VALUES, 30, [
         "SELECT c / 2, w / 2 FROM v ORDER BY id",
@@ -236,7 +236,7 @@ class TestValues:
         for query, outcome, other in zip(queries, sampled, served, strict=True):
             assert (outcome.status, outcome.rows) == ("ok", other.rows), query
 
-    def test_times_with_a_zone_are_in_utc_and_read_by_date_functions(self, make_database: Make, tmp_path: Path) -> None:
+    def test_times_with_a_zone_are_stored_in_utc_for_date_functions(self, make_database: Make, tmp_path: Path) -> None:
         script = "CREATE TABLE v(id int PRIMARY KEY, at timestamptz);"
         script += "INSERT INTO v VALUES (1, '2024-01-01 00:30:00+02'), (2, NULL), (3, '0044-03-15 00:00:00+00 BC')"
         path = sample(make_database("postgresql", script).reader, tmp_path, 10).path
@@ -285,7 +285,7 @@ class TestNames:
             sample(database.reader, tmp_path / "2", 10, ["item"])
         assert sample(database.reader, tmp_path / "3", 10, ["public.item"]).rows.keys() == {"item", "note"}
 
-    def test_partitions_and_heirs_are_read_with_their_table(self, make_database: Make, tmp_path: Path) -> None:
+    def test_partitions_and_child_tables_are_read_with_their_table(self, make_database: Make, tmp_path: Path) -> None:
         database = make_database(
             "postgresql",
             "CREATE TABLE log(id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);"

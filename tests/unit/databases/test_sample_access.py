@@ -1,4 +1,4 @@
-"""Samples of servers' databases: tables and columns that are left out, locks, refusals and commands."""
+"""Samples of server databases: omitted tables and columns, locks, refusals and commands."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def columns_of(report: SampleReport, name: str) -> tuple[Column, ...]:
 
 
 def tables_of(report: SampleReport) -> dict[str, list[Any]]:
-    """Return all rows of a sample by table."""
+    """Return all rows of a sample, by table."""
     return {name: rows_of(report.path, f'SELECT * FROM "{name}"') for name in report.rows}
 
 
-class TestLeavingOut:
-    def test_tables_columns_and_their_keys_are_left_out(self, shop: Database, tmp_path: Path) -> None:
+class TestOmissions:
+    def test_tables_columns_and_their_keys_are_omitted(self, shop: Database, tmp_path: Path) -> None:
         schema = shop.schema
         names = ["customer.email", f"{schema}.item", "sale.id"]
         report = sample(shop.reader, tmp_path, 30, names)
@@ -73,7 +73,7 @@ class TestLeavingOut:
         path = sample(shop.reader, tmp_path, 30, ["remark.id"]).path
         assert rows_of(path, "SELECT txt FROM remark") == [(f"remark {i}",) for i in range(1, 31)]
 
-    def test_a_type_that_sqlite_cannot_hold_is_left_out_and_reported(self, make_database: Make, tmp_path: Path) -> None:
+    def test_types_without_a_sqlite_form_are_omitted_and_reported(self, make_database: Make, tmp_path: Path) -> None:
         script = (
             "CREATE TYPE pair AS (a int, b int); CREATE TABLE t(id int PRIMARY KEY, p pair, ps pair[], d int);"
             "CREATE TABLE pairs(p pair PRIMARY KEY); CREATE TABLE bare()"
@@ -104,7 +104,7 @@ class TestLeavingOut:
             ("SELECT 1", [], r"there is no table that the role can read"),
         ],
     )
-    def test_unusable_schemas_and_names_are_refused(
+    def test_unusable_schemas_and_names_are_rejected(
         self, make_database: Make, tmp_path: Path, script: str, leave_out: list[str], message: str
     ) -> None:
         with pytest.raises(InputError, match=message) as caught:
@@ -112,7 +112,7 @@ class TestLeavingOut:
         assert "\n" not in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
-    def test_unreadable_tables_are_left_out_and_reported(self, make_database: Make, tmp_path: Path) -> None:
+    def test_unreadable_tables_are_omitted_and_reported(self, make_database: Make, tmp_path: Path) -> None:
         database = make_database(
             "postgresql",
             "CREATE TABLE a(id int PRIMARY KEY); CREATE TABLE secret(id int REFERENCES a);"
@@ -127,7 +127,7 @@ class TestLeavingOut:
             "public.part has row security: only rows that the role may see are sampled",
         )
 
-    def test_references_to_columns_that_are_no_key_are_reported(self, make_database: Make, tmp_path: Path) -> None:
+    def test_references_to_non_key_columns_are_reported(self, make_database: Make, tmp_path: Path) -> None:
         script = "CREATE TABLE a(x int, KEY (x)) ENGINE = InnoDB; CREATE TABLE b(x int REFERENCES a(x));"
         database = make_database("mariadb", script + "CREATE TABLE old(x int) ENGINE = MyISAM")
         report = sample(database.reader, tmp_path, 10)
@@ -149,7 +149,7 @@ class TestViews:
     }
 
     @pytest.mark.parametrize("engine", VIEWS)
-    def test_views_are_sampled_where_there_is_no_table(
+    def test_views_are_sampled_without_a_table(
         self, engine: str, make_database: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         database = make_database(engine, self.VIEWS[engine])
@@ -185,7 +185,7 @@ class TestViews:
 
 
 class TestLocks:
-    def test_sessions_only_read_and_bound_locks_and_time(self, shop: Database) -> None:
+    def test_sessions_are_read_only_with_lock_and_statement_timeouts(self, shop: Database) -> None:
         address = parse_address(shop.owner)
         source = SERVERS[address.engine](address).reader()
         if shop.engine == "postgresql":
@@ -211,15 +211,13 @@ class TestLocks:
         assert tables_of(report)["a"] == [(i,) for i in (*range(1, 21), *range(41, 61))]
         assert report.notes == ()
 
-    def test_a_locked_table_is_refused_in_one_line(self, shop: Database, tmp_path: Path) -> None:
+    def test_locked_table_is_an_error_of_one_line(self, shop: Database, tmp_path: Path) -> None:
         with shop.locked("sale"), pytest.raises(InputError) as caught:
             sample(shop.reader, tmp_path, 30)
         message = f"{shop.schema}.sale is locked by another session for more than 1 s: run it again later"
         assert (str(caught.value), list(tmp_path.iterdir())) == (message, [])
 
-    def test_a_read_that_takes_too_long_is_stopped(
-        self, make_database: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_slow_read_is_stopped(self, make_database: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(postgresql_module, "_SESSION", postgresql_module._SESSION.replace("5s", "100ms"))
         database = make_database(
             "postgresql",
@@ -230,12 +228,12 @@ class TestLocks:
             sample(database.reader, tmp_path, 30)
 
     @pytest.mark.parametrize("change", ["RENAME TO c", "RENAME COLUMN a TO c"])
-    def test_a_table_that_changes_before_its_read_is_refused(self, pair: Database, tmp_path: Path, change: str) -> None:
+    def test_table_changed_before_its_read_is_rejected(self, pair: Database, tmp_path: Path, change: str) -> None:
         with pytest.raises(InputError, match=r"\.b was changed while it was sampled: run it again"):
             sample(pair.reader, tmp_path, 30, report=lambda _: pair.run(f"ALTER TABLE b {change}"))
         assert list(tmp_path.iterdir()) == []
 
-    def test_parents_that_are_deleted_meanwhile_are_counted(self, pair: Database, tmp_path: Path) -> None:
+    def test_parents_deleted_during_the_sample_are_counted(self, pair: Database, tmp_path: Path) -> None:
         def delete(line: str) -> None:
             if ".b:" in line:
                 pair.run("DELETE FROM b WHERE true; DELETE FROM a WHERE true;")
@@ -257,7 +255,7 @@ class TestRefusals:
             (lambda _: "duckdb:folder", r"duckdb:folder: only postgresql:// and mysql:// can be sampled"),
         ],
     )
-    def test_a_wrong_url_is_refused_in_one_line_without_its_password(
+    def test_invalid_url_is_rejected_in_one_line_without_its_password(
         self, shop: Database, tmp_path: Path, change: Callable[[str], str], message: str
     ) -> None:
         with pytest.raises(InputError, match=message) as caught:
@@ -265,7 +263,7 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
         assert urlsplit(shop.reader).password not in str(caught.value)
 
-    def test_a_missing_driver_is_named(self, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_driver_is_named(self, shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "psycopg2", None)
         monkeypatch.setitem(sys.modules, "pymysql", None)
         with pytest.raises(InputError, match=r"pip install 'jaxrl-sql\[(postgresql|mysql)\]'"):
@@ -288,7 +286,7 @@ class TestCommands:
         assert copy(["--from", shop.reader, "--to", str(tmp_path / "2"), "--rows", "0"]) == 2
         assert capsys.readouterr() == ("", "error: --rows 0: at least 1\n")
 
-    def test_cached_samples_are_separate_by_omissions(self, shop: Database) -> None:
+    def test_samples_are_cached_per_omissions(self, shop: Database) -> None:
         lines: list[str] = []
         shown = [
             open_served(shop.reader, None, names, lines.append).shown_by
@@ -327,7 +325,7 @@ class TestCommands:
         assert synth([*command, "--leave-out", "sails"]) == 2
         assert "the nearest is sale" in capsys.readouterr().err
 
-    def test_omissions_of_a_stand_in_are_refused(self, shop: Database, tmp_path: Path) -> None:
+    def test_omissions_with_an_existing_local_file_are_rejected(self, shop: Database, tmp_path: Path) -> None:
         path = tmp_path / "shop.sqlite"
         path.touch()
         with pytest.raises(InputError, match=r"--leave-out item: .*--stand-in .*shop\.sqlite is shown as it is"):

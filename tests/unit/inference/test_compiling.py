@@ -1,4 +1,4 @@
-"""A program that compiles for long is told, by its name, and one that does not is not."""
+"""Reports of long compilations: by program name, and none for short ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_sql.runtime.progress import Compiled
 
 
 @pytest.mark.parametrize(("wait_s", "is_told"), [(0.0, True), (1000.0, False)])
-def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
+def test_long_compilation_is_reported_in_one_line(wait_s: float, is_told: bool) -> None:
     lines: list[str] = []
     heard = threading.Event()
 
@@ -28,7 +28,7 @@ def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
     def first(x: jax.Array) -> jax.Array:
         return jnp.sin(x) * 3
 
-    def waiting(x: jax.Array) -> jax.Array:  # while it is lowered and compiled, the line has time to come
+    def waiting(x: jax.Array) -> jax.Array:  # lowering and compilation take long enough for the report
         for _ in range(200):
             x = jnp.sin(x) @ x
         return x
@@ -47,7 +47,7 @@ def test_a_long_compilation_is_one_line(wait_s: float, is_told: bool) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted on Linux")
-def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
+def test_programs_are_dropped_near_the_mapping_limit_and_recompiled() -> None:
     @jax.jit
     def layers(x: jax.Array) -> jax.Array:
         for _ in range(3):
@@ -73,11 +73,11 @@ def test_programs_that_crowd_a_process_are_dropped_and_compiled_again() -> None:
         np.testing.assert_array_equal(layers(jnp.ones((2, 2))), result[0])
         assert compiled.programs >= count + 2
         taken = mappings_taken()
-        assert not drop_programs(compiled)  # what a step compiles anew is what it needs
+        assert not drop_programs(compiled)  # a program that a step compiles again is needed
         assert compiled.crowded == pytest.approx((1 + taken) / 2, abs=0.01)
 
 
-def test_memory_is_released_when_a_program_was_compiled_and_not_when_it_runs_again(
+def test_memory_is_released_after_compilation_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[None] = []

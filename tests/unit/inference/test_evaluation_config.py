@@ -1,4 +1,4 @@
-"""Arguments of `jx.evaluate` and `jaxrl-sql evaluate`: an endpoint's model, and refusals of what would be ignored."""
+"""Arguments of `jx.evaluate` and `jaxrl-sql evaluate`: the model of an endpoint, and refusals of unused arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def examples(tmp_path: Path) -> list[Example]:
     return [Example("q0", "shop", str(path), "How many items?", "SELECT count(*) FROM item")]
 
 
-def test_the_model_of_an_endpoint_is_its_name_there() -> None:
+def test_endpoint_model_name_is_passed_on() -> None:
     config = load_config(
         EvaluateConfig, None, *evaluation_layers(EvaluationRequest(data=["d"], model="m", endpoint=URL))
     )
@@ -38,12 +38,12 @@ def test_the_model_of_an_endpoint_is_its_name_there() -> None:
     assert named.evaluate.model == "other"
 
 
-def test_the_server_is_asked_for_the_model_in_python(examples: list[Example]) -> None:
+def test_python_api_asks_the_server_for_its_model(examples: list[Example]) -> None:
     with pytest.raises(JaxrlSqlError, match=rf"^{URL}: .*Connection refused"):
         jx.evaluate(examples, None, {"evaluate.retries": 0}, model="m", endpoint=URL)
 
 
-def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Path) -> None:
+def test_unused_arguments_are_rejected(examples: list[Example], tmp_path: Path) -> None:
     predictions, file = {"q0": "SELECT 0"}, tmp_path / "predictions.json"
     file.write_text('{"q0": "SELECT 0"}')
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
@@ -60,7 +60,7 @@ def test_what_would_be_ignored_is_refused(examples: list[Example], tmp_path: Pat
     assert jx.evaluate(examples, predictions, recipe="arctic").numbers["count"] == 1
 
 
-def test_an_error_of_a_file_names_the_parameter(examples: list[Example], tmp_path: Path) -> None:
+def test_file_error_names_the_parameter(examples: list[Example], tmp_path: Path) -> None:
     file = tmp_path / "predictions.jsonl"
     file.write_text('{"id": "q0", "answer": "SELECT 0"}\n')
     with pytest.raises(InputError, match=r"; sql_field NAME selects the field") as caught:
@@ -69,7 +69,7 @@ def test_an_error_of_a_file_names_the_parameter(examples: list[Example], tmp_pat
     assert jx.evaluate(examples, file, sql_field="answer").numbers["count"] == 1
 
 
-def test_a_benchmark_is_judged_as_its_examples(examples: list[Example]) -> None:
+def test_benchmark_scores_equal_those_of_its_examples(examples: list[Example]) -> None:
     benchmark, predictions = benchmark_of(examples, "examples"), {"q0": "SELECT count(*) FROM item"}
     numbers = jx.evaluate(benchmark, predictions).numbers
     assert numbers == jx.evaluate(examples, predictions).numbers

@@ -1,4 +1,4 @@
-"""What decides answers: every command's journal is refused where it changed, and goes on where it did not."""
+"""Fingerprints: each command refuses its journal if a setting that affects answers changed, and resumes otherwise."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ def settings_of(command: str, *changes: str) -> dict[str, Any]:
         ("augment", "augment.fill=empty"),
     ],
 )
-def test_what_decides_an_answer_is_another_fingerprint(command: str, change: str) -> None:
+def test_fingerprint_depends_on_settings_that_affect_answers(command: str, change: str) -> None:
     before, after = settings_of(command), settings_of(command, change)
     assert before != after
     assert change.partition("=")[0] in {name for name in {*before, *after} if before.get(name) != after.get(name)}
 
 
-def test_word_vectors_decide_answers_where_values_are_shown() -> None:
+def test_fingerprint_depends_on_word_vectors_with_retrieval() -> None:
     for command in ("evaluate", "distill"):
         assert settings_of(command, SYNONYMS[0]) != settings_of(command, *SYNONYMS)
 
 
-def test_dialects_and_where_they_run_decide_answers() -> None:
+def test_fingerprint_depends_on_dialects_and_their_engines() -> None:
     where = "executor.databases.mysql=translated"
     there = settings_of("filter_data", where)
     mixed = settings_of("filter_data", "data.dialects={sqlite: 0.5, mysql: 0.5}", where)
@@ -126,7 +126,7 @@ def test_dialects_and_where_they_run_decide_answers() -> None:
     ("command", "change"),
     [
         *((command, change) for command in ROOTS for change in FREE),
-        *((command, "run.display=none") for command in ROOTS if command != "augment"),  # which has no display
+        *((command, "run.display=none") for command in ROOTS if command != "augment"),  # augment has no display
         ("distill", "distill.samples=9"),
         ("filter_data", "filter.low=0.5"),
         ("filter_data", "data.max_prompt_tokens=77"),
@@ -135,39 +135,39 @@ def test_dialects_and_where_they_run_decide_answers() -> None:
         ("evaluate", "evaluate.max_num_seqs=3"),
     ],
 )
-def test_what_decides_none_is_the_same(command: str, change: str) -> None:
+def test_fingerprint_ignores_settings_that_affect_no_answer(command: str, change: str) -> None:
     assert settings_of(command) == settings_of(command, change)
 
 
-def test_another_endpoint_model_is_another_fingerprint() -> None:
+def test_fingerprint_depends_on_the_endpoint_model() -> None:
     assert settings_of("verbal", *THERE) != settings_of("verbal")
     assert settings_of("verbal", *THERE) != settings_of("verbal", *THERE, "verbal.model=n")
     assert settings_of("verbal", *THERE) == settings_of("verbal", *THERE, "verbal.base_url=http://other/v1")
 
 
-def of_checkpoint(config: EvaluateConfig) -> dict[str, Any]:
+def checkpoint_fingerprint(config: EvaluateConfig) -> dict[str, Any]:
     settings = checkpoint_settings(config.recipe, config.data, config.model)
     return fingerprint(settings, config.data, config.executor)
 
 
-def test_weights_in_the_same_place_that_are_others(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_the_weights_at_a_path(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
     config = load_config(EvaluateConfig, None, [f"model.checkpoint={model}"])
-    before = of_checkpoint(config)
+    before = checkpoint_fingerprint(config)
     assert files_identity(model) == files_identity(MODEL)
     (model / "README.md").write_text("a note")
-    assert of_checkpoint(config) == before
+    assert checkpoint_fingerprint(config) == before
     weights = next(model.glob("*.safetensors"))
     raw = bytearray(weights.read_bytes())
     raw[len(raw) // 2] ^= 1
     weights.write_bytes(raw)
-    assert of_checkpoint(config)["model"] != before["model"]
+    assert checkpoint_fingerprint(config)["model"] != before["model"]
     assert files_identity(tmp_path / "none") == ""
     assert files_identity("") == ""
 
 
-def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_the_template_at_a_path(tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     path.write_text("{% block user %}{{ question }}{% endblock %}")
     config = load_config(EvaluateConfig, None, [f"data.chat.template={path}"])
@@ -178,19 +178,19 @@ def test_a_template_in_the_same_place_that_is_another(tmp_path: Path) -> None:
     assert fingerprint(settings, config.data, config.executor)["data.chat.template"] != before["data.chat.template"]
 
 
-def test_a_tokenizer_or_a_recipe_in_the_same_place_that_is_another(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_the_tokenizer_and_recipe_at_a_path(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "own.py").write_text("RULES = 1")
     config = load_config(EvaluateConfig, None, [f"data.tokenizer.path={tmp_path}", f"recipe={tmp_path}/own.py:OWN"])
-    before = of_checkpoint(config)
-    assert of_checkpoint(config) == before
+    before = checkpoint_fingerprint(config)
+    assert checkpoint_fingerprint(config) == before
     for name, key in (("tokenizer.json", "data.tokenizer.path"), ("own.py", "recipe")):
         (tmp_path / name).write_text("[1]")
-        assert of_checkpoint(config)[key] != before[key]
+        assert checkpoint_fingerprint(config)[key] != before[key]
 
 
 def two_questions(folder: Path) -> list[Example]:
-    """Make two questions, each on a database of its own."""
+    """Make two questions, each on its own database."""
     for name in "ab":
         with closing(sqlite3.connect(folder / name)) as connection:
             connection.execute("PRAGMA journal_mode = wal")
@@ -205,7 +205,7 @@ def two_questions(folder: Path) -> list[Example]:
         {"options": {"ignore_order": True}}, {"dialect": "mysql"}, {"answerable": False}, {"suite": (__file__,)},
     ],
 )  # fmt: skip
-def test_what_a_question_asks_is_in_its_digest_and_in_no_other(change: dict[str, Any], tmp_path: Path) -> None:
+def test_question_digest_depends_on_its_fields_only(change: dict[str, Any], tmp_path: Path) -> None:
     item, other = two_questions(tmp_path)
     before, after = digests([item, other]), digests([dataclasses.replace(item, **change), other])
     assert before["a"] != after["a"]
@@ -213,13 +213,13 @@ def test_what_a_question_asks_is_in_its_digest_and_in_no_other(change: dict[str,
     assert set_digest([item, other]) != set_digest([dataclasses.replace(item, **change), other])
 
 
-def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
+def test_question_digest_depends_on_database_rows(tmp_path: Path) -> None:
     examples = two_questions(tmp_path)
     before = digests(examples)
     with closing(sqlite3.connect(f"file:{tmp_path}/a?mode=ro", uri=True)) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
     assert (tmp_path / "a-wal").exists()
-    assert digests(examples) == before, "a database that was only read is as it was"
+    assert digests(examples) == before, "reading a database changed its digest"
     with closing(sqlite3.connect(tmp_path / "a")) as connection:
         connection.execute("INSERT INTO t VALUES (1)")
         connection.commit()
@@ -228,7 +228,7 @@ def test_rows_are_in_the_digests_of_their_questions(tmp_path: Path) -> None:
     assert (after["a"] != before["a"], after["b"] == before["b"]) == (True, True)
 
 
-def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: Path) -> None:
+def test_question_digest_depends_on_its_duckdb_file(tmp_path: Path) -> None:
     (question, _), copy = two_questions(tmp_path), tmp_path / "a.duckdb"
     copy.write_text("rows")
     example = dataclasses.replace(question, dialect="duckdb", engine_url=f"duckdb:{copy}")
@@ -238,15 +238,15 @@ def test_the_file_of_another_engine_is_in_the_digest_of_its_question(tmp_path: P
     assert digests([example]) != before
 
 
-def test_predictions_are_in_the_digest_of_a_set(tmp_path: Path) -> None:
+def test_set_digest_depends_on_predictions(tmp_path: Path) -> None:
     examples = two_questions(tmp_path)
     result = {set_digest(examples, sqls) for sqls in ({}, {"a": "SELECT 1"}, {"b": "SELECT 1"}, {"b": None})}
     assert len(result) == 3
     assert set_digest(examples, {"other": "SELECT 1"}) == set_digest(examples)
 
 
-def test_records_are_of_questions_as_they_were_asked() -> None:
-    requests = {"a": "1", "b": "2"}
+def test_records_of_changed_questions_are_dropped() -> None:
+    digests_by_id = {"a": "1", "b": "2"}
     records = [
         {"id": "a", "asked": "1"},
         {"id": "b", "asked": "1"},
@@ -254,6 +254,6 @@ def test_records_are_of_questions_as_they_were_asked() -> None:
         {"id": "c"},
         {"id": "c", "asked": "1"},
     ]
-    assert as_asked(records, requests) == records[:1]
-    assert changed_since(records, requests).startswith("asked again: 1 questions ")
-    assert changed_since([*records, {"id": "b", "asked": "2"}], requests) == ""
+    assert as_asked(records, digests_by_id) == records[:1]
+    assert changed_since(records, digests_by_id).startswith("asked again: 1 questions ")
+    assert changed_since([*records, {"id": "b", "asked": "2"}], digests_by_id) == ""

@@ -1,4 +1,4 @@
-"""What asks a policy holds no more of a device than it may, and as much as it can use."""
+"""The policy client: device memory of its caches, dtype of its weights, and stop strings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MODEL = [f"model.checkpoint={START}", "data.prompt=compact"]
         (0.1, (0, 0, 0), [100, 2000]),
     ],
 )
-def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
+def test_cache_of_a_command_is_limited_to_its_memory_share(
     mebibytes: float, budget: tuple[int, ...], refused: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block of 64 tokens takes 256 KiB of this model. Prompts that no setting bounds have all that others leave."""
-    monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # so that shares of it are exact
+    """A block of 64 tokens takes 256 KiB for this model. Prompts without a length limit get the remaining blocks."""
+    monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: 1 << 30)  # makes shares exact
     share = mebibytes / 1024
     config = load_config(EvaluateConfig, None, [*MODEL, "data.max_prompt_tokens=320", f"rollout.memory={share}"])
     lengths = [100, 2000]
@@ -44,7 +44,7 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
         open_policy_client(policy_spec(config), executor, 4, Purpose.EVAL, 96) as client,
     ):
         assert client.engine.config.budget == budget
-        assert isinstance(client.engine.params["layers"], tuple), "layers that are taken apart later are there twice"
+        assert isinstance(client.engine.params["layers"], tuple), "stacked layers would be stored twice once split"
         prompts, sampling = [[5] * length for length in lengths], SamplingParams(max_new_tokens=4)
         samples = list(client.engine.generate(prompts, sampling))
     assert (
@@ -54,15 +54,15 @@ def test_the_cache_of_a_command_is_bounded_by_its_share_of_the_memory(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "compute", "remaining"),
+    ("dtype", "compute", "stored"),
     [
         pytest.param("float32", "bfloat16", "bfloat16", marks=pytest.mark.slow),
         pytest.param("float32", "same", "float32", marks=pytest.mark.nightly),
         pytest.param("bfloat16", "float32", "bfloat16", marks=pytest.mark.nightly),
     ],
 )
-def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, remaining: str) -> None:
-    """Nothing else changes: answers and their log-probabilities are those of the weights as they are read."""
+def test_matrices_are_stored_in_the_compute_dtype(dtype: str, compute: str, stored: str) -> None:
+    """Answers and their log-probabilities equal those of the weights in their original dtype."""
     config = load_config(EvaluateConfig, None, [*MODEL, f"model.dtype={dtype}", f"model.compute_dtype={compute}"])
     with (
         make_executor(config.executor) as executor,
@@ -73,28 +73,28 @@ def test_matrices_are_kept_as_products_take_them(dtype: str, compute: str, remai
         whole = Engine(engine.model, load_checkpoint(START, dtype)[1], engine.tokenizer, engine.config)
         layer = engine.params["layers"][0]
         assert (layer["q"].dtype, engine.params["embed"].dtype, layer["attn_norm"].dtype) == (
-            remaining,
-            remaining,
+            stored,
+            stored,
             dtype,
         )
         prompts, sampling = [[5, 9, 7] * 20, [8, 3]], SamplingParams(max_new_tokens=12, n=2)
-        output = [
+        samples = [
             {(s.prompt_index, s.index): (s.token_ids, s.logprobs) for s in item.generate(prompts, sampling)}
             for item in (engine, whole)
         ]
-        assert output[0] == output[1]
+        assert samples[0] == samples[1]
 
 
 @pytest.mark.parametrize(
-    ("message", "stops"),
+    ("overrides", "stops"),
     [
         (["data.prompt=compact"], (STATEMENT_END,)),
         (["data.prompt=compact", "evaluate.sampling.stop=[x]"], ("x",)),
         (["data.prompt=tagged", "recipe=skyrl_sql", "evaluate.sampling.stop=[x]"], ("</sql>", "</solution>", "x")),
     ],
 )
-def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(message: list[str], stops: tuple[str, ...]) -> None:
-    config = load_config(EvaluateConfig, None, [*MODEL, *message])
+def test_raw_sql_stops_at_the_statement_end_by_default(overrides: list[str], stops: tuple[str, ...]) -> None:
+    config = load_config(EvaluateConfig, None, [*MODEL, *overrides])
     recipe = find_recipe(config.recipe)
     client = PolicyClient(None, recipe, recipe.style_for(config.data), None)  # type: ignore[arg-type]
     assert client.stops(config.evaluate.sampling.stop) == stops
@@ -107,7 +107,7 @@ def test_raw_sql_ends_with_its_statement_where_no_stop_is_set(message: list[str]
         (2, "use 3 times as many"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_before_they_are_read(
+def test_weights_too_large_for_memory_are_rejected_before_loading(
     mebibytes: int, helps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_client, "device_memory", lambda _mesh: mebibytes << 20)

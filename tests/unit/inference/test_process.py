@@ -1,4 +1,4 @@
-"""What needs JAX names the packages to install where it is absent."""
+"""Commands and calls without JAX name the packages to install."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = Path(__file__).parents[3] / "configs" / "quickstart_start"
 
 
 def test_calls_from_python_without_jax_name_the_packages(tmp_path: Path) -> None:
-    """The agents' tool `ask` calls `Asker.answer`, as `jx.Model.ask` does."""
+    """The agent tool `ask` calls `Asker.answer`, like `jx.Model.ask`."""
     with closing(sqlite3.connect(tmp_path / "shop.sqlite")) as connection:
         connection.execute("CREATE TABLE item(name TEXT)")
     program = (
@@ -46,7 +46,7 @@ def test_calls_from_python_without_jax_name_the_packages(tmp_path: Path) -> None
     assert done.stdout.splitlines() == [NEEDS_JAX] * 4, done.stderr
 
 
-def test_another_absent_package_is_no_lack_of_jax() -> None:
+def test_another_missing_package_is_not_reported_as_missing_jax() -> None:
     with pytest.raises(ModuleNotFoundError), needing_jax():
         raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
     with pytest.raises(InputError, match=r"^this needs JAX"), needing_jax():

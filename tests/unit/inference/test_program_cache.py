@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next command, in a folder of this processor's own."""
+"""The cache of compiled programs, in a folder per CPU type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_sql.inference import program_cache as programs
 
-# Compiles one program that takes longer than LEAST_S, and says where programs are kept and whether it was found there.
+# Compiles one program that takes longer than LEAST_S; prints the cache folder and whether the program was cached.
 COMMAND = """
 import sys
 import jax
@@ -33,7 +33,7 @@ print(jax.config.jax_compilation_cache_dir, heard.count("/jax/compilation_cache/
 
 
 def compiled(named: str, **variables: str) -> tuple[str, bool]:
-    """Return where a command keeps its programs, and whether it found some there."""
+    """Return the cache folder of a command, and whether it contained a program."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")} | variables
     arguments = [sys.executable, "-c", COMMAND, named]
     where, hits = subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True).stdout.split()
@@ -41,8 +41,8 @@ def compiled(named: str, **variables: str) -> tuple[str, bool]:
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Return a function that keeps programs in this process as a command would, compiles one -> its folder."""
+def cache_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Return a function that sets the cache like a command, compiles one program and returns the folder."""
     names = ("jax_compilation_cache_dir", programs.SHORTEST.lower(), "jax_persistent_cache_min_entry_size_bytes")
     before = {name: getattr(jax.config, name) for name in names}
 
@@ -63,7 +63,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
 
 
 @pytest.mark.slow
-def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
+def test_second_command_reuses_compiled_programs(tmp_path: Path) -> None:
     where, result = compiled("auto", JAXRL_SQL_CACHE=str(tmp_path))
     assert Path(where).parent == tmp_path / "programs"
     assert not result
@@ -72,9 +72,11 @@ def test_a_second_command_finds_what_the_first_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shortest", "remaining"), [("1000", False), ("0", True)])
-def test_a_variable_says_how_short_a_program_is_kept(shortest: str, remaining: bool, tmp_path: Path) -> None:
-    for result in (False, remaining):
+@pytest.mark.parametrize(("shortest", "is_cached"), [("1000", False), ("0", True)])
+def test_environment_variable_sets_the_shortest_cached_compilation(
+    shortest: str, is_cached: bool, tmp_path: Path
+) -> None:
+    for result in (False, is_cached):
         assert compiled(str(tmp_path), **{programs.SHORTEST: shortest}) == (str(tmp_path), result)
 
 
@@ -87,25 +89,23 @@ def test_a_variable_says_how_short_a_program_is_kept(shortest: str, remaining: b
         ("{folder}/named", {"JAXRL_SQL_CACHE": "{folder}/ours"}, "{folder}/named"),
     ],
 )
-def test_what_names_a_folder_goes_before_the_users(
-    named: str, variables: dict[str, str], where: str, tmp_path: Path, chosen: Callable[..., str]
+def test_configured_folder_precedes_the_user_cache(
+    named: str, variables: dict[str, str], where: str, tmp_path: Path, cache_folder: Callable[..., str]
 ) -> None:
     filled = {name: text.format(folder=tmp_path) for name, text in variables.items()}
-    folder = chosen(named.format(folder=tmp_path), **filled)
+    folder = cache_folder(named.format(folder=tmp_path), **filled)
     assert folder == where.format(folder=tmp_path)
     assert folder == "None" or list(Path(folder).iterdir())
 
 
-def test_by_itself_a_folder_of_the_processor_in_the_users_cache_is_taken(
-    tmp_path: Path, chosen: Callable[..., str]
-) -> None:
-    where = Path(chosen("auto", JAXRL_SQL_CACHE=str(tmp_path)))
+def test_default_is_a_folder_per_cpu_in_the_user_cache(tmp_path: Path, cache_folder: Callable[..., str]) -> None:
+    where = Path(cache_folder("auto", JAXRL_SQL_CACHE=str(tmp_path)))
     assert where.parent == tmp_path / "programs"
     assert list(where.iterdir())
 
 
-def test_runs_of_several_processes_keep_none_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would find other programs in its own machine's folder."""
+def test_multiprocess_runs_have_no_cache_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would find different programs in its machine's folder."""
     monkeypatch.setenv("JAXRL_SQL_CACHE", str(tmp_path))
     before = programs.jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(programs.jax, "process_count", lambda: 2)
@@ -118,7 +118,7 @@ def test_runs_of_several_processes_keep_none_by_themselves(tmp_path: Path, monke
         programs.jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_room_is_made_of_what_was_written_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_programs_are_evicted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "MOST_BYTES", 250)
     for age, name in enumerate(("newest", "second", "third", "oldest")):
         (tmp_path / name).write_bytes(b"x" * 100)

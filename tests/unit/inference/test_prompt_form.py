@@ -1,4 +1,4 @@
-"""Prompts go through the chat template of a model that has one, unless the configuration names another form."""
+"""The prompt form: the chat template of the model if it has one, unless the configuration names another form."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def prompt_of(*overrides: str) -> str:
     return prepared(load_config(TrainConfig, SMALL, overrides)).data.prompt
 
 
-def test_a_model_with_a_chat_template_gets_chats() -> None:
+def test_model_with_a_chat_template_gets_chat_prompts() -> None:
     assert prompt_of(f"model.checkpoint={START}", "data.prompt=auto") == "chat"
     assert prompt_of(f"model.checkpoint={START}", "data.prompt=tagged") == "tagged"
 
 
-def test_a_model_without_a_chat_template_gets_compact_prompts(base_model: Path) -> None:
+def test_model_without_a_chat_template_gets_compact_prompts(base_model: Path) -> None:
     assert prompt_of(f"model.checkpoint={base_model}", "data.prompt=auto") == "compact"
 
 
-def test_the_tokenizer_that_is_used_decides(base_model: Path) -> None:
+def test_configured_tokenizer_decides_the_prompt_form(base_model: Path) -> None:
     assert prompt_of(f"model.checkpoint={base_model}", f"data.tokenizer.path={START}", "data.prompt=auto") == "chat"
 
 
-def test_settings_that_do_not_go_with_the_form_are_refused(base_model: Path) -> None:
+def test_settings_incompatible_with_the_prompt_form_are_rejected(base_model: Path) -> None:
     turns = ("recipe=skyrl_sql", "sampling.turns=3", "sampling.max_total_tokens=900")
     assert prompt_of(f"model.checkpoint={START}", "data.prompt=auto", *turns) == "chat"
     with pytest.raises(InputError, match=r"several turns need data\.prompt=tagged or chat"):
@@ -55,7 +55,7 @@ def test_settings_that_do_not_go_with_the_form_are_refused(base_model: Path) -> 
 
 
 @pytest.mark.parametrize(("template", "prompt"), [("{{ messages }}", "chat"), ("", "compact")])
-def test_a_gguf_file_has_its_own_template(template: str, prompt: str, tmp_path: Path) -> None:
+def test_gguf_file_decides_by_its_template(template: str, prompt: str, tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "qwen3")
     if template:
         writer.add_string("tokenizer.chat_template", template)
@@ -65,6 +65,6 @@ def test_a_gguf_file_has_its_own_template(template: str, prompt: str, tmp_path: 
     assert prompt_of(f"model.checkpoint={tmp_path / 'model.gguf'}", "data.prompt=auto") == prompt
 
 
-def test_a_folder_without_a_tokenizer_is_left_to_its_reader(tmp_path: Path) -> None:
+def test_folder_with_a_broken_tokenizer_gets_compact_prompts(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     assert prompt_of(f"model.checkpoint={tmp_path}", "data.prompt=auto") == "compact"

@@ -1,4 +1,4 @@
-"""What a run tells of its prompts: which are left out, which are pruned, and which descriptions are not whole."""
+"""Notes of a run on its prompts: skipped prompts, pruned prompts and damaged descriptions."""
 
 import io
 import sqlite3
@@ -28,7 +28,7 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
     long = Example("long", "d", str(path), "Which?", "SELECT column_3 FROM t")
     short = Example("short", "d", str(path), "?", "SELECT column_4 FROM t")
 
-    def made(pruning: Pruning | None) -> tuple[PromptSet, list[str]]:
+    def load_prompts(pruning: Pruning | None) -> tuple[PromptSet, list[str]]:
         stream = io.StringIO()
         with make_display("plain", 0, "title", stream, beat_s=0) as display:
             results = prompts_of("set", [long, short], compact_style(), Characters(), 228, display, pruning)
@@ -36,12 +36,12 @@ def test_prompts_over_the_limit_are_skipped_or_pruned(tmp_path: Path) -> None:
         assert (title, begins) == ("title", "tokenizing the prompts of set: 2 questions")
         return results, notes
 
-    output = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
-    result, notes = made(None)
+    damaged = f"set: 1 description files are damaged, such as {tmp_path}/d/database_description/t.csv: no column "
+    result, notes = load_prompts(None)
     assert result.examples == (short,)
     assert notes[0] == "set: skipped 1 (prompt over 228 tokens), such as long"
-    assert notes[1].startswith(output)
-    result, notes = made(Pruning(228, 0))
+    assert notes[1].startswith(damaged)
+    result, notes = load_prompts(Pruning(228, 0))
     assert result.examples == (long, short)
     assert "column_3" in result.prompts[0].text
     assert notes[0] == "set: 1 prompts are pruned to 228 tokens, such as long"

@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens a model has no rows for is refused before anything is compiled."""
+"""A tokenizer with more tokens than the model has rows is rejected before compilation."""
 
 from __future__ import annotations
 
@@ -55,30 +55,28 @@ def test_each_token_needs_a_row(tmp_path: Path) -> None:
     assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
-def test_the_largest_token_counts_where_some_are_left_out(tmp_path: Path) -> None:
-    """Ids may have gaps: fewer tokens than rows are no sign that each has one."""
-    arguments = json.loads((START / "tokenizer.json").read_text())
-    arguments["model"]["vocab"]["!"] = 5000
-    tokenizer = written(tmp_path / "gaps", arguments)
+def test_largest_token_id_counts_if_ids_have_gaps(tmp_path: Path) -> None:
+    """Ids may have gaps: fewer tokens than rows do not guarantee that each has a row."""
+    fields = json.loads((START / "tokenizer.json").read_text())
+    fields["model"]["vocab"]["!"] = 5000
+    tokenizer = saved_tokenizer(tmp_path / "gaps", fields)
     assert (len(tokenizer), tokenizer.convert_tokens_to_ids("!")) == (LARGEST + 1, 5000)
     with pytest.raises(InputError, match=rf"has {LARGEST + 1} tokens, the tokenizer 5001: "):
         model_config(checkpoint(tmp_path / "model", LARGEST + 1, tokenizer).model, tokenizer)
     assert model_config(load_config(EvaluateConfig, None, []).model, tokenizer).vocab_size == 5001
 
 
-def test_a_token_for_pictures_needs_none(tmp_path: Path) -> None:
-    """The published tokenizers of Gemma 3's text models hold one behind the last row; no text has it."""
-    arguments = json.loads((START / "tokenizer.json").read_text())
-    arguments["added_tokens"].append(
-        {**arguments["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"}
-    )
-    tokenizer = written(tmp_path / "pictures", arguments, image_token="<image_soft_token>")  # noqa: S106
+def test_image_token_needs_no_row(tmp_path: Path) -> None:
+    """Published tokenizers of Gemma 3 text models have an image token after the last row; no text contains it."""
+    fields = json.loads((START / "tokenizer.json").read_text())
+    fields["added_tokens"].append({**fields["added_tokens"][0], "id": LARGEST + 1, "content": "<image_soft_token>"})
+    tokenizer = saved_tokenizer(tmp_path / "pictures", fields, image_token="<image_soft_token>")  # noqa: S106
     assert max(tokenizer.get_vocab().values()) == LARGEST + 1
     config = checkpoint(tmp_path / "model", LARGEST + 1, tokenizer)
     assert model_config(config.model, tokenizer).vocab_size == LARGEST + 1
 
 
-def written(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
+def saved_tokenizer(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
     folder.mkdir()
     (folder / "tokenizer.json").write_text(json.dumps(arguments))
     fields = json.loads((START / "tokenizer_config.json").read_text()) | more
@@ -86,15 +84,15 @@ def written(folder: Path, arguments: dict[str, Any], **more: str) -> Any:
     return load_tokenizer(folder)
 
 
-def test_a_run_s_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None:
-    """Rows beyond the tokenizer, and an id that it leaves out: what the trainer scores has none of their mass."""
+def test_policy_gives_ids_without_a_token_no_probability(tmp_path: Path) -> None:
+    """Rows after the tokenizer's last id, and a missing id, have no mass in the scores of the trainer."""
     raw = json.loads((START / "tokenizer.json").read_text())
     gap = raw["model"]["vocab"].pop("!")
-    tokenizer = written(tmp_path / "gaps", raw)
+    tokenizer = saved_tokenizer(tmp_path / "gaps", raw)
     config = checkpoint(tmp_path / "model", LARGEST + 30, tokenizer)
     shape, params = load_checkpoint(tmp_path / "model")
     params["embed"] = params["embed"].at[gap].mul(30.0).at[LARGEST + 1 :].mul(30.0)
-    end = LARGEST + 5  # which the model's files declare, and the tokenizer lacks
+    end = LARGEST + 5  # declared by the model's files, missing in the tokenizer
     task, status = SimpleNamespace(tokenizer=tokenizer, ends=(1, end)), RunStatus(Health(HealthConfig()))
     run: Any = SimpleNamespace(task=task, model=shape, config=config, status=status)
     ones = jnp.ones((1, 1, 3))

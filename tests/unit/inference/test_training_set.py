@@ -1,4 +1,4 @@
-"""The training set: one function makes it, so that each command sees the very questions that training sees."""
+"""The training set: commands and training load the same questions through one function."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> DataConfig:
 
 
 @pytest.mark.parametrize("keep", ["", "q1\nq2\nq5\nq6\n"])
-def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
+def test_share_of_mysql_equals_that_of_training(data: DataConfig, keep: str, tmp_path: Path) -> None:
     if keep:
         (tmp_path / "ids").write_text(keep)
         data = changed(data, {"select.include_ids": str(tmp_path / "ids")})
@@ -68,8 +68,8 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
     chosen = training_questions(data, config.executor.databases).examples
     assert list(chosen) == list(trained)
     policy = policy_spec(FilterConfig(data=data))
-    requests = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
-    assert requests == {entry.uid: entry.dialect == "mysql" for entry in trained}
+    is_mysql = {prompt.uid: "MySQL" in prompt.text for prompt in ask(policy, chosen).prompts}
+    assert is_mysql == {entry.uid: entry.dialect == "mysql" for entry in trained}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_share_of_mysql_is_that_of_training(data: DataConfig, keep: str, tmp
         (["train", "copies/train", "copies/train_2"], ["train", "train_2", "train_2_2"]),
     ],
 )
-def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
+def test_evaluation_set_is_named_by_the_last_part_of_its_path(
     data: DataConfig, tmp_path: Path, evals: list[str], names: list[str]
 ) -> None:
     for name in ("dev", "train", "train_2"):
@@ -94,15 +94,15 @@ def test_a_set_to_evaluate_on_goes_by_the_last_part_of_its_path(
     assert best_by("accuracy", {f"eval/{name}/accuracy": 0.5 for name in questions}) == 0.5
 
 
-def test_a_split_that_is_trained_on_is_evaluated_as_far_as_its_limit(data: DataConfig) -> None:
+def test_training_split_is_evaluated_up_to_its_limit(data: DataConfig) -> None:
     config = TrainConfig(data=changed(data, {"select.limit_eval": 3, "dialects": DialectsConfig()}))
     with make_executor(ExecutorConfig(threads=1)) as executor:
         train, evals = load_questions(config.data, config.sft, config.executor, executor, make_display("none", 0, ""))
     assert (len(train), [example.uid for example in evals["train"].examples]) == (12, ["q0", "q1", "q2"])
 
 
-def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfig, tmp_path: Path) -> None:
-    """Ids, limits, dialects and hidden columns hold for lists, and only the sets that are not passed are read."""
+def test_passed_sets_obey_selection_and_hidden_columns(data: DataConfig, tmp_path: Path) -> None:
+    """Ids, limits, dialects and hidden columns apply to lists, and only the sets that are not passed are read."""
     examples = load_benchmark(tmp_path / "train").examples
     (tmp_path / "ids").write_text("q1\nq2\nq5\nq6\n")
     chosen = changed(
@@ -129,7 +129,7 @@ def test_passed_sets_are_chosen_from_and_hidden_in_as_a_folder_s(data: DataConfi
 
 
 @pytest.mark.parametrize("of", ["train", "dev", "streamed", "filter", "evaluate"])
-def test_a_version_refuses_questions_that_are_translated(data: DataConfig, tmp_path: Path, of: str) -> None:
+def test_sqlite_version_with_translated_questions_is_rejected(data: DataConfig, tmp_path: Path, of: str) -> None:
     shutil.copytree(tmp_path / "train", tmp_path / "dev")
     questions = tmp_path / ("dev" if of == "dev" else "train") / "questions.jsonl"
     first, *others = questions.read_text().splitlines()
@@ -169,22 +169,22 @@ def database(path: Path) -> None:
 
 
 def published(folder: Path) -> None:
-    """Write Spider as it is published, in small."""
+    """Write a small set in Spider's published layout."""
     database(folder / "database" / "d" / "d.sqlite")
     (folder / "tables.json").write_text(json.dumps([{"db_id": "d"}]))
     for number, name in enumerate(("train_spider", "train_others", "dev")):
-        requests = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
-        (folder / f"{name}.json").write_text(json.dumps(requests))
+        questions = [{"db_id": "d", "question": f"Which {number}?", "query": f"SELECT x, {number} FROM t"}]
+        (folder / f"{name}.json").write_text(json.dumps(questions))
 
 
 def plain(folder: Path) -> None:
-    """Write the same questions in the plain form."""
+    """Write the same questions in the plain layout."""
     for split, numbers in (("spider_train", (0, 1)), ("spider_dev", (2,))):
         database(folder / split / "databases" / "d" / "d.sqlite")
-        requests = [
+        questions = [
             {"id": f"q{i}", "db_id": "d", "question": f"Which {i}?", "sql": f"SELECT x, {i} FROM t"} for i in numbers
         ]
-        (folder / split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
+        (folder / split / "questions.jsonl").write_text("".join(json.dumps(request) + "\n" for request in questions))
 
 
 @pytest.mark.parametrize(("name", "write"), [("spider", published), ("spider_plain", plain)])

@@ -1,4 +1,4 @@
-"""The fused backends against plain attention: same values, same gradients, same update; wrong choices are refused."""
+"""Fused attention backends equal plain attention in values, gradients and updates; invalid choices are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 @pytest.fixture(scope="module")
 def here(plain_kernel: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the backends with the same packing and masks as on the platform that each is for, computed anywhere."""
+    """Return the backends with the packing and masks of their platforms, computed on this machine."""
     kernel = cudnn.Kernel(plain_kernel.forward, plain_kernel.backward)
     return {
         "splash": partial(splash.attend_tree, interpret=True),
@@ -45,7 +45,7 @@ def here(plain_kernel: ModuleType) -> dict[str, Callable[..., Any]]:
 def make_levels(
     sizes: Sequence[tuple[int, int]], lengths: Sequence[Any], heads: int, kv_heads: int, size: int = 8
 ) -> tuple[Level, ...]:
-    """Draw levels of (rows, tokens) with the given lengths [B,R] each; positions go on through the tree."""
+    """Draw levels of (rows, tokens) with lengths [B,R] each; positions continue through the tree."""
     rng = np.random.default_rng(0)
     levels: list[Level] = []
     starts = np.zeros((len(lengths[0]), 1), np.int32)
@@ -89,8 +89,10 @@ def inside(level: Level) -> jax.Array:
     return (jnp.arange(level.q.shape[2]) < level.length[..., None])[..., None, None]
 
 
-def weighed(attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None) -> Any:
-    """Return the weighed sum of what is read within the lengths, and that itself."""
+def weighted_sum(
+    attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | None, window: Window | None
+) -> Any:
+    """Return the weighted sum of attention outputs within the lengths, and the outputs."""
     read = [jnp.where(inside(x), out, 0) for x, out in zip(levels, attend(levels, 0.3, cap, window), strict=True)]
     weights = [jax.random.normal(jax.random.key(i), out.shape) for i, out in enumerate(read)]
     return sum(jnp.sum(w * out) for w, out in zip(weights, read, strict=True)), read
@@ -98,11 +100,11 @@ def weighed(attend: Callable[..., Any], levels: tuple[Level, ...], cap: float | 
 
 @functools.cache
 def differentiated(attend: Callable[..., Any], cap: float | None, size: int | None) -> Callable[..., Any]:
-    """Return the compiled (value, what is read) and gradient by queries, keys and values, of levels and a flag."""
+    """Return a compiled function: (value, outputs) and gradients by queries, keys and values, of levels and a flag."""
 
     def of(qkv: Any, levels: tuple[Level, ...], slides: Any) -> Any:
         full = tuple(level._replace(q=q, k=k, v=v) for level, (q, k, v) in zip(levels, qkv, strict=True))
-        return weighed(attend, full, cap, None if size is None else Window(size, slides))
+        return weighted_sum(attend, full, cap, None if size is None else Window(size, slides))
 
     return jit(jax.value_and_grad(of, has_aux=True))
 
@@ -127,7 +129,7 @@ def assert_same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize("tree", SOME_TREES)
-def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict[str, Callable[..., Any]]) -> None:
+def test_backend_values_and_gradients_equal_plain_attention(tree: str, here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*TREES[tree])
     expected = value_and_gradient(xla.attend_tree, levels)
     for backend in here.values():
@@ -135,7 +137,7 @@ def test_values_and_gradients_are_those_of_plain_attention(tree: str, here: dict
 
 
 def packed_levels() -> tuple[Level, ...]:
-    """Return levels whose last rows hold answers of these lengths, after prompts of 150, 17 and no tokens."""
+    """Return levels whose last rows hold answers of these lengths, after prompts of 150, 17 and 0 tokens."""
     rows = [[[40, 29, 1], [70], []], [[33, 32], [1, 1, 60], [5]], [[10, 3], [], [20, 20, 20]]]
     lengths = [[sum(answers) for answers in of_prompt] for of_prompt in rows]
     prompt, levels = make_levels([(1, 150), (3, 70)], [[[150], [17], [0]], lengths], 4, 2)
@@ -163,7 +165,7 @@ def packed_levels() -> tuple[Level, ...]:
         ("cudnn", None, 5),
     ],
 )
-def test_answers_that_share_a_row_see_the_prompt_and_themselves(
+def test_packed_answers_attend_to_their_prompt_and_themselves(
     backend: str, cap: float | None, size: int | None, here: dict[str, Callable[..., Any]]
 ) -> None:
     levels = packed_levels()
@@ -171,7 +173,7 @@ def test_answers_that_share_a_row_see_the_prompt_and_themselves(
     assert_same(value_and_gradient(here[backend], levels, cap, size), want)
 
 
-def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() -> None:
+def test_packed_mask_with_too_many_answers_is_rejected() -> None:
     assert splash.Answers.of([(1, 8192), (5, 20480)], 110592).bits == 15
     with pytest.raises(InputError, match="exceed its mask with rows of 20480: set packing=false"):
         splash.Answers.of([(1, 40960), (5, 20480)], 143360)
@@ -184,8 +186,8 @@ def test_a_mask_of_packed_answers_that_has_no_room_for_its_numbers_is_refused() 
     "tree",
     [pytest.param(name, marks=() if name == "three-levels" else pytest.mark.nightly) for name in TREES],
 )
-def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
+def test_amx_backend_equals_float32_within_bfloat16_rounding(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slower instructions compute the same
     levels = jax.tree.map(
         lambda x: np.asarray(x, jnp.bfloat16) if x.dtype == jnp.float32 else x, make_levels(*TREES[tree], size=64)
     )
@@ -193,7 +195,7 @@ def test_a_cpu_s_unit_rounds_what_it_multiplies_alone(tree: str, monkeypatch: py
     assert_same(value_and_gradient(amx.attend_tree, levels), value_and_gradient(xla.attend_tree, wide), 2e-2)
 
 
-def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_backend_follows_its_bfloat16_support(monkeypatch: pytest.MonkeyPatch) -> None:
     for has_unit, backend in ((False, xla), (True, amx)):
         monkeypatch.setattr(cpu, "has_bfloat16_products", lambda has_unit=has_unit: has_unit)
         assert for_platform("auto", CONFIG, jnp.bfloat16, "cpu") is backend.attend_tree
@@ -206,14 +208,14 @@ def test_the_backend_of_a_cpu_is_chosen_by_what_it_has(monkeypatch: pytest.Monke
 
 
 @pytest.mark.nightly
-def test_splash_caps_scores_as_plain_attention_does(here: dict[str, Callable[..., Any]]) -> None:
+def test_splash_score_cap_equals_plain_attention(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*MIXED)
     expected = value_and_gradient(xla.attend_tree, levels, cap=0.5)
     assert_same(value_and_gradient(here["splash"], levels, cap=0.5), expected)
     assert abs(expected[0][0] - value_and_gradient(xla.attend_tree, levels)[0][0]) > 1e-2
 
 
-def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt(
+def test_windows_with_a_traced_flag_cross_into_the_prompt(
     here: dict[str, Callable[..., Any]],
 ) -> None:
     levels = make_levels(*TREES["three-levels"])
@@ -224,7 +226,7 @@ def test_windows_under_a_traced_flag_reach_from_completions_into_the_prompt(
     assert abs(expected[0][0] - full[0][0]) > 1e-2
 
 
-def test_what_stands_beyond_a_length_is_never_read(here: dict[str, Callable[..., Any]]) -> None:
+def test_keys_after_the_length_are_never_read(here: dict[str, Callable[..., Any]]) -> None:
     levels = make_levels(*TREES["three-levels"])
     beyond = tuple(
         level._replace(**{n: jnp.where(jnp.swapaxes(inside(level), 2, 3), getattr(level, n), 7.0) for n in "kv"})
@@ -236,7 +238,7 @@ def test_what_stands_beyond_a_length_is_never_read(here: dict[str, Callable[...,
             np.testing.assert_array_equal(item, other)
 
 
-def test_the_packed_mask_is_the_tree_cut_into_tiles() -> None:
+def test_splash_mask_equals_the_tree_mask() -> None:
     cut = splash.tree_mask(((1, 3), (2, 2)), 9)
     rows = [
         "100000000",
@@ -258,9 +260,7 @@ def test_the_packed_mask_is_the_tree_cut_into_tiles() -> None:
     ("sizes", "length"), [(((1, 16), (2, 24)), 80), (((1, 8), (2, 8), (4, 16)), 96), (((1, 7), (3, 11)), 64)]
 )
 @pytest.mark.parametrize("tile", [1, 4, 8, 16])
-def test_a_tile_that_is_all_alike_is_the_mask_s_piece(
-    sizes: tuple[tuple[int, int], ...], length: int, tile: int
-) -> None:
+def test_mask_tiles_equal_slices_of_the_whole_mask(sizes: tuple[tuple[int, int], ...], length: int, tile: int) -> None:
     cut = splash.tree_mask(sizes, length)
     whole = cut(slice(0, length), slice(0, length))
     for i in range(0, length, tile):
@@ -270,7 +270,7 @@ def test_a_tile_that_is_all_alike_is_the_mask_s_piece(
 
 
 def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
-    """Draw a batch with a prompt of one token, an empty completion and full ones."""
+    """Draw a batch with a prompt of one token, an empty completion and full-length ones."""
     r = np.random.default_rng(0)
     per_token = jnp.asarray(r.normal(-4, 0.3, (b, g, t)), jnp.float32)
     prompt_len, completion_len = r.integers(1, p + 1, b), r.integers(1, t + 1, (b, g))
@@ -284,7 +284,7 @@ def random_batch(b: int, g: int, p: int, t: int) -> GroupBatch:
         rollout_logprobs=per_token,
         old_logprobs=per_token,
         reference_logprobs=per_token,
-        # Of one sign: a loss that cancels to nearly nothing could not be compared.
+        # All positive: a loss that nearly cancels could not be compared.
         advantage=jnp.asarray(1 + r.random((b, g, 1)), jnp.float32),
         reward=jnp.zeros((b, g)),
         weight=jnp.ones((b, g)),
@@ -310,15 +310,15 @@ def loss_and_gradients(config: ModelConfig, attention: Any, batch: GroupBatch, r
         pytest.param("cudnn", SLIDING, "query,key,value,attended", marks=pytest.mark.nightly, id="cudnn-sliding"),
     ],
 )
-def test_the_update_of_a_whole_model_is_the_same(
+def test_model_update_is_equal_with_each_backend(
     name: str, config: ModelConfig, remat: str, here: dict[str, Callable[..., Any]]
 ) -> None:
     batch = random_batch(2, 3, 11, 16)
     assert_same(loss_and_gradients(config, here[name], batch, remat), loss_and_gradients(config, "xla", batch))
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="what is refused depends on the platform")
-def test_a_backend_of_another_platform_is_refused_with_what_is_possible() -> None:
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the choice of backends depends on the platform")
+def test_backend_of_another_platform_is_rejected_with_alternatives() -> None:
     for name, platform in (("cudnn", "gpu"), ("splash", "tpu")):
         with pytest.raises(InputError, match=rf"model\.attention={name}: it runs on {platform}.* cpu; .*auto, xla"):
             choose(name, CONFIG, jnp.bfloat16)
@@ -326,7 +326,7 @@ def test_a_backend_of_another_platform_is_refused_with_what_is_possible() -> Non
         choose("flash", CONFIG, jnp.bfloat16)
 
 
-def test_a_wrong_choice_is_refused_before_anything_runs() -> None:
+def test_unknown_backend_is_rejected_before_compilation() -> None:
     policy = make_policy(CONFIG, attention="flash")
     with pytest.raises(InputError, match="flash"):
         jax.eval_shape(policy, init_params(CONFIG, jax.random.key(0)), None, random_batch(2, 2, 4, 4))
@@ -339,7 +339,7 @@ class Client:
 
 @dataclasses.dataclass
 class Gpu:
-    """What `refusal` asks of a device; the machine that runs these tests has none."""
+    """The attributes of a device that `refusal` reads; the machine that runs these tests has no GPU."""
 
     client: Client
     compute_capability: str
@@ -358,7 +358,7 @@ class Gpu:
         (CAPPED, "bfloat16", "9.0", "soft caps of attention scores"),
     ],
 )
-def test_cudnn_says_what_it_cannot_do(
+def test_cudnn_limitations_are_reported(
     monkeypatch: pytest.MonkeyPatch, config: ModelConfig, dtype: str, capability: str, message: str | None
 ) -> None:
     monkeypatch.setattr(jax, "devices", lambda: [Gpu(Client("cuda 13000"), capability)])
@@ -371,7 +371,7 @@ def test_cudnn_says_what_it_cannot_do(
     assert choose("auto", config, dtype) is xla.attend_tree
 
 
-def test_splash_says_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splash_limitations_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert choose("auto", CAPPED, "float32") is BACKENDS["splash"].attend
     with pytest.raises(InputError, match="sliding windows"):
@@ -383,7 +383,7 @@ def test_splash_says_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU")
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("size", [None, 3], ids=["full", "sliding"])
-def test_on_a_gpu_cudnn_in_bfloat16_is_near_to_plain_attention_in_float32(tree: str, size: int | None) -> None:
+def test_cudnn_bfloat16_on_a_gpu_is_near_plain_float32(tree: str, size: int | None) -> None:
     levels = make_levels(*TREES[tree], 64)
     rough = tuple(x._replace(**{name: getattr(x, name).astype("bfloat16") for name in "qkv"}) for x in levels)
     (_, exact), exact_grads = value_and_gradient(xla.attend_tree, levels, size=size)

@@ -1,8 +1,8 @@
-"""Splash compiles for a TPU on a machine that has none, where `libtpu` is installed: gradient, mesh, both head layouts.
+"""Splash compiles for a TPU without one, if `libtpu` is installed: gradient, mesh, both head layouts.
 
-What it read is kept where remat names it: then it does not run forward again.
+If remat names the attention output, the forward kernel runs once.
 
-Run as a test it starts itself as a script: libtpu stays in the process that has loaded it.
+As a test this file runs itself as a script, because libtpu stays loaded in its process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDS_LIBTPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 
 def run(tensor: str, remat: str) -> list[int]:
-    """Run this file as a script: how often the compiled program calls each kernel."""
+    """Run this file as a script; return the number of calls of each kernel in the compiled program."""
     env = os.environ | {"JAX_PLATFORMS": "cpu"} | QUIET
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, __file__, tensor, remat]
@@ -43,14 +43,14 @@ def run(tensor: str, remat: str) -> list[int]:
         pytest.param("4", id="key-heads-repeated", marks=pytest.mark.nightly),
     ],
 )
-def test_the_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
-    again, remaining = run(tensor, "full"), run(tensor, "query,key,value,attended")
+def test_gradient_of_a_grouped_pass_compiles_for_four_chips(tensor: str) -> None:
+    again, named = run(tensor, "full"), run(tensor, "query,key,value,attended")
     assert min(again) > 0, "a kernel is missing from the compiled program"
-    assert remaining == [again[0] // 2, *again[1:]], "where remat names what attention read, it runs forward once"
+    assert named == [again[0] // 2, *again[1:]], "the forward kernel runs once if remat names its output"
 
 
 def _compile(tensor: int, remat: str) -> tuple[int, ...]:
-    """Compile for v5e:2x2 and return how often the program calls each of the three kernels."""
+    """Compile for v5e:2x2 and return the number of calls of each of the three kernels."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import topologies

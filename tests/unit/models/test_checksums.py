@@ -1,4 +1,4 @@
-"""The weights of a run's model are refused where they are not those that the run wrote."""
+"""Checksums: weights of a run that differ from those it wrote are rejected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.models.formats.checksums import SUMS, refuse_damaged_weights, sea
 from jaxrl_sql.types import InputError
 
 
-def test_changed_weights_of_a_run_are_refused_and_copies_may_be_changed(tmp_path: Path) -> None:
+def test_changed_weights_of_a_run_are_rejected_and_of_copies_accepted(tmp_path: Path) -> None:
     model = tmp_path / "run" / "model"
     model.mkdir(parents=True)
     (model.parent / "config.yaml").write_text("seed: 0\n")
@@ -28,12 +28,12 @@ def test_changed_weights_of_a_run_are_refused_and_copies_may_be_changed(tmp_path
     (model / "model-2.safetensors").write_bytes(raw)
     with pytest.raises(InputError, match=r"/run: model/model-2\.safetensors does not match its checksum: put it back"):
         refuse_damaged_weights(model)
-    (model.parent / SUMS).unlink()  # as the message advises
+    (model.parent / SUMS).unlink()  # as the message suggests
     refuse_damaged_weights(str(model))
 
 
 @pytest.mark.parametrize("content", ['{"model/model.safetensors": "abc"}', "[]", ""])
-def test_a_checksums_file_of_another_tool_is_not_read(content: str, tmp_path: Path) -> None:
+def test_checksum_file_of_another_tool_is_ignored(content: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")

@@ -1,4 +1,4 @@
-"""Published configs of Llama and Gemma in both spellings, and one line for what is unknown or contradicts itself."""
+"""Published configs of Llama and Gemma in both spellings; unknown and contradictory fields are errors of one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.models.spec import SlidingWindow
 from jaxrl_sql.types import InputError
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-# As published, with what does not change the model left out but for a few fields that a reader must pass over.
+# As published, without fields that do not affect the model, except a few that the reader must ignore.
 LLAMA32_1B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "attention_bias": False,
@@ -74,22 +74,22 @@ GEMMA3_270M: dict[str, Any] = {
 
 
 def read(hf: dict[str, Any], **changes: Any) -> ModelConfig:
-    """Read a config with some fields changed; None stands for an absent one."""
+    """Read a config with changed fields; None removes a field."""
     merged = {name: value for name, value in (hf | changes).items() if value is not None}
     return FAMILIES[merged["model_type"]].read(merged)
 
 
-def test_llama_as_published_and_as_transformers_5_writes_it() -> None:
+def test_llama_config_as_published_and_as_transformers_5_writes_it() -> None:
     config = read(LLAMA32_1B)
     assert config.rope.scaling == RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
     assert (config.rope.theta, config.sliding, config.norms.is_zero_centered) == (5e5, None, False)
     nested = {**LLAMA32_1B["rope_scaling"], "rope_theta": 500000.0}
     assert read(LLAMA32_1B, rope_parameters=nested, rope_scaling=None, rope_theta=None) == config
     assert read(LLAMA32_1B, rope_parameters=nested) == config
-    assert read(LLAMA32_1B, head_dim=None) == config, "the head size is width by heads where it is not said"
+    assert read(LLAMA32_1B, head_dim=None) == config, "the default head size is width divided by heads"
 
 
-def test_gemma_as_published_as_older_ones_and_as_transformers_5_writes_it() -> None:
+def test_gemma_config_as_published_in_old_form_and_by_transformers_5() -> None:
     config = read(GEMMA3_270M)
     assert config.sliding == SlidingWindow(512, ((True,) * 5 + (False,)) * 3, 1e4)
     assert (config.rope.theta, config.rope.scaling, config.query_scalar) == (1e6, None, None)
@@ -110,27 +110,27 @@ def test_gemma_as_published_as_older_ones_and_as_transformers_5_writes_it() -> N
     assert read(GEMMA3_270M, rope_parameters=nested, rope_theta=None, rope_local_base_freq=None) == config
     stretched = read(GEMMA3_270M, rope_scaling={"factor": 8.0, "rope_type": "linear"})
     assert stretched.rope.scaling == RopeScaling("linear", 8.0)
-    assert stretched.sliding == config.sliding, "only layers that see everything are stretched"
+    assert stretched.sliding == config.sliding, "only full-attention layers are scaled"
 
 
-def test_a_query_scale_and_caps_are_read_where_they_are() -> None:
+def test_query_scale_and_caps_are_read() -> None:
     config = read(GEMMA3_270M, query_pre_attn_scalar=168, attn_logit_softcapping=50, final_logit_softcapping=30.0)
     assert (config.query_scalar, config.attn_score_cap, config.final_logit_cap) == (168, 50.0, 30.0)
 
 
 @pytest.mark.parametrize("hf", [LLAMA32_1B, GEMMA3_270M], ids=["llama", "gemma3"])
-def test_published_configs_survive_both_directions(hf: dict[str, Any]) -> None:
+def test_published_configs_round_trip(hf: dict[str, Any]) -> None:
     config = read(hf)
     written = FAMILIES[config.family].write(config)
     assert read(written) == config
-    # What is written in both has the value that was read.
+    # Fields that both spellings contain have the value that was read.
     same = written.keys() & hf.keys() - {"a_field_of_tomorrow"}
     assert len(same) > 15
     assert {name: written[name] for name in same} == {name: hf[name] for name in same}
 
 
 @pytest.mark.parametrize(
-    ("hf", "changes", "output"),
+    ("hf", "changes", "message"),
     [
         (LLAMA32_1B, {"mlp_bias": True}, "mlp_bias is True; supported is False"),
         (LLAMA32_1B, {"attention_bias": True}, "attention_bias is True"),
@@ -190,15 +190,15 @@ def test_published_configs_survive_both_directions(hf: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_is_unsupported_or_contradicts_itself_is_said_by_field(
-    hf: dict[str, Any], changes: dict[str, Any], output: str
+def test_unsupported_and_contradictory_fields_are_named(
+    hf: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read(hf, **changes)
     assert "\n" not in str(caught.value)
 
 
-def test_a_new_model_of_every_family_can_be_saved_as_one() -> None:
+def test_new_model_of_every_family_can_be_saved() -> None:
     assert fields_of(TrainConfig)["model.family"].rule == tuple(FAMILIES)
     for name, family in FAMILIES.items():
         config = ModelConfig(

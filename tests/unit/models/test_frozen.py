@@ -1,4 +1,4 @@
-"""Weights that are not trained: the tree in two, whole again where the decoder runs it."""
+"""Frozen weights: the parameter tree is split in two, and joined for the decoder."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def batch() -> GroupBatch:
     ],
     ids=",".join,
 )
-def test_an_update_moves_the_rest_as_if_nothing_else_were_there(frozen: list[str]) -> None:
-    """By plain gradient descent a weight's change depends on its own gradient alone."""
+def test_update_moves_the_trainable_weights_only(frozen: list[str]) -> None:
+    """Under SGD the change of a weight depends on its gradient alone."""
     params, rate = init_params(CONFIG, jax.random.key(0)), optax.sgd(0.1)
     policy = make_policy(CONFIG)
     whole = make_step(policy, sft_loss, rate)(init_state(jax.tree.map(lambda x: x.copy(), params), rate), batch())[0]
-    moving, remaining = split(params, CONFIG, frozen)
-    before = jax.device_get(remaining)
+    moving, fixed = split(params, CONFIG, frozen)
+    before = jax.device_get(fixed)
     state, _ = make_step(policy, sft_loss, rate)(
-        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, remaining), batch()
+        init_state(jax.tree.map(lambda x: x.copy(), moving), rate, fixed), batch()
     )
     wanted = joined(split(whole.trainable, CONFIG, frozen)[0], before)
     for (path, a), b in zip(
@@ -58,17 +58,17 @@ def test_an_update_moves_the_rest_as_if_nothing_else_were_there(frozen: list[str
     assert jax.tree.structure(merge(state.trainable, state.frozen)) == jax.tree.structure(params)
 
 
-def test_what_does_not_move_has_no_moments() -> None:
+def test_frozen_weights_have_no_moments() -> None:
     params = init_params(CONFIG, jax.random.key(0))
-    moving, remaining = split(params, CONFIG, ["embed", "*_norm"])
+    moving, fixed = split(params, CONFIG, ["embed", "*_norm"])
     optimizer = make_optimizer(OptimConfig(weight_decay=0.1), 10, decay_mask(CONFIG, ["embed", "*_norm"]))
-    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, remaining).opt_state))
+    held = sum(leaf.size for leaf in jax.tree.leaves(init_state(moving, optimizer, fixed).opt_state))
     assert held < 2 * sum(leaf.size for leaf in jax.tree.leaves(moving)) + 10
     assert "embed" not in moving
     assert set(moving["layers"]) == {"q", "k", "v", "o", "gate", "up", "down"}
 
 
-def test_names_that_fit_none_and_all_are_refused() -> None:
+def test_names_that_match_no_or_all_weights_are_rejected() -> None:
     params = init_params(CONFIG, jax.random.key(0))
     with pytest.raises(InputError, match=r"model\.frozen: 'table' is no weight; valid are embed, "):
         split(params, CONFIG, ["table"])

@@ -1,4 +1,4 @@
-"""GGUF files of every family: the model that they were made from, quantised too, and one line for what is wrong."""
+"""GGUF files of every family equal their source model, also quantized; errors have one line."""
 
 from __future__ import annotations
 
@@ -52,39 +52,39 @@ CONFIGS = {
     "gemma3-capped": CAPPED,
 }
 ALL = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-# Compiled often and run once: the backend's optimizations would take longer than they save.
+# Compiled often and run once: optimizing the programs would take longer than it saves.
 FORWARD = jax.jit(forward, static_argnums=1, compiler_options={"xla_backend_optimization_level": 0})
 TOKENS, LENGTHS = jnp.arange(20).reshape(2, 10) % 37, jnp.array([10, 6])
 
 
 def random_params(config: ModelConfig) -> Any:
-    """Draw every leaf, norms and biases too, which are ones and zeros in a new model."""
+    """Draw every leaf, including norms and biases, which are ones and zeros in a new model."""
     shapes, rng = jax.eval_shape(lambda: init_params(config, jax.random.key(0))), np.random.default_rng(1)
     return jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), jnp.float32), shapes)
 
 
 @ALL
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
-def test_a_file_is_the_model_that_it_was_made_from(
+def test_gguf_file_equals_its_source_model(
     tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, kind: str
 ) -> None:
     params = random_params(config)
-    remaining = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
+    tensors = gguf_files.write_gguf(tmp_path / "m.gguf", config, params, kind)
     read_config, checkpoint = load_checkpoint(tmp_path / "m.gguf")
     assert read_config == config
     assert load_config(str(tmp_path / "m.gguf")) == config
-    # The converter's own tensors are what ours become when they are converted in turn.
+    # Converting our tensors again gives the converter's tensors.
     again = dict(gguf_files.converted(config, checkpoint))
-    assert again.keys() == remaining.keys()
-    for name, tensor in remaining.items():
+    assert again.keys() == tensors.keys()
+    for name, tensor in tensors.items():
         np.testing.assert_allclose(again[name], tensor, rtol=1e-6, atol=1e-7, err_msg=name)
     scale = {"F32": 1e-5, "F16": 2e-2, "BF16": 2e-1, "Q8_0": 2e-1}[kind]
     logits, expected = (np.asarray(FORWARD(p, config, TOKENS, LENGTHS))[0] for p in (checkpoint, params))
     np.testing.assert_allclose(logits, expected, atol=scale * np.abs(expected).max())
-    assert np.abs(expected).max() > 0.5, "logits near zero would agree whatever was read"
+    assert np.abs(expected).max() > 0.5, "logits near zero always agree"
 
 
-def test_float32_is_bit_equal_where_the_converter_adds_nothing(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_float32_tensors_are_bit_equal(tmp_path: Path, gguf_files: ModuleType) -> None:
     params = random_params(LLAMA)
     gguf_files.write_gguf(tmp_path / "m.gguf", LLAMA, params)
     jax.tree.map(np.testing.assert_array_equal, load_checkpoint(tmp_path / "m.gguf")[1], params)
@@ -92,7 +92,7 @@ def test_float32_is_bit_equal_where_the_converter_adds_nothing(tmp_path: Path, g
 
 
 @pytest.mark.parametrize("config", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
-def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
+def test_quantized_file_is_exported_as_a_folder(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), "Q8_0")
     read_config, params = load_checkpoint(tmp_path / "m.gguf", mesh=make_mesh())
     save_checkpoint(tmp_path / "out", read_config, params, source=tmp_path / "m.gguf")
@@ -102,7 +102,7 @@ def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: Modul
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "output"),
+    ("config", "changes", "message"),
     [
         (QWEN3, {"general__architecture": "mamba"}, "architecture is 'mamba'; valid are gemma3, llama, qwen2, qwen3"),
         (QWEN3, {"block_count": None}, "metadata qwen3.block_count is missing"),
@@ -128,32 +128,32 @@ def test_a_quantised_file_goes_out_as_a_folder(tmp_path: Path, gguf_files: Modul
         (GEMMA3, {"attention__sliding_window_pattern": [True, False]}, "layer_types must be a list of"),
     ],
 )
-def test_what_is_missing_or_unsupported_is_said_by_key(
-    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], output: str
+def test_missing_and_unsupported_keys_are_named(
+    tmp_path: Path, gguf_files: ModuleType, config: ModelConfig, changes: dict[str, Any], message: str
 ) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", config, random_params(config), **changes)
-    with pytest.raises(InputError, match=output) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load_checkpoint(tmp_path / "m.gguf")
     assert "\n" not in str(caught.value)
     assert "m.gguf" in str(caught.value)
 
 
-def test_the_layers_that_slide_may_be_listed(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_sliding_layers_may_be_listed(tmp_path: Path, gguf_files: ModuleType) -> None:
     pattern = [True, False] * 3 + [True]
     changes = {"attention__sliding_window_pattern": pattern, "rope__freq_base_swa": 5e4}
     gguf_files.write_gguf(tmp_path / "m.gguf", GEMMA3, random_params(GEMMA3), **changes)
     assert load_config(tmp_path / "m.gguf").sliding == SlidingWindow(5, tuple(pattern), 5e4)
 
 
-def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_every_invalid_tensor_is_named_as_in_the_file(tmp_path: Path, gguf_files: ModuleType) -> None:
     drop = ("blk.1.ffn_up.weight", "output_norm.weight")
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=drop, feed_forward_length=96)
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path / "m.gguf")
-    output = str(caught.value)
-    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in output
-    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in output
-    assert "\n" not in output
+    message = str(caught.value)
+    assert "2 missing (blk.1.ffn_up.weight, output_norm.weight)" in message
+    assert "blk.0.ffn_gate.weight [64, 32], expected [96, 32]" in message
+    assert "\n" not in message
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), drop=("token_embd.weight",))
     with pytest.raises(InputError, match=r"1 missing \(token_embd.weight\)"):
         load_checkpoint(tmp_path / "m.gguf")
@@ -164,14 +164,14 @@ def test_every_wrong_tensor_is_named_as_the_file_does(tmp_path: Path, gguf_files
         load_checkpoint(tmp_path / "m.gguf")
 
 
-def test_other_factors_than_llama_3s_are_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_rope_factors_other_than_llama_3_are_rejected(tmp_path: Path, gguf_files: ModuleType) -> None:
     other = dataclasses.replace(LLAMA, rope=Rope(5e5, RopeScaling("llama3", 32.0, 1.0, 4.0, 64)))
     gguf_files.write_gguf(tmp_path / "m.gguf", other, random_params(other))
     with pytest.raises(InputError, match=r"rope_freqs.weight are not the factors of Llama 3's frequency scaling by 32"):
         load_config(tmp_path / "m.gguf")
 
 
-def test_factors_that_are_cut_short_are_refused_as_such(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_truncated_rope_factors_are_rejected(tmp_path: Path, gguf_files: ModuleType) -> None:
     path = tmp_path / "m.gguf"
     gguf_files.write_gguf(path, LLAMA3, random_params(LLAMA3))
     end = read_header(path).tensors["rope_freqs.weight"].offset + LLAMA3.head_dim // 2 * 4
@@ -184,7 +184,7 @@ def test_factors_that_are_cut_short_are_refused_as_such(tmp_path: Path, gguf_fil
     assert load_config(path) == LLAMA3
 
 
-def test_a_file_that_is_none_or_cut_short_is_refused(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_invalid_and_truncated_files_are_rejected(tmp_path: Path, gguf_files: ModuleType) -> None:
     path = tmp_path / "m.gguf"
     with pytest.raises(InputError, match="no such file"):
         load_checkpoint(path)
@@ -197,7 +197,7 @@ def test_a_file_that_is_none_or_cut_short_is_refused(tmp_path: Path, gguf_files:
         assert "\n" not in str(caught.value)
 
 
-def test_quantised_tensors_without_package_gguf_say_what_to_install(
+def test_quantized_tensors_without_package_gguf_name_the_extra(
     tmp_path: Path, gguf_files: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3), "Q8_0")
@@ -206,11 +206,11 @@ def test_quantised_tensors_without_package_gguf_say_what_to_install(
         load_checkpoint(tmp_path / "m.gguf")
 
 
-def test_a_type_that_cannot_be_dequantised_is_named(tmp_path: Path, gguf_files: ModuleType) -> None:
+def test_unsupported_tensor_type_is_named(tmp_path: Path, gguf_files: ModuleType) -> None:
     gguf_files.write_gguf(tmp_path / "m.gguf", QWEN3, random_params(QWEN3))
     raw = bytearray((tmp_path / "m.gguf").read_bytes())
     name = b"blk.0.attn_v.weight"
-    kind = raw.index(name) + len(name) + 4 + 2 * 8  # behind the number of axes and two of them
+    kind = raw.index(name) + len(name) + 4 + 2 * 8  # after the number of axes and two axes
     raw[kind : kind + 4] = (15).to_bytes(4, "little")
     (tmp_path / "m.gguf").write_bytes(raw)
     with pytest.raises(InputError, match=r"1 of an unsupported type \(blk.0.attn_v.weight ggml type 15\)"):

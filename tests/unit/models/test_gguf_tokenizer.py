@@ -1,4 +1,4 @@
-"""Tokenizers out of GGUF files: ids worked out by hand, whole tokens that stay whole, and the folder they go on to."""
+"""Tokenizers from GGUF files: ids computed by hand, whole tokens, and saving to a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
 BYTES = sorted(ByteLevel.alphabet())
 MERGED = ["SE", "LE", "SELE", "12"]
 WHOLE = ["<|im_end|>", "<think>"]
-# SentencePiece's: the longer a piece, the later it was learned and the lower its score.
+# SentencePiece order: longer pieces are learned later and have lower scores.
 PIECES = ["<pad>", "<eos>", "<bos>", "<unk>", "  ", *(f"<0x{i:02X}>" for i in range(256))]
 LETTERS = [*"▁abcdef", "ab", "▁ab", "cd", "abcd"]
 
@@ -57,11 +57,11 @@ def tokenizer_of(tmp_path: Path, gguf_files: ModuleType) -> Any:
     return make
 
 
-def test_bytes_are_merged_in_the_files_order(tokenizer_of: Any) -> None:
+def test_byte_merges_follow_the_order_of_the_file(tokenizer_of: Any) -> None:
     tokenizer = tokenizer_of(byte_level())
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("SELECT 12<think>")) == [
         *("SELE", "C", "T", "Ġ"),
-        # Qwen's split takes digits one by one, so that this merge is never reached.
+        # Qwen splits digits one by one, so this merge never applies.
         *("1", "2", "<think>"),
     ]
     assert tokenizer.eos_token == "<|im_end|>"  # noqa: S105
@@ -70,7 +70,7 @@ def test_bytes_are_merged_in_the_files_order(tokenizer_of: Any) -> None:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_llama_3_splits_digits_by_three_and_begins_with_a_token(tokenizer_of: Any) -> None:
+def test_llama_3_splits_digits_by_three_and_adds_a_begin_token(tokenizer_of: Any) -> None:
     tokenizer = tokenizer_of(byte_level(pre="llama-bpe", bos_token_id=len(BYTES) + len(MERGED)))
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("12")) == ["<|im_end|>", "12"]
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("12", add_special_tokens=False)) == ["12"]
@@ -78,8 +78,8 @@ def test_llama_3_splits_digits_by_three_and_begins_with_a_token(tokenizer_of: An
 
 def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of: Any) -> None:
     tokenizer = tokenizer_of(sentence_piece())
-    message = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
-    assert message == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("abcd ab  é"))
+    assert tokens == ["<bos>", "abcd", "▁ab", "▁▁", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(tokenizer.encode("abcd ab  é", add_special_tokens=False)) == "abcd ab  é"
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (2, 1, 3)
     with_space = tokenizer_of(sentence_piece(add_space_prefix=True, add_bos_token=False))
@@ -87,9 +87,9 @@ def test_sentence_pieces_are_joined_by_score_and_fall_back_to_bytes(tokenizer_of
     assert with_space.decode(with_space.encode("abcd")) == "abcd"
 
 
-@pytest.mark.parametrize("arguments", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
-def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, arguments: dict[str, Any]) -> None:
-    tokenizer = tokenizer_of(arguments)
+@pytest.mark.parametrize("metadata", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
+def test_tokenizer_is_saved_to_a_folder(tmp_path: Path, tokenizer_of: Any, metadata: dict[str, Any]) -> None:
+    tokenizer = tokenizer_of(metadata)
     tokenizer.save_pretrained(tmp_path / "out")
     again = load_tokenizer(tmp_path / "out")
     for text in ("abcd ab  é SELECT 12", "<think>x<eos><|im_end|>"):
@@ -98,21 +98,23 @@ def test_a_tokenizer_goes_on_to_a_folder(tmp_path: Path, tokenizer_of: Any, argu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "output"),
+    ("metadata", "message"),
     [
         ({}, "has no tokenizer"),
         (byte_level(model="bert"), "of kind 'bert'; valid are gpt2, llama"),
         (byte_level(pre="tekken"), "splits text as 'tekken'; valid are llama-bpe, llama-v3, llama3, qwen2"),
     ],
 )
-def test_what_is_not_known_is_refused_in_one_line(tokenizer_of: Any, arguments: dict[str, Any], output: str) -> None:
-    with pytest.raises(InputError, match=output) as caught:
-        tokenizer_of(arguments)
+def test_unknown_tokenizer_kind_is_rejected_in_one_line(
+    tokenizer_of: Any, metadata: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        tokenizer_of(metadata)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("metadata", [byte_level(), sentence_piece()], ids=["bytes", "sentence-pieces"])
-def test_rows_that_the_converter_fills_up_are_no_tokens(tokenizer_of: Any, metadata: dict[str, Any]) -> None:
+def test_padding_rows_of_the_converter_are_not_tokens(tokenizer_of: Any, metadata: dict[str, Any]) -> None:
     tokens, types, count = metadata["tokens"], metadata["token_type"], len(metadata["tokens"])
     padded = metadata | {
         "tokens": [*tokens, f"[PAD{count}]", "[PAD1]", f"[PAD{count + 2}]"],

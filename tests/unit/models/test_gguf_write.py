@@ -1,4 +1,4 @@
-"""GGUF files out: what our own reader and package gguf read back is the model, its tokenizer and where it stops."""
+"""GGUF export: our reader and package gguf read back the model, its tokenizer and its end tokens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def random_params(config: ModelConfig) -> Any:
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_what_is_read_back_is_each_tensor_as_it_was_quantised(tmp_path: Path, config: ModelConfig, kind: str) -> None:
+def test_tensors_read_back_equal_their_quantized_values(tmp_path: Path, config: ModelConfig, kind: str) -> None:
     params = random_params(config)
     save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
     assert load_config(tmp_path / "m.gguf") == config
@@ -77,8 +77,8 @@ def test_what_is_read_back_is_each_tensor_as_it_was_quantised(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_file_is_as_the_converters(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
-    """The tests' own converter, whose names are package gguf's, gives the same tensors bit for bit."""
+def test_file_equals_that_of_the_converter(tmp_path: Path, gguf_files: ModuleType, config: ModelConfig) -> None:
+    """The tests' converter, which uses the names of package gguf, gives bit-equal tensors."""
     params = random_params(config)
     save_gguf(tmp_path / "ours.gguf", config, hf_tensors(config, params, np.float32))
     gguf_files.write_gguf(tmp_path / "theirs.gguf", config, params, "F16")
@@ -89,17 +89,17 @@ def test_the_file_is_as_the_converters(tmp_path: Path, gguf_files: ModuleType, c
         np.testing.assert_allclose(raw[tensor.name], tensor.data, rtol=1e-6, err_msg=tensor.name)
 
 
-def test_a_tokenizer_goes_along_whole(tmp_path: Path) -> None:
-    """The small policies cut text in their own way, which llama.cpp has no name for."""
+def test_tokenizer_is_embedded_whole(tmp_path: Path) -> None:
+    """The small policies split text in a way that llama.cpp has no name for."""
     config, tokenizer = load_config(START), load_tokenizer(START)
     save_gguf(tmp_path / "m.gguf", config, read_tensors(START), tokenizer, stops=[2, 0])
-    output = read_header(tmp_path / "m.gguf").metadata
-    assert (output["tokenizer.ggml.model"], output["tokenizer.ggml.pre"]) == ("gpt2", "default")
-    assert (output["tokenizer.ggml.eos_token_id"], output["tokenizer.ggml.eot_token_id"]) == (2, 0)
+    metadata = read_header(tmp_path / "m.gguf").metadata
+    assert (metadata["tokenizer.ggml.model"], metadata["tokenizer.ggml.pre"]) == ("gpt2", "default")
+    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.eot_token_id"]) == (2, 0)
     assert stop_tokens(tmp_path / "m.gguf") == [2, 0]
     save_checkpoint(tmp_path / "m", config, load_checkpoint(START)[1], tokenizer, source=tmp_path / "m.gguf")
-    assert stop_tokens(tmp_path / "m") == [2, 0], "the ends of a GGUF file are lost in a folder"
-    assert len(output["tokenizer.ggml.tokens"]) == len(output["tokenizer.ggml.token_type"]) == config.vocab_size
+    assert stop_tokens(tmp_path / "m") == [2, 0], "the end tokens of a GGUF file are lost in a folder"
+    assert len(metadata["tokenizer.ggml.tokens"]) == len(metadata["tokenizer.ggml.token_type"]) == config.vocab_size
     assert "output.weight" not in read_header(tmp_path / "m.gguf").tensors  # tied
     again = load_tokenizer(tmp_path / "m.gguf")
     for text in ("SELECT COUNT(*) FROM T1\n<think>é 12</think>", "<|im_start|>user\nHow many?<|im_end|>"):
@@ -113,27 +113,27 @@ def test_a_tokenizer_goes_along_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pre", ["qwen2", "llama-bpe"])
-def test_a_published_split_keeps_its_name(tmp_path: Path, gguf_files: ModuleType, pre: str) -> None:
+def test_published_split_keeps_its_name(tmp_path: Path, gguf_files: ModuleType, pre: str) -> None:
     from tokenizers.pre_tokenizers import ByteLevel
 
     tokens = [*sorted(ByteLevel.alphabet()), "SE", "12", "<|im_end|>"]
     config = dataclasses.replace(QWEN3, vocab_size=len(tokens) + 3)
-    arguments = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
-    arguments |= {"eos_token_id": 258, "add_bos_token": False}
+    fields = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": [1] * 258 + [3], "merges": ["S E", "1 2"]}
+    fields |= {"eos_token_id": 258, "add_bos_token": False}
     params = random_params(config)
-    changes = {f"tokenizer__ggml__{key}": value for key, value in arguments.items()}
+    changes = {f"tokenizer__ggml__{key}": value for key, value in fields.items()}
     gguf_files.write_gguf(tmp_path / "a.gguf", config, params, **changes)
     tokenizer = load_tokenizer(tmp_path / "a.gguf")
     save_gguf(tmp_path / "b.gguf", config, hf_tensors(config, params, np.float32), tokenizer)
-    output = read_header(tmp_path / "b.gguf").metadata
-    assert gguf_write.SPLITS[output["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
-    assert output["tokenizer.ggml.merges"] == arguments["merges"]
-    assert output["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
+    metadata = read_header(tmp_path / "b.gguf").metadata
+    assert gguf_write.SPLITS[metadata["tokenizer.ggml.pre"]] == gguf_write.SPLITS[pre]
+    assert metadata["tokenizer.ggml.merges"] == fields["merges"]
+    assert metadata["tokenizer.ggml.tokens"] == [*tokens, "[PAD259]", "[PAD260]", "[PAD261]"]
     again = load_tokenizer(tmp_path / "b.gguf")
     assert again.encode("SELECT 12 é<|im_end|>") == tokenizer.encode("SELECT 12 é<|im_end|>")
 
 
-def test_what_gguf_cannot_say_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_inexpressible_models_are_rejected_in_one_line(tmp_path: Path) -> None:
     def save(config: ModelConfig, kind: str = "f16", scale: float = 1.0) -> None:
         params = jax.tree.map(lambda leaf: leaf * scale, random_params(config))
         save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), kind=kind)
@@ -149,7 +149,7 @@ def test_what_gguf_cannot_say_is_refused_in_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_shards_is_read_in_the_tables_order(tmp_path: Path) -> None:
+def test_shards_are_read_in_the_order_of_the_weight_table(tmp_path: Path) -> None:
     params = random_params(QWEN3)
     save_checkpoint(tmp_path, QWEN3, params, shard_bytes=8192)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face form: bit-equal round trips, and one line for everything that is wrong."""
+"""Hugging Face folders: bit-equal round trips, and one-line errors."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027])
-def test_files_are_for_whom_the_umask_lets(tmp_path: Path, umask: int) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        for shard_bytes in (1 << 30, 4096, 1 << 30):  # the last over what the others left
+        for shard_bytes in (1 << 30, 4096, 1 << 30):  # the last one overwrites the previous files
             save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), None, shard_bytes=shard_bytes)
             result = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
             assert any(name.endswith(".safetensors") for name in result)
@@ -91,12 +91,12 @@ def test_round_trip_is_bit_equal(tmp_path: Path, config: ModelConfig, dtype: str
 
 
 @CONFIGS
-@pytest.mark.parametrize("remaining", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
-def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, config: ModelConfig, remaining: str) -> None:
-    save_checkpoint(tmp_path / "source", config, make_params(config, remaining), dtype=remaining, shard_bytes=3000)
-    for read_as in {remaining, "float32"}:  # float32 holds every bfloat16
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
+def test_loading_and_saving_keeps_the_bytes(tmp_path: Path, config: ModelConfig, dtype: str) -> None:
+    save_checkpoint(tmp_path / "source", config, make_params(config, dtype), dtype=dtype, shard_bytes=3000)
+    for read_as in {dtype, "float32"}:  # float32 represents every bfloat16
         out = tmp_path / read_as
-        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=remaining, shard_bytes=1 << 30)
+        save_checkpoint(out, *load_checkpoint(tmp_path / "source", read_as), dtype=dtype, shard_bytes=1 << 30)
         source, again = (
             {
                 name: tensor.tobytes()
@@ -107,10 +107,10 @@ def test_what_is_loaded_and_saved_again_has_the_same_bytes(tmp_path: Path, confi
         )
         assert len(source) >= 20
         assert again == source
-        assert load_checkpoint(out, remaining)[0] == config
+        assert load_checkpoint(out, dtype)[0] == config
 
 
-def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
+def test_generation_config_is_saved_with_the_model(tmp_path: Path) -> None:
     authors = {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True, "transformers_version": "4.1"}
     save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3))
     (tmp_path / "source" / "generation_config.json").write_text(json.dumps(authors))
@@ -121,7 +121,7 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
     )
     assert with_ == {"eos_token_id": [7, 9], "temperature": 0.7, "do_sample": True}
     assert without == {"do_sample": False}
-    # What a trained model ends its answers with is said beside it, once.
+    # The end tokens of a trained model are written once.
     for source, ends, output in (
         ("source", [9, 3], [7, 9, 3]),
         ("source", [7], [7, 9]),
@@ -130,7 +130,7 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
     ):
         save_checkpoint(tmp_path / "ends", QWEN3, make_params(QWEN3), source=source and tmp_path / source, ends=ends)
         assert json.loads((tmp_path / "ends" / "generation_config.json").read_text())["eos_token_id"] == output
-    # In place: what is read goes before what is written.
+    # In place: the old files are removed before the new ones are written.
     save_checkpoint(tmp_path / "source", QWEN3, make_params(QWEN3), source=tmp_path / "source")
     assert json.loads((tmp_path / "source" / "generation_config.json").read_text()) == with_
 
@@ -145,7 +145,7 @@ def test_how_answers_are_drawn_goes_along_with_a_model(tmp_path: Path) -> None:
         ({"eos_token_id": -1}, {}, []),
     ],
 )
-def test_the_ends_of_an_answer_are_those_of_all_files(
+def test_end_tokens_are_the_union_over_files(
     config: dict[str, Any], generation: dict[str, Any] | None, ends: list[int], tmp_path: Path
 ) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
@@ -164,19 +164,19 @@ def _ids(ends: int | list[int]) -> list[int]:
     return [ends] if isinstance(ends, int) else ends
 
 
-def test_an_end_that_is_no_token_id_is_refused(tmp_path: Path) -> None:
+def test_invalid_end_token_id_is_rejected(tmp_path: Path) -> None:
     for ends in ("</s>", [1, None], True):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
         with pytest.raises(InputError, match=r"eos_token_id is .*: a token id or a list of them is expected"):
             stop_tokens(tmp_path)
 
 
-def test_a_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
+def test_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
     params = make_params(QWEN3)
     save_checkpoint(tmp_path, QWEN3, params)
     tensors = load_file(tmp_path / "model.safetensors")
     assert tensors["model.layers.1.self_attn.q_proj.weight"].shape == (32, 16)
-    # Row 8·head + offset of the file is [:, head, offset] of ours.
+    # Row 8·head + offset of the file is [:, head, offset] of our array.
     row = tensors["model.layers.1.self_attn.q_proj.weight"][8 * 2 + 3]
     np.testing.assert_array_equal(row, params["layers"]["q"][1, :, 2, 3])
     column = tensors["model.layers.0.self_attn.o_proj.weight"][:, 8 * 3 + 1]
@@ -184,7 +184,7 @@ def test_a_linear_weight_is_stored_as_out_by_in(tmp_path: Path) -> None:
     assert "lm_head.weight" not in tensors
 
 
-def test_a_second_save_leaves_nothing_of_the_first(tmp_path: Path) -> None:
+def test_second_save_replaces_the_first(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
     zeros = jax.tree.map(jnp.zeros_like, make_params(QWEN3))
     save_checkpoint(tmp_path, QWEN3, zeros)
@@ -192,7 +192,7 @@ def test_a_second_save_leaves_nothing_of_the_first(tmp_path: Path) -> None:
     assert not any(leaf.any() for leaf in jax.tree.leaves(load_checkpoint(tmp_path)[1]))
 
 
-def test_everything_wrong_with_the_tensors_is_said_in_one_line(tmp_path: Path) -> None:
+def test_all_tensor_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.norm.weight"]
@@ -201,14 +201,14 @@ def test_everything_wrong_with_the_tensors_is_said_in_one_line(tmp_path: Path) -
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InputError) as caught:
         load_checkpoint(tmp_path)
-    output = str(caught.value)
+    message = str(caught.value)
     for part in (
         "1 missing (model.norm.weight)",
         "1 unknown (model.extra)",
         "up_proj.weight [5, 7], expected [24, 16]",
     ):
-        assert part in output
-    assert "\n" not in output
+        assert part in message
+    assert "\n" not in message
 
 
 def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"model_type": "mamba"}, r"model_type is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"),
         ({"model_type": "absent"}, r"model_type is None; valid are"),
@@ -240,27 +240,27 @@ def test_weights_of_another_model_than_the_config_fail_in_one_line(tmp_path: Pat
         ({"use_sliding_window": True}, "use_sliding_window is True"),
     ],
 )
-def test_a_config_that_is_not_implemented_is_refused_by_field(tmp_path: Path, changes: Any, output: str) -> None:
+def test_unsupported_config_field_is_named(tmp_path: Path, changes: Any, message: str) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     edit_config(tmp_path, **changes)
-    with pytest.raises(InputError, match=output):
+    with pytest.raises(InputError, match=message):
         load_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"rope_parameters": "absent"}, {"rope_theta": "absent"}])
-def test_the_rotary_base_may_stand_in_either_place(tmp_path: Path, changes: Any) -> None:
+def test_rotary_base_is_read_from_either_field(tmp_path: Path, changes: Any) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     edit_config(tmp_path, **changes)
     assert load_checkpoint(tmp_path)[0].rope.theta == QWEN3.rope.theta == 1e6
 
 
-def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no config.json"):
         load_checkpoint(tmp_path / "nowhere")
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), shard_bytes=2000)
     shard = next(iter(sorted(tmp_path.glob("model-0*"))))
-    remaining = shard.read_bytes()
-    shard.write_bytes(remaining[:50])
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:50])
     with pytest.raises(InputError, match=r"model-00001-of-.*not a readable safetensors"):
         load_checkpoint(tmp_path)
     shard.unlink()
@@ -272,14 +272,14 @@ def test_absent_and_broken_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [[], {"a": 3}, "model.safetensors", None])
-def test_an_index_that_names_no_files_is_refused(tmp_path: Path, index: Any) -> None:
+def test_invalid_index_is_rejected(tmp_path: Path, index: Any) -> None:
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     with pytest.raises(InputError, match=r"index.json: weight_map must name the file of each tensor: copy or fetch it"):
         load_checkpoint(tmp_path)
 
 
-def test_unsupported_dtype_and_family_are_refused(tmp_path: Path) -> None:
+def test_unsupported_dtype_and_family_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dtype: 'float8' .*valid are float32, bfloat16"):
         save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), dtype="float8")
     with pytest.raises(InputError, match=r"family is 'mamba'; valid are gemma3_text, llama, qwen2, qwen3"):
@@ -298,17 +298,17 @@ def test_unsupported_dtype_and_family_are_refused(tmp_path: Path) -> None:
 
 
 @CONFIGS
-def test_configs_survive_both_directions(config: ModelConfig) -> None:
+def test_configs_round_trip(config: ModelConfig) -> None:
     family = FAMILIES[config.family]
     assert family.read(family.write(config)) == config
 
 
-def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
+def test_tokenizer_is_saved_with_the_checkpoint(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    message = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
-    raw = Tokenizer(models.WordLevel(message, unk_token="<eos>"))  # noqa: S106
+    vocabulary = {word: i for i, word in enumerate(["<eos>", "<pad>", "select", "from"])}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))  # noqa: S106
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>", pad_token="<pad>")  # noqa: S106
     save_checkpoint(tmp_path, QWEN3, make_params(QWEN3), tokenizer)
@@ -328,8 +328,8 @@ def test_tokenizer_travels_with_the_checkpoint(tmp_path: Path) -> None:
         pytest.param(None, marks=pytest.mark.nightly),
     ],
 )
-def test_a_tokenizer_is_read_without_asking_for_its_class(tmp_path: Path, named: str | None) -> None:
-    """What transformers imports to find a class brings torch where that is installed: seconds of each command."""
+def test_tokenizer_is_loaded_without_a_class_look_up(tmp_path: Path, named: str | None) -> None:
+    """The class look-up of transformers imports torch if it is installed, which takes seconds per command."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((START / name).read_bytes())
     fields = json.loads((START / "tokenizer_config.json").read_text())
@@ -348,14 +348,14 @@ def test_a_tokenizer_is_read_without_asking_for_its_class(tmp_path: Path, named:
     assert done.stdout.strip().splitlines()[-1] == "False True True"
 
 
-def test_a_folder_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_folder_without_a_tokenizer_is_rejected_in_one_line(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError, match="tokenizer: ") as caught:
             load_tokenizer(folder)
         assert "\n" not in str(caught.value)
 
 
-def test_a_tokenizers_configuration_alone_says_what_is_missing(tmp_path: Path) -> None:
+def test_tokenizer_config_alone_names_the_missing_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes((START / "tokenizer_config.json").read_bytes())
     with pytest.raises(
         InputError, match=r"holds no tokenizer\.json: copy it from where .* is, or name data\.tokenizer\.path$"

@@ -1,4 +1,4 @@
-"""The copying start: before any training, what comes a second time is expected, and what comes first is not."""
+"""The copying start: an untrained model predicts a repeated sequence, and not its first occurrence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORWARD = jax.jit(forward, static_argnums=1)
 
 
 def gain(copying: bool) -> float:
-    """Return by how many nats the second half of a sequence, which repeats the first, is likelier than the first."""
+    """Return the log-likelihood difference (nats) between the second half of a sequence, a repeat, and the first."""
     params = init_params(CONFIG, jax.random.key(0))
     if copying:
         params = init_induction(params, CONFIG, jax.random.key(1))
@@ -31,12 +31,12 @@ def gain(copying: bool) -> float:
     return float(seen[80:].mean() - seen[:79].mean())
 
 
-def test_a_repeated_sequence_is_expected_only_with_the_copying_start() -> None:
+def test_repeated_sequence_is_predicted_with_the_copying_start_only() -> None:
     assert gain(copying=True) > 0.8
     assert abs(gain(copying=False)) < 0.2
 
 
-def test_it_only_replaces_embeddings_and_attention_and_depends_on_the_key() -> None:
+def test_copying_start_replaces_embeddings_and_attention_only() -> None:
     plain = init_params(CONFIG, jax.random.key(0))
     a, b = (init_induction(plain, CONFIG, jax.random.key(i)) for i in (1, 2))
     assert jax.tree.structure(a) == jax.tree.structure(plain)
@@ -47,7 +47,7 @@ def test_it_only_replaces_embeddings_and_attention_and_depends_on_the_key() -> N
     assert not (np.asarray(a["embed"]) == np.asarray(b["embed"])).all()
 
 
-def test_shared_key_heads_are_refused() -> None:
+def test_copying_start_with_shared_key_heads_is_rejected() -> None:
     shared = dataclasses.replace(CONFIG, n_kv_heads=1)
     with pytest.raises(InputError, match="n_kv_heads"):
         init_induction(init_params(shared, jax.random.key(0)), shared, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""What the plan says a decode kernel moves is what its copies move, counted while it runs in the interpreter."""
+"""The planned bytes of a decode kernel equal those of its copies, counted in the interpreter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="interpre
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
-    """Return the bytes of each copy between a kernel's memory and the chip's: blocks in and out, its own (`dma`)."""
+    """Return the bytes of each copy between kernel memory and device memory: blocks in and out, and explicit DMA."""
     result: dict[str, list[int]] = {"in": [], "out": [], "dma": []}
     get, store = interpreter.get, interpreter.store
 
@@ -48,7 +48,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     monkeypatch.setattr(interpreter, "get", counted_get)
     monkeypatch.setattr(interpreter, "store", counted_store)
     monkeypatch.setattr(interpreter, "DMA", CountedDMA)
-    jax.clear_caches()  # what was traced before calls what is no longer there
+    jax.clear_caches()  # traced programs call the replaced functions
     yield result
     jax.clear_caches()
 
@@ -61,7 +61,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[int]]]:
     ],
     ids=["groups", "nobody-reads-the-first"],
 )
-def test_a_plan_counts_the_bytes_that_the_kernel_copies(
+def test_planned_bytes_equal_those_that_the_kernel_copies(
     prompts: list[int],
     answers: list[int],
     of: list[int],
@@ -99,4 +99,4 @@ def test_a_plan_counts_the_bytes_that_the_kernel_copies(
     assert sum(copies["in"]) + sum(copies["out"]) == moved
     tokens = sum(-(-length // BLOCK) * BLOCK for length in (*read, *answers))
     assert sum(copies["dma"]) == fetched(tokens, heads, DEPTH, width)
-    assert len(copies["dma"]) == 2 * tokens // BLOCK, "a copy of keys and one of values a block"
+    assert len(copies["dma"]) == 2 * tokens // BLOCK, "one copy of keys and one of values per block"

@@ -1,4 +1,4 @@
-"""Low-rank adapters: they begin as nothing, compute what merged weights compute, and leave the base alone."""
+"""Low-rank adapters: no effect initially, the function of merged weights, and an unchanged base."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOKENS = np.random.default_rng(0).integers(0, 61, (2, 9)).astype(np.int32)
 LENGTHS = np.array([9, 5], np.int32)
 
 
-# Small arrays, compiled often and run once: the backend's optimizations would take longer than they save.
+# Small arrays, compiled often and run once: optimizing the programs would take longer than it saves.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 FORWARD = jit(forward, static_argnums=1)
 
@@ -64,23 +64,23 @@ def to_host(tree: Any) -> Any:
 
 
 def trained(adapters: Adapters) -> Adapters:
-    """Move B away from zero, as training would."""
+    """Move B away from zero, like training."""
     r = np.random.default_rng(2)
     return jax.tree.map(lambda x: jnp.asarray(x + (0.05 * r.normal(size=x.shape)).astype(x.dtype)), to_host(adapters))
 
 
 @CONFIGS
-def test_new_adapters_change_nothing_at_all(config: ModelConfig) -> None:
+def test_new_adapters_change_no_logit(config: ModelConfig) -> None:
     adapters, base = fresh(config)
     got = FORWARD(policy_params(adapters, base), config, TOKENS, LENGTHS)
     want = FORWARD(base, config, TOKENS, LENGTHS)
-    # On a GPU the two programs may sum a product in another order.
+    # On a GPU the two programs may sum a product in different orders.
     np.testing.assert_allclose(got, want, rtol=0, atol=0 if jax.default_backend() == "cpu" else 1e-5)
     assert adapters.scale == ALPHA / RANK
     assert all(pair.a.any() and not pair.b.any() for pair in adapters.pairs.values())
 
 
-def test_the_base_goes_in_as_it_is() -> None:
+def test_base_is_used_unchanged() -> None:
     adapters, base = fresh(QWEN3)
     together = policy_params(trained(adapters), base)
     assert together["embed"] is base["embed"]
@@ -94,7 +94,7 @@ def test_the_base_goes_in_as_it_is() -> None:
 
 
 @CONFIGS
-def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain_decode: ModuleType) -> None:
+def test_adapters_equal_merged_weights(config: ModelConfig, plain_decode: ModuleType) -> None:
     adapters, base = fresh(config)
     adapters = trained(adapters)
     apart, merged = policy_params(adapters, base), merge(adapters, base)
@@ -102,7 +102,7 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
     plain = np.asarray(FORWARD(base, config, TOKENS, LENGTHS))
     assert np.abs(np.asarray(expected) - plain).max() > 0.1, "the adapters do nothing"
     np.testing.assert_allclose(FORWARD(apart, config, TOKENS, LENGTHS), expected, atol=2e-5)
-    # The sampler's way: the same tokens from a prefix and a cache.
+    # The sampler computes the same tokens from a prefix and a cache.
     fill, step = (jit(item, static_argnums=1) for item in (plain_decode.prefill, plain_decode.decode_step))
     prefix, last = fill(apart, config, TOKENS[:1, :6], np.array([6]))
     expected, read_out = np.asarray(expected), jit(unembed, static_argnums=1)
@@ -124,8 +124,8 @@ def test_adapters_compute_what_merged_weights_compute(config: ModelConfig, plain
     ],
     ids=["qwen3", "qwen2", "gemma3"],
 )
-def test_gradients_are_the_projections_of_the_full_gradient(config: ModelConfig, remat: str) -> None:
-    """With W' = W + s·A·B the chain rule gives dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', on matrices [in, out] of a layer."""
+def test_adapter_gradients_are_projections_of_the_full_gradient(config: ModelConfig, remat: str) -> None:
+    """For W' = W + s·A·B the chain rule gives dA = s·dW'·Bᵀ and dB = s·Aᵀ·dW', for matrices [in, out] of a layer."""
     adapters, base = fresh(config)
     adapters = trained(adapters)
     shared = (Segment(jnp.asarray(TOKENS), jnp.asarray(LENGTHS)),)
@@ -159,14 +159,14 @@ def test_targets_are_names_and_patterns(targets: tuple[str, ...], names: tuple[s
 
 
 @pytest.mark.parametrize("targets", [("q", "qq"), ("attn_norm",), ("embed",), ()])
-def test_an_unknown_target_is_refused_with_the_valid_ones(targets: tuple[str, ...]) -> None:
+def test_unknown_target_is_rejected_with_the_valid_ones(targets: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
         init_adapters(QWEN2, RANK, ALPHA, targets, jax.random.key(0))
     assert "model.lora.targets" in str(caught.value)
     assert ", ".join(ALL) in str(caught.value)
 
 
-def test_adapters_stay_in_float32_beside_a_bfloat16_base() -> None:
+def test_adapters_stay_float32_on_a_bfloat16_base() -> None:
     base = init_params(QWEN3, jax.random.key(0), jnp.bfloat16)
     adapters = trained(fresh(QWEN3)[0])
     logits = FORWARD(policy_params(adapters, base), QWEN3, TOKENS, LENGTHS)
@@ -179,7 +179,7 @@ def test_adapters_stay_in_float32_beside_a_bfloat16_base() -> None:
     assert merge(adapters, base)["layers"]["q"].dtype == np.float32
 
 
-def test_they_lie_on_the_mesh_by_the_rule_table() -> None:
+def test_adapters_are_sharded_by_the_rule_table() -> None:
     mesh = make_mesh(1, 1, 1)
     adapters = init_adapters(QWEN3, RANK, ALPHA, ["q", "o"], jax.random.key(1), mesh)
     assert all(leaf.sharding.mesh == mesh for leaf in jax.tree.leaves(adapters))
@@ -192,7 +192,7 @@ def test_they_lie_on_the_mesh_by_the_rule_table() -> None:
 
 
 @CONFIGS
-def test_files_are_pefts(config: ModelConfig, tmp_path: Path) -> None:
+def test_files_have_the_peft_format(config: ModelConfig, tmp_path: Path) -> None:
     adapters = trained(fresh(config, ("q", "o", "down"))[0])
     save_adapters(tmp_path, config, adapters, "folder/of/base")
     fields = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
@@ -206,7 +206,7 @@ def test_files_are_pefts(config: ModelConfig, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_adapters_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
+def test_non_finite_adapters_are_rejected(tmp_path: Path, value: float) -> None:
     adapters = trained(fresh(QWEN3, ("q",))[0])
     save_adapters(tmp_path, QWEN3, adapters)
     path, name = (

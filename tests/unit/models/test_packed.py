@@ -1,4 +1,4 @@
-"""Packed answers are scored, valued and learned from as those that have a row each."""
+"""Packed answers have the scores, values and updates of answers with a row each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ B, G, P, T = 3, 6, 8, 16
 
 
 def make_batch() -> GroupBatch:
-    """Return a batch whose answers are of all lengths, an empty one and one of the most among them."""
+    """Return a batch with answers of all lengths, including an empty and a full-length one."""
     r = np.random.default_rng(0)
     length = np.array([[16, 3, 9, 4, 3, 2], [1, 5, 0, 7, 2, 8], [6, 6, 6, 6, 6, 2]], np.int32)
     tokens = r.integers(0, 24, (B, G, T)).astype(np.int32)
@@ -91,10 +91,10 @@ def assert_gradients(result: Any, wanted: Any) -> None:
         pytest.param(SLIDING, "xla", "none", id="none-sliding", marks=pytest.mark.nightly),
     ],
 )
-def test_packed_answers_score_as_those_in_rows_of_their_own(
+def test_packed_answers_score_like_answers_in_separate_rows(
     config: ModelConfig, attention: str | TreeAttention, remat: str
 ) -> None:
-    """Log-probability, entropy and value of each token, and the gradient of a loss over all of them, in float32."""
+    """Compare log-probability, entropy and value of each token, and the gradient of a loss over all, in float32."""
     params, batch = init_params(config, jax.random.key(3)), make_batch()
     packed = with_packed_rows(batch)
     assert packed.packed_length is not None
@@ -118,7 +118,7 @@ OBJECTIVE = partial(
 
 
 def conditionals(jaxpr: Any) -> list[int]:
-    """Return of each choice in a program among how many ways it is."""
+    """Return the number of branches of each conditional in a program."""
     result = []
     for equation in jaxpr.eqns:
         result += [len(equation.params["branches"])] if equation.primitive.name == "cond" else []
@@ -129,8 +129,8 @@ def conditionals(jaxpr: Any) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_rows", [True, False])
-def test_a_part_has_a_way_for_each_number_of_rows(by_rows: bool) -> None:
-    """Of three parts one needs two rows and the others three."""
+def test_micro_batch_has_a_branch_per_number_of_rows(by_rows: bool) -> None:
+    """One of three parts needs two rows, the others three."""
     params, packed, rate = init_params(PLAIN, jax.random.key(3)), with_packed_rows(make_batch()), optax.sgd(1.0)
     assert packed.packed_length is not None
     assert (np.asarray(packed.packed_length) > 0).sum(axis=1).tolist() == [3, 2, 3]
@@ -140,8 +140,8 @@ def test_a_part_has_a_way_for_each_number_of_rows(by_rows: bool) -> None:
 
 @pytest.mark.nightly  # tests/multidevice/test_packed_meshes.py compares parts on a mesh
 @pytest.mark.parametrize("by_rows", [True, False])
-def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
-    """The same sums as in one piece of rows of their own."""
+def test_micro_batch_runs_only_the_rows_of_its_prompts(by_rows: bool) -> None:
+    """The sums equal those of one part with a row per answer."""
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     packed, rate = with_packed_rows(batch), optax.sgd(1.0)
     step, before = make_step(POLICY, OBJECTIVE, rate, 3, by_rows), jax.tree.map(np.array, params)
@@ -155,8 +155,8 @@ def test_a_part_runs_the_rows_that_its_prompts_need(by_rows: bool) -> None:
     np.testing.assert_allclose(scores, np.where(inside, alone, 0), rtol=1e-5, atol=1e-5)
 
 
-def learned_in(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[Any, Any, np.ndarray]:
-    """Return a batch's updated parameters, the update's metrics, and the scores before it, run in such parts."""
+def update_in_parts(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[Any, Any, np.ndarray]:
+    """Return a batch's updated parameters, the metrics of the update and the scores before it, for these parts."""
     params, rate = init_params(PLAIN, jax.random.key(3)), optax.sgd(1.0)
     scores = np.asarray(make_scorer(POLICY, micro_batches)(params, None, batch)[0])
     state, metrics = make_step(POLICY, OBJECTIVE, rate, micro_batches)(init_state(params, rate), batch)
@@ -165,10 +165,10 @@ def learned_in(batch: GroupBatch, micro_batches: int | MicroBatches) -> tuple[An
 
 @cache
 def whole() -> tuple[Any, Any, np.ndarray]:
-    return learned_in(make_batch(), 1)
+    return update_in_parts(make_batch(), 1)
 
 
-# Tokens that may run at a time, of three prompts of 8 with three packed rows of 16, or six that are not: what fits.
+# Token budgets for three prompts of 8 with three packed rows of 16 or six unpacked rows.
 BUDGETS = {
     "all": (True, 168),
     "prompts-of-few-rows": (True, 120),
@@ -182,12 +182,12 @@ BUDGETS = {
 
 @pytest.mark.nightly  # tests/multidevice/test_packed_meshes.py compares such budgets on a mesh
 @pytest.mark.parametrize("name", BUDGETS)
-def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
+def test_token_budget_changes_no_sum(name: str) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     is_packed, tokens = BUDGETS[name]
     within = with_packed_rows(batch) if is_packed else batch
     want, wanted, alone = whole()
-    got, metrics, here = learned_in(within, MicroBatches(1, tokens))
+    got, metrics, here = update_in_parts(within, MicroBatches(1, tokens))
     assert_sums(got, want, params)
     for key, (total, weight) in wanted.items():
         np.testing.assert_allclose(metrics[key], (total, weight), rtol=1e-4, atol=1e-5, err_msg=key)
@@ -195,14 +195,14 @@ def test_a_budget_of_tokens_changes_no_sum(name: str) -> None:
     np.testing.assert_allclose(here[inside], alone[inside], rtol=1e-5, atol=1e-5)
 
 
-def test_a_budget_without_room_for_an_answer_is_refused() -> None:
+def test_token_budget_below_one_answer_is_rejected() -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     with pytest.raises(InputError, match="a prompt of 8 tokens and one answer of 16, with padding, are 24"):
         make_scorer(make_policy(PLAIN), MicroBatches(1, 23))(params, None, batch)
 
 
 def assert_sums(got: Any, want: Any, before: Any) -> None:
-    """Compare how far parameters were moved, by one part in 100,000 of the longest way."""
+    """Compare parameter changes, with a tolerance of 1e-5 of the largest change."""
     for (path, a), b, old in zip(
         jax.tree.leaves_with_path(got), jax.tree.leaves(want), jax.tree.leaves(before), strict=True
     ):
@@ -218,13 +218,13 @@ def assert_sums(got: Any, want: Any, before: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> None:
+def test_scoring_trained_tokens_only_changes_no_sum(few: bool) -> None:
     params, batch = init_params(PLAIN, jax.random.key(3)), make_batch()
     if few:
         batch = dataclasses.replace(batch, loss_mask=batch.loss_mask & (np.arange(T) % 2 == 0))
     packed = with_learned_alone(with_packed_rows(batch))
     assert packed.scored is not None
-    assert packed.scored.shape == (B, 24 if few else 32)  # of 48 places
+    assert packed.scored.shape == (B, 24 if few else 32)  # of 48 positions
     learned = batch.loss_mask & (np.arange(T) < batch.completion_len[..., None])
 
     def loss(params: Any, batch: GroupBatch) -> Any:
@@ -239,7 +239,7 @@ def test_scoring_learned_tokens_alone_changes_no_sum_of_theirs(few: bool) -> Non
     assert_gradients(results, wanted)
 
 
-def test_rows_hold_the_tokens_of_their_answers() -> None:
+def test_packed_rows_hold_the_tokens_of_their_answers() -> None:
     packed = with_packed_rows(make_batch())
     rows = packed_rows(packed)
     assert rows.tokens.shape == (B, 3, T)

@@ -1,4 +1,4 @@
-"""Decoding from a paged KV cache gives what the plain forward pass gives, whichever blocks hold what."""
+"""Decoding from a paged KV cache equals the plain forward pass for any assignment of blocks."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COMPLETION = 9
 
 @functools.cache
 def params_of(config: ModelConfig) -> Any:
-    # Larger than a new model's, so that attention looks at single tokens and a wrong one is seen.
+    # Larger than in a new model, so that attention is peaked and a wrong token changes the logits.
     return jax.tree.map(lambda x: 3 * np.asarray(x), init_params(config, jax.random.key(1)))
 
 
@@ -68,7 +68,7 @@ def sequences(seed: int, *lengths: int) -> list[np.ndarray]:
 
 
 def logits_of(config: ModelConfig, tokens: np.ndarray) -> np.ndarray:
-    """Return the logits of each token; all lengths have one program."""
+    """Return the logits of each token; all lengths share one program."""
     row = np.pad(tokens, (0, 32 - len(tokens)))[None]
     return np.asarray(FORWARD(params_of(config), config, row, np.array([len(tokens)])))[0, : len(tokens)]
 
@@ -86,14 +86,14 @@ def block_map(table: np.ndarray, blocks: int) -> BlockMap:
 
 
 def prompt_table(r: np.random.Generator, blocks: int, j: int) -> np.ndarray:
-    """Give each prompt scattered blocks, as many as it needs."""
+    """Assign scattered blocks to each prompt, according to its length."""
     free = list(r.permutation(blocks))
     need = [-(-n // SIZE) for n in LENGTHS]
     return np.array([[free.pop() if k < n else blocks for k in range(j)] for n in need])
 
 
 def prefilled(config: ModelConfig, prompts: list[np.ndarray], table: np.ndarray, width: int) -> tuple[Any, KVPool]:
-    """Prefill prompts in chunks of `width` tokens -> the last state of each, and the pool."""
+    """Prefill prompts in chunks of `width` tokens; return the last state of each, and the pool."""
     pool = jax.tree.map(lambda x: np.full(x.shape, 7.0, np.float32), init_pool(config, 16, SIZE, jnp.float32))
     hidden = np.zeros((len(prompts), config.d_model), np.float32)
     for start in range(0, max(LENGTHS), width):
@@ -112,7 +112,7 @@ def prefilled(config: ModelConfig, prompts: list[np.ndarray], table: np.ndarray,
 @pytest.mark.parametrize(
     "width", [4, pytest.param(8, marks=pytest.mark.nightly), pytest.param(16, marks=pytest.mark.nightly)]
 )
-def test_prompts_in_chunks_are_prompts_in_one(config: ModelConfig, width: int) -> None:
+def test_chunked_prefill_equals_one_pass(config: ModelConfig, width: int) -> None:
     prompts = sequences(0, *LENGTHS)
     hidden, _ = prefilled(config, prompts, prompt_table(np.random.default_rng(1), 16, 4), width)
     for row, prompt in zip(hidden, prompts, strict=True):
@@ -131,8 +131,8 @@ def test_prompts_in_chunks_are_prompts_in_one(config: ModelConfig, width: int) -
     ],
     ids=["0", "3", "6", "kernel"],
 )
-def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, kernel: Kernel | None) -> None:
-    """Four slots on three prompts; the first `at_once` tokens of each are appended at once, the others one by one."""
+def test_slot_decode_equals_the_forward_pass(config: ModelConfig, at_once: int, kernel: Kernel | None) -> None:
+    """Four slots on three prompts; the first `at_once` tokens of each are appended together, the others one by one."""
     prompts, prompt_of = sequences(0, *LENGTHS), np.array([1, 0, 1, 2])
     done = sequences(2, *[COMPLETION] * 4)
     r = np.random.default_rng(3)
@@ -143,7 +143,7 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
     group_index = np.array([2, 0, 0, 1])
     group_slots = np.full((3, 3), 4, np.int32)
     group_slots[prompt_of, group_index] = np.arange(4)
-    # A slot that left: slot 3 is named by prompt 0 too, and must not be disturbed by it.
+    # A stale entry: prompt 0 still lists slot 3, which must not be affected.
     group_slots[0, 2] = 3
     lengths = jnp.array(LENGTHS, jnp.int32)
     groups = Groups(jnp.array(group_slots), jnp.array(prompt_of), jnp.array(group_index), lengths)
@@ -179,8 +179,8 @@ def test_slots_decode_as_the_forward_pass(config: ModelConfig, at_once: int, ker
         state = np.asarray(out)
 
 
-def test_a_slot_without_a_block_writes_nothing() -> None:
-    """A write beyond a slot's blocks is dropped, never clamped to another's."""
+def test_slot_without_a_block_writes_nothing() -> None:
+    """A write after a slot's last block is dropped, never clamped to another slot's block."""
     prompt_pool, local = init_pool(PLAIN, 2, SIZE, jnp.float32), init_pool(PLAIN, 3, SIZE, jnp.float32)
     groups = Groups(jnp.array([[0, 1]]), jnp.zeros(2, jnp.int32), jnp.arange(2), jnp.array([3]))
     for length, table in ((4, [[0, 3], [1, 2]]), (8, [[0, 2], [1, 3]])):
@@ -201,7 +201,7 @@ def test_pools_grow_and_copy_whole_blocks() -> None:
         np.testing.assert_array_equal(after, np.concatenate([before, before[:1], before[2:]]))
 
 
-def test_layers_are_the_same_split_and_stacked() -> None:
+def test_split_layers_equal_stacked_layers() -> None:
     params = init_params(PLAIN, jax.random.key(0))
     split = split_layers(params)
     assert len(split["layers"]) == PLAIN.n_layers

@@ -1,4 +1,4 @@
-"""The fused kernels of decoding read what the reference reads, and no block beside it; interpreted, on any machine."""
+"""Fused decode kernels equal the reference and read no other block; interpreted if no device is available."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jaxrl_sql.models.attention.paged_kernel import HeldKeys, Kernel, Readers, a
 from jaxrl_sql.models.paged import BlockMap, Groups, completion_access, prompt_access
 from jaxrl_sql.types import InputError
 
-# Where there is a device that a kernel is for, it is compiled.
+# Kernels are compiled if this machine has a device for them.
 KERNELS = {
     "cpu": {"triton": paged_kernel.TRITON_INTERPRETED, "mosaic": paged_kernel.MOSAIC_INTERPRETED},
     "gpu": {"triton": paged_kernel.TRITON},
     "tpu": {"mosaic": paged_kernel.MOSAIC},
 }[jax.default_backend()]
 HEADS, SIZE, DEPTH = 2, 16, 64
-# The last kernel of this machine's always, the others as slow tests.
+# The last kernel for this machine always runs, the others are nightly.
 ONE_KERNEL = pytest.mark.parametrize(
     "kernel",
     [
@@ -34,7 +34,7 @@ ONE_KERNEL = pytest.mark.parametrize(
 
 
 class Case(NamedTuple):
-    """Pools whose blocks beyond those that are held are no numbers, and what decodes from them."""
+    """Pools whose free blocks are NaN, and the slots that decode from them."""
 
     q: jax.Array
     pools: tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m: int, dtype: Any = jnp.float32) -> Case:
-    """Make N slots on E prompts; a slot of length 0 decodes nothing."""
+    """Make N slots on E prompts; a slot of length 0 does not decode."""
     r = np.random.default_rng(len(length) * 100 + m)
 
     def held(lengths: list[int], spare: int) -> tuple[np.ndarray, Any, Any]:
@@ -75,7 +75,7 @@ def make_case(prompt_length: list[int], length: list[int], prompt: list[int], m:
     return Case(q, (prompts[1:], local[1:]), (prompts[0], local[0]), groups, jnp.array(length, jnp.int32))
 
 
-def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
+def attend_with_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> np.ndarray:
     prompts, local = (
         HeldKeys(k, v, jnp.array(table), length)
         for (k, v), table, length in zip(case.pools, case.tables, (case.groups.prompt_length, case.length), strict=True)
@@ -84,8 +84,8 @@ def by_kernel(kernel: Kernel, case: Case, score: Score, window: int | None) -> n
     return np.asarray(attend(kernel, case.q, prompts, local, readers, score, window))
 
 
-def by_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
-    """Attend by what XLA does, over pools without the blocks that are no numbers."""
+def attend_with_reference(case: Case, score: Score, window: int | None) -> np.ndarray:
+    """Attend with XLA, over pools whose NaN blocks are replaced."""
 
     def attended(q: jax.Array, pools: Any, groups: Groups, length: jax.Array) -> jax.Array:
         return _by_reference(Case(q, pools, case.tables, groups, length), score, window)
@@ -134,10 +134,10 @@ CASES = {
         *(pytest.param(name, marks=pytest.mark.nightly) for name in ("many heads", "long")),
     ],
 )
-def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> None:
+def test_kernel_equals_the_reference(kernel: Kernel, name: str) -> None:
     case = make_case(*CASES[name])
     score = Score(DEPTH**-0.5, None)
-    got, wanted = by_kernel(kernel, case, score, None), by_reference(case, score, None)
+    got, wanted = attend_with_kernel(kernel, case, score, None), attend_with_reference(case, score, None)
     active = np.asarray(case.length) > 0
     np.testing.assert_allclose(got[active], wanted[active], rtol=1e-5, atol=1e-5)
 
@@ -150,23 +150,23 @@ def test_a_kernel_reads_what_the_reference_reads(kernel: Kernel, name: str) -> N
         pytest.param(24, Score(0.2, None), marks=pytest.mark.nightly),
     ],
 )
-def test_windows_and_caps_are_the_references(kernel: Kernel, window: int, score: Score) -> None:
+def test_kernel_windows_and_caps_equal_the_reference(kernel: Kernel, window: int, score: Score) -> None:
     case = make_case(*CASES["groups"])
-    got, wanted = by_kernel(kernel, case, score, window), by_reference(case, score, window)
+    got, wanted = attend_with_kernel(kernel, case, score, window), attend_with_reference(case, score, window)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
 @ONE_KERNEL
-def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
+def test_kernel_sums_bfloat16_in_float32(kernel: Kernel) -> None:
     case = make_case(*CASES["groups"], dtype=jnp.bfloat16)
     score = Score(DEPTH**-0.5, None)
-    got, wanted = by_kernel(kernel, case, score, None), by_reference(case, score, None)
+    got, wanted = attend_with_kernel(kernel, case, score, None), attend_with_reference(case, score, None)
     np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
     assert got.dtype == np.float32
 
 
 @pytest.mark.parametrize(
-    ("platform", "ways", "depth", "blocks", "output"),
+    ("platform", "ways", "depth", "blocks", "message"),
     [
         ("cpu", 1, 64, (64, 32), "for GPUs and TPUs"),
         ("gpu", 4, 64, (64, 32), "splits the batch into 4 parts"),
@@ -174,14 +174,14 @@ def test_bfloat16_is_summed_in_float32(kernel: Kernel) -> None:
         ("gpu", 1, 64, (64, 8), "64, 8 tokens"),
     ],
 )
-def test_what_no_kernel_serves_is_refused(platform: str, ways: int, depth: int, blocks: Any, output: str) -> None:
+def test_unsupported_kernel_cases_are_rejected(platform: str, ways: int, depth: int, blocks: Any, message: str) -> None:
     config = ModelConfig("qwen3", 512, 128, 3, 4, 2, depth, 256, Rope(1e4), Norms(), True, True, False, 1024)
-    with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{output}.*; possible here: xla$"):
+    with pytest.raises(InputError, match=f"^rollout.attention=pallas: .*{message}.*; possible here: xla$"):
         paged_kernel.kernel_for("pallas", config, blocks, platform, ways)
     assert paged_kernel.kernel_for("xla", config, blocks, platform, ways) is None
 
 
-def test_each_platform_has_its_kernel() -> None:
+def test_kernel_follows_the_platform() -> None:
     config = ModelConfig("qwen3", 512, 128, 3, 4, 2, 128, 256, Rope(1e4), Norms(), True, True, False, 1024)
     for platform, kernel in (("gpu", paged_kernel.TRITON), ("tpu", paged_kernel.MOSAIC)):
         assert paged_kernel.kernel_for("pallas", config, (64, 32), platform, 1) is kernel

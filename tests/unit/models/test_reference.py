@@ -1,7 +1,7 @@
-"""The decoder against the same arithmetic in NumPy, one sequence and one head at a time, in float64.
+"""The decoder compared with the same arithmetic in NumPy, one sequence and one head at a time, in float64.
 
-Here every switch is on at once, those too that no reference implementation combines: a sliding window with a rotary
-base of its own, stretched positions elsewhere, norms after each part, scaled embeddings, a query scale, both caps.
+All options are on at once, also combinations without a reference implementation: a sliding window with its rotary
+base, scaled positions in full layers, norms after each part, scaled embeddings, a query scale and both caps.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def norm(x: Array, weight: Array) -> Array:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + GEMMA3.norms.eps) * (1 + weight)
 
 
-def turned(x: Array, position: int, theta: float, factor: float) -> Array:
-    """Turn one head [Q], seen as Q/2 complex numbers."""
+def rotated(x: Array, position: int, theta: float, factor: float) -> Array:
+    """Rotate one head [Q] as Q/2 complex numbers."""
     half = len(x) // 2
     angle = position / factor * theta ** (-np.arange(half) / half)
     pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * angle)
@@ -56,7 +56,7 @@ def gelu_tanh(x: Array) -> Array:
 
 
 def attended(w: dict[str, Array], config: ModelConfig, x: Array, slides: bool) -> Array:
-    """Return attention's output [T,D] for normed states x [T,D]."""
+    """Return the attention output [T,D] for normed states x [T,D]."""
     assert config.sliding is not None
     assert config.rope.scaling is not None
     theta, factor = (config.sliding.rope_theta, 1.0) if slides else (config.rope.theta, config.rope.scaling.factor)
@@ -67,8 +67,8 @@ def attended(w: dict[str, Array], config: ModelConfig, x: Array, slides: bool) -
         keys, values = norm(x @ w["k"][:, shared], w["k_norm"]), x @ w["v"][:, shared]
         for t in range(len(x)):
             first = max(0, t - config.sliding.size + 1) if slides else 0
-            query = turned(queries[t], t, theta, factor)
-            scores = np.array([query @ turned(keys[s], s, theta, factor) for s in range(first, t + 1)])
+            query = rotated(queries[t], t, theta, factor)
+            scores = np.array([query @ rotated(keys[s], s, theta, factor) for s in range(first, t + 1)])
             scores /= math.sqrt(config.query_scalar or config.head_dim)
             if config.attn_score_cap:
                 scores = config.attn_score_cap * np.tanh(scores / config.attn_score_cap)
@@ -99,7 +99,7 @@ def reference(params: Any, config: ModelConfig, tokens: Array) -> Array:
         for window in (1, 3, 40)
     ],
 )
-def test_logits_are_the_references(window: int, caps: tuple[float | None, float | None]) -> None:
+def test_logits_equal_the_reference(window: int, caps: tuple[float | None, float | None]) -> None:
     config = dataclasses.replace(
         GEMMA3,
         sliding=SlidingWindow(window, (True, False, True), 50.0),
@@ -119,7 +119,7 @@ def test_logits_are_the_references(window: int, caps: tuple[float | None, float 
     assert np.abs(expected).max() > 1
 
 
-def test_llama3_keeps_fast_frequencies_divides_slow_ones_and_moves_over_between() -> None:
+def test_llama3_scaling_keeps_fast_and_divides_slow_frequencies() -> None:
     scaling = RopeScaling("llama3", 8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_positions=8192)
     plain, scaled = (np.asarray(rope_frequencies(64, Rope(5e5, s)), np.float64) for s in (None, scaling))
     turns = 8192 * plain / (2 * np.pi)

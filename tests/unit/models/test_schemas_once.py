@@ -1,4 +1,4 @@
-"""Prompts that begin alike are scored and learned from as those that stand alone; what they begin with is run once."""
+"""Prompts with a shared prefix give the scores and updates of separate prompts; the prefix is computed once."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ B, Q, G, P, T = 4, 2, 5, 64, 16
 SPLASH = partial(splash.attend_tree, interpret=True)
 
 
-def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
-    """Return each case with answers apart and packed; those that are not in `always` are marked nightly."""
+def separate_and_packed(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
+    """Return each case with separate and with packed answers; cases not in `always` are nightly."""
     params = []
     for name, case in cases.items():
         for is_packed, way in ((False, "apart"), (True, "packed")):
@@ -45,7 +45,7 @@ def either_way(always: set[str], **cases: tuple[Any, ...]) -> list[Any]:
 
 
 def make_batch() -> GroupBatch:
-    """Return a batch whose first two prompts have 40 tokens in common, and the others none."""
+    """Return a batch whose first two prompts share 40 tokens, the others none."""
     r = np.random.default_rng(0)
     length = np.array([[16, 3, 9, 4, 3], [1, 5, 0, 7, 2], [6, 6, 6, 6, 6], [2, 2, 0, 11, 5]], np.int32)
     prompts = r.integers(0, 24, (B, P)).astype(np.int32)
@@ -61,7 +61,7 @@ def make_batch() -> GroupBatch:
     )  # fmt: skip
 
 
-def test_what_prompts_have_in_common_and_the_rest_of_each_are_the_prompts() -> None:
+def test_shared_prefixes_and_remainders_join_to_the_prompts() -> None:
     batch = make_batch()
     begin, rest = with_schemas_once(batch, Q).shared
     assert (begin.tokens.shape, rest.tokens.shape) == ((B, P), (B, 64))
@@ -72,7 +72,7 @@ def test_what_prompts_have_in_common_and_the_rest_of_each_are_the_prompts() -> N
         assert result == batch.shared[0].tokens[i, :n].tolist()
 
 
-def test_of_equal_prompts_each_keeps_its_last_token() -> None:
+def test_equal_prompts_keep_their_last_token_unshared() -> None:
     batch = jax.tree.map(lambda x: x[[0, 0]], make_batch())
     begin, rest = with_schemas_once(batch, 2).shared
     assert (begin.length.tolist(), rest.length.tolist()) == ([63, 63], [1, 1])
@@ -93,7 +93,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "attention", "is_packed"),
-    either_way(
+    separate_and_packed(
         {"plain-apart"},
         plain=(MODEL, "xla"),
         sliding=(SLIDING, "xla"),
@@ -101,7 +101,7 @@ def differentiated(config: ModelConfig, attention: str | TreeAttention) -> Calla
         cudnn=(MODEL, "cudnn"),
     ),
 )
-def test_scores_and_gradients_are_those_of_prompts_each_alone(
+def test_scores_and_gradients_equal_those_of_separate_prompts(
     config: ModelConfig, attention: str | TreeAttention, is_packed: bool, plain_kernel: ModuleType
 ) -> None:
     if attention == "cudnn":
@@ -126,7 +126,7 @@ def test_scores_and_gradients_are_those_of_prompts_each_alone(
 
 
 def token_counts(jaxpr: Any) -> set[tuple[int, ...]]:
-    """Return the shapes of the states [*,*,*,D] that a program projects to its MLP's width."""
+    """Return the shapes of the states [*,*,*,D] that a program projects to the MLP width."""
     result: set[tuple[int, ...]] = set()
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general" and equation.outvars[0].aval.shape[-1:] == (MODEL.d_ff,):
@@ -136,7 +136,7 @@ def token_counts(jaxpr: Any) -> set[tuple[int, ...]]:
     return result
 
 
-def test_what_is_in_common_is_run_once() -> None:
+def test_shared_prefix_is_computed_once() -> None:
     params, batch = init_params(MODEL, jax.random.key(3)), with_schemas_once(make_batch(), Q)
     jaxpr = jax.make_jaxpr(lambda params, batch: make_policy(MODEL)(params, None, batch).logprob)(params, batch)
     tokens = {int(np.prod(shape[:-1])) for shape in token_counts(jaxpr.jaxpr)}
@@ -144,7 +144,7 @@ def test_what_is_in_common_is_run_once() -> None:
 
 
 def updated(batch: GroupBatch, parts: MicroBatches) -> tuple[Any, np.ndarray]:
-    """Return a batch's updated parameters, and the scores of its tokens before, run in such parts."""
+    """Return a batch's updated parameters, and the token scores before the update, for these parts."""
     policy, loss = make_policy(MODEL), partial(grpo_loss, cfg=GrpoConfig(), on_policy=False)
     params = init_params(MODEL, jax.random.key(3))
     scores, _ = make_scorer(policy, parts)(params, None, batch)
@@ -154,21 +154,21 @@ def updated(batch: GroupBatch, parts: MicroBatches) -> tuple[Any, np.ndarray]:
 
 @cache
 def whole() -> tuple[Any, np.ndarray]:
-    """Return those of prompts each alone, in one part."""
+    """Return those of separate prompts, in one part."""
     return updated(make_batch(), MicroBatches())
 
 
 @pytest.mark.parametrize(
     ("micro_batches", "is_packed"),
-    either_way(
+    separate_and_packed(
         set(),
         tokens=(MicroBatches(1, 360),),
         parts=(MicroBatches(2),),
         whole=(MicroBatches(1, 720),),
     ),
 )
-def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
-    """What is in common stays in one part; each part's answers come back to their places."""
+def test_update_by_micro_batches_equals_the_whole(micro_batches: MicroBatches, is_packed: bool) -> None:
+    """A shared prefix stays in one part; answers are restored to their positions."""
     once = with_schemas_once(make_batch(), Q)
     once = with_packed_rows(once) if is_packed else once
     result = updated(once, micro_batches)
@@ -176,7 +176,7 @@ def test_an_update_by_parts_is_that_of_the_whole(micro_batches: MicroBatches, is
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_budget_of_tokens_that_parts_them_is_refused() -> None:
+def test_token_budget_that_splits_shared_prefixes_is_rejected() -> None:
     batch = with_schemas_once(make_batch(), Q)
     with pytest.raises(InputError, match="below the 352 tokens of 2 questions with their schema"):
         make_scorer(make_policy(MODEL), MicroBatches(1, 240))(init_params(MODEL, jax.random.key(3)), None, batch)

@@ -1,4 +1,4 @@
-"""The sizes of published models: the count of their parameters is the published one."""
+"""Shapes of published models: parameter counts equal the published ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jaxrl_sql.types import InputError
         ("gemma-3-1b", 1.000),
     ],
 )
-def test_a_published_shape_has_the_published_count_of_parameters(name: str, billions: float) -> None:
+def test_published_shape_has_the_published_parameter_count(name: str, billions: float) -> None:
     assert count_params(published_shape(name)) / 1e9 == pytest.approx(billions, abs=5e-4)
 
 
@@ -36,7 +36,7 @@ def test_all_published_shapes_are_counted_above() -> None:
     assert len(PUBLISHED) == 14
 
 
-def test_another_name_is_refused_with_those_there_are() -> None:
+def test_unknown_shape_is_rejected_with_the_valid_names() -> None:
     with pytest.raises(
         InputError, match=r"model\.shape='qwen9' is unknown; valid are qwen2\.5-coder-0\.5b, .*gemma-3-1b"
     ):

@@ -1,4 +1,4 @@
-"""The table of weights: what follows from it agrees with itself and with numbers that are known."""
+"""The weight table: derived quantities are consistent and equal published numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GEMMA3_270M = ModelConfig(
 GEMMA3_1B = dataclasses.replace(GEMMA3_270M, d_model=1152, n_layers=26, d_ff=6912)
 
 
-def test_parameter_counts_are_the_published_ones() -> None:
+def test_parameter_counts_equal_the_published_ones() -> None:
     assert count_params(LLAMA32_1B) == 1_235_814_400
     assert count_params(GEMMA3_270M) == 268_098_176
     assert count_params(GEMMA3_1B) == 999_885_952
@@ -63,12 +63,12 @@ def test_specs_describe_the_parameters_leaf_by_leaf(config: ModelConfig) -> None
     assert len(names) == len(set(names))
 
 
-def test_init_is_a_function_of_key_and_path_alone() -> None:
+def test_init_depends_on_key_and_path_only() -> None:
     params = init_params(SMALL, jax.random.key(3))
     again = init_params(SMALL, jax.random.key(3))
     jax.tree.map(np.testing.assert_array_equal, params, again)
     assert not np.array_equal(params["embed"], init_params(SMALL, jax.random.key(4))["embed"])
-    # Another leaf in the table does not move the others.
+    # Another leaf in the table does not change the others.
     tied = init_params(dataclasses.replace(SMALL, tie_embeddings=True), jax.random.key(3))
     np.testing.assert_array_equal(tied["layers"]["q"], params["layers"]["q"])
     assert not np.array_equal(params["layers"]["gate"], params["layers"]["up"])
@@ -79,18 +79,18 @@ def test_init_is_a_function_of_key_and_path_alone() -> None:
 @pytest.mark.parametrize(
     "config", [SMALL, dataclasses.replace(SMALL, norms=Norms(is_zero_centered=True, has_post_norms=True))]
 )
-def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
+def test_init_has_the_scale_of_the_table(config: ModelConfig) -> None:
     params = init_params(config, jax.random.key(0))
     assert float(params["final_norm"][0]) == (0.0 if config.norms.is_zero_centered else 1.0)
     for spec in param_specs(config):
         leaf = np.asarray(leaf_of(params, spec))
         assert abs(leaf.mean() - spec.init.mean) < 0.1 * max(spec.init.std, 1e-6), spec.name
-        # A normal cut at two standard deviations has 0.88 of the width.
+        # A normal distribution truncated at two standard deviations has 0.88 of the standard deviation.
         assert abs(leaf.std() - 0.88 * spec.init.std) <= 0.1 * spec.init.std, spec.name
 
 
 @pytest.mark.parametrize(
-    ("change", "output"),
+    ("change", "message"),
     [
         ({"n_kv_heads": 3}, "n_heads"),
         ({"head_dim": 7}, "head_dim"),
@@ -100,13 +100,13 @@ def test_init_has_the_scale_the_table_says(config: ModelConfig) -> None:
         ({"sliding": SlidingWindow(4, (True, False), 1e4)}, "sliding names 2 layers, n_layers is 3"),
     ],
 )
-def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_sizes_are_rejected_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         dataclasses.replace(SMALL, **change)
 
 
 @pytest.mark.parametrize(
-    ("make", "output"),
+    ("make", "message"),
     [
         (lambda: SlidingWindow(0, (True,), 1e4), "window of 0 tokens"),
         (lambda: SlidingWindow(4, (False, False), 1e4), "in 0 layers"),
@@ -115,13 +115,13 @@ def test_impossible_sizes_are_refused_by_name(change: dict[str, Any], output: st
         (lambda: RopeScaling("llama3", 8.0, 4.0, 4.0), "low_freq_factor 4.0, must be .* below high_freq_factor"),
     ],
 )
-def test_impossible_windows_and_scalings_are_refused_by_name(make: Callable[[], Any], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_windows_and_scalings_are_rejected_by_name(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make()
 
 
 @pytest.mark.nightly
-def test_the_room_loads_without_torch_and_transformers() -> None:
+def test_models_package_imports_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, jaxrl_sql.models; print([m for m in ('torch', 'transformers', 'tokenizers') if m in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""Tensors read by rows from safetensors files: only what a device holds, in whatever dtype, and files that lie."""
+"""Tensors read by rows from safetensors files: memory use, conversion of dtypes, and invalid files."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def rewrite(folder: Path, dtype: Any) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("remaining", [jnp.bfloat16, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("stored_dtype", [jnp.bfloat16, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_file_of_any_dtype_is_rounded_once_to_the_one_asked_for(folder: Path, remaining: Any, dtype: str) -> None:
-    tensors = rewrite(folder, remaining)
+def test_file_of_any_dtype_is_rounded_once_to_the_requested_dtype(folder: Path, stored_dtype: Any, dtype: str) -> None:
+    tensors = rewrite(folder, stored_dtype)
     _, params = load_checkpoint(folder, dtype)
     down = tensors["model.layers.1.mlp.down_proj.weight"]
     np.testing.assert_array_equal(params["layers"]["down"][1], down.astype(dtype).T)
@@ -52,8 +52,8 @@ def test_a_file_of_any_dtype_is_rounded_once_to_the_one_asked_for(folder: Path, 
     assert params["final_norm"].dtype == jnp.dtype(dtype)
 
 
-def test_bfloat16_keeps_every_value_when_it_is_read_as_float32(tmp_path: Path) -> None:
-    bits = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1)  # infinities and all that is no number among them
+def test_bfloat16_read_as_float32_keeps_every_value(tmp_path: Path) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16).reshape(2, -1)  # includes infinities and NaN
     save_file({"w": bits.view(jnp.bfloat16)}, tmp_path / "f.safetensors")
     spec = ParamSpec(("w",), bits.shape, ("vocab", "width"), Init(0.0, 0.0), "w", bits.shape)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -62,14 +62,14 @@ def test_bfloat16_keeps_every_value_when_it_is_read_as_float32(tmp_path: Path) -
     np.testing.assert_array_equal(leaf, bits.view(jnp.bfloat16).astype(np.float32))
 
 
-def test_an_array_on_the_cpu_is_the_memory_that_was_read_into(folder: Path) -> None:
-    # What XLA copies is held twice while it does: the alignment that spares the copy is XLA's own and may change.
+def test_cpu_array_shares_the_read_buffer(folder: Path) -> None:
+    # XLA holds a copied array twice during the copy; the alignment that avoids the copy is internal to XLA.
     _, params = load_checkpoint(folder)
     aligned = [leaf.unsafe_buffer_pointer() % 64 for leaf in jax.tree.leaves(params)]
     assert not any(aligned)
 
 
-def test_rows_come_in_the_order_that_a_format_keeps_them_in(tmp_path: Path) -> None:
+def test_rows_are_read_in_the_order_of_the_format(tmp_path: Path) -> None:
     tensor = np.arange(12, dtype=np.float32).reshape(6, 2)
     order = np.array([0, 2, 1, 3, 4, 5])
     save_file({"w": tensor[order]}, tmp_path / "f.safetensors")
@@ -90,7 +90,7 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "output"),
+    ("changes", "message"),
     [
         ({"data_offsets": [0, 8]}, r"8 bytes for \[16\] of F32"),
         ({"data_offsets": [1 << 40, (1 << 40) + 64]}, "bytes 1099511627776 to"),
@@ -98,15 +98,15 @@ def put_header(folder: Path, header: dict[str, Any], data: bytes) -> None:
         ({"dtype": "F8_E4M3"}, r"1 of an unsupported type \(model.norm.weight F8_E4M3\)"),
     ],
 )
-def test_a_header_that_lies_is_refused(folder: Path, changes: dict[str, Any], output: str) -> None:
+def test_inconsistent_header_is_rejected(folder: Path, changes: dict[str, Any], message: str) -> None:
     header, data = header_of(folder)
     header["model.norm.weight"] |= changes
     put_header(folder, header, data)
-    with pytest.raises(InputError, match=output):
+    with pytest.raises(InputError, match=message):
         load_checkpoint(folder)
 
 
-def test_a_file_that_is_none_is_refused(folder: Path) -> None:
+def test_invalid_file_is_rejected(folder: Path) -> None:
     for raw in (b"", b"1234567", b"\xff" * 100, (5).to_bytes(8, "little") + b"[1,2]"):
         (folder / "model.safetensors").write_bytes(raw)
         with pytest.raises(InputError, match=r"model.safetensors: not a readable safetensors file") as caught:
@@ -114,7 +114,7 @@ def test_a_file_that_is_none_is_refused(folder: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_cut_short_after_it_was_opened_is_told(tmp_path: Path) -> None:
+def test_file_truncated_after_opening_is_an_error(tmp_path: Path) -> None:
     save_file({"w": np.ones((4, 4), np.float32)}, tmp_path / "f.safetensors")
     result = stored(tmp_path / "f.safetensors", "w")
     with (tmp_path / "f.safetensors").open("r+b") as file:
@@ -124,7 +124,7 @@ def test_a_file_cut_short_after_it_was_opened_is_told(tmp_path: Path) -> None:
     assert Encoding("F32", 16, np.dtype(np.float32)) == result.encoding
 
 
-# Four layers of 16 MiB and an embedding of 48 MiB, so that no leaf is most of the model; on four devices.
+# Four layers of 16 MiB and an embedding of 48 MiB, so that no leaf dominates; on four devices.
 MEASURE = r"""
 import re, sys
 import jax, numpy as np
@@ -153,7 +153,7 @@ else:
 
 
 def measure(folder: Path, what: str) -> list[int]:
-    """Run the script above in a process of its own, which has touched no more memory than it says."""
+    """Run the script above in a new process, whose peak memory is its own."""
     env = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
@@ -178,7 +178,7 @@ def large_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_loading_holds_the_model_once(large_folder: Path, what: str) -> None:
     grown, model = measure(large_folder, what)
     assert model > 100 << 20
-    # Weights that no axis splits are held by several devices, on the CPU in the same memory.
+    # Replicated weights are on several devices, which share memory on the CPU.
     assert grown < 1.25 * model, f"{grown / model:.2f} times the model's bytes"
     assert grown > 0.8 * model, "the measurement does not see the model"
 
@@ -187,11 +187,11 @@ def test_loading_holds_the_model_once(large_folder: Path, what: str) -> None:
 def test_saving_holds_one_file_of_the_model(large_folder: Path) -> None:
     grown, model = measure(large_folder, "save")
     assert len(list((large_folder / "again").glob("model-*.safetensors"))) > 3
-    # In one file it would be half: what is transposed; the embedding is written from where it is.
+    # In one file it would be half the model: the transposed tensors. The embedding is written without a copy.
     assert grown < 0.4 * model, f"{grown / model:.2f} times the model's bytes"
 
 
-def test_floats_are_sound_below_a_bound_that_no_weight_comes_to() -> None:
+def test_weights_are_valid_below_a_large_limit() -> None:
     for dtype, limit in ((jnp.bfloat16, float(jnp.bfloat16(1e15))), (np.float16, np.inf)):
         every = np.arange(1 << 16, dtype=np.uint16).view(dtype)
         sound = np.abs(every.astype(np.float32)) < limit  # False for NaN
@@ -207,7 +207,7 @@ def test_floats_are_sound_below_a_bound_that_no_weight_comes_to() -> None:
 @pytest.mark.parametrize(
     "name", ["model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"]
 )
-def test_broken_weights_are_refused_by_name(folder: Path, name: str, value: float) -> None:
+def test_invalid_weights_are_rejected_by_name(folder: Path, name: str, value: float) -> None:
     tensors = rewrite(folder, np.float32)
     tensors[name][..., -1] = value
     save_file(tensors, folder / "model.safetensors")
@@ -221,7 +221,7 @@ def test_broken_weights_are_refused_by_name(folder: Path, name: str, value: floa
     assert str(refused.value).startswith(says)
 
 
-def test_all_broken_weights_are_counted_and_none_is_written(folder: Path) -> None:
+def test_invalid_weights_are_counted_and_not_written(folder: Path) -> None:
     config, params = load_checkpoint(folder)
     params["layers"]["gate"] = params["layers"]["gate"].at[:, 0, 0].set(jnp.nan)
     with pytest.raises(InputError, match=r"^export to bfloat16: .* in model.layers.0.mlp.gate_proj.weight; "):

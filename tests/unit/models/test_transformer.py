@@ -1,4 +1,4 @@
-"""The decoder against itself: grouped, cached and padded computations equal the plain one."""
+"""The decoder: grouped, cached and padded computations equal the plain one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ QWEN3 = ModelConfig(
 QWEN2 = dataclasses.replace(
     QWEN3, family="qwen2", head_dim=8, tie_embeddings=False, qk_norm=False, qkv_bias=True, n_kv_heads=4
 )
-# Everything that a layer may have, and a window (4) shorter than a prompt (9) and than a completion (6).
+# All options of a layer, and a window (4) shorter than a prompt (9) and a completion (6).
 GEMMA3 = dataclasses.replace(
     QWEN3,
     family="gemma3_text",
@@ -71,13 +71,13 @@ PROMPT_LEN = np.array([9, 4, 1])
 
 
 def make_params(config: ModelConfig) -> Any:
-    """Move every leaf away from its special initial value, so that norms and biases count too."""
+    """Move every leaf away from its initial value, so that norms and biases have an effect."""
     params, rng = init_params(config, jax.random.key(0)), np.random.default_rng(1)
     return jax.tree.map(lambda leaf: np.asarray(leaf) + (0.1 * rng.normal(size=leaf.shape)).astype(leaf.dtype), params)
 
 
 def make_batch(config: ModelConfig) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return prompt [B,P], its lengths [B], completion [B,G,T] and its lengths [B,G], 1 and T among them."""
+    """Return prompt [B,P], its lengths [B], completion [B,G,T] and its lengths [B,G], which include 1 and T."""
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, config.vocab_size, (B, P))
     completion = rng.integers(0, config.vocab_size, (B, G, T))
@@ -98,8 +98,8 @@ def grouped_nll(params: Any, config: ModelConfig, batch: Any, remat: str = "none
 
 
 def repeated_rows(batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Lay each prompt and completion out as one row without padding between: rows [N,P+T], lengths [N], indices of
-    the positions that predict the completion's tokens [N,T]."""
+    """Return each prompt and completion as one row without padding between them: rows [N,P+T], lengths [N] and the
+    indices [N,T] of the positions that predict the completion's tokens."""
     prompt, prompt_len, completion, completion_len = (np.asarray(x) for x in batch)
     rows = np.zeros((B * G, P + T), np.int32)
     for n, (b, g) in enumerate(np.ndindex(B, G)):
@@ -119,32 +119,32 @@ def repeated_nll(params: Any, config: ModelConfig, batch: Any, rows: Any) -> jax
     return jnp.where(inside, nll(logits, batch[2]), 0.0)
 
 
-# Little arrays are compiled many times here and each runs once: without the backend's optimizations that takes half
-# as long, and what is computed is the same program.
+# Small arrays are compiled many times here and run once each: without XLA's optimizations this takes half as long,
+# and computes the same function.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-# Weights by token in what is differentiated: a mistake that a plain sum would cancel shows.
+# Weights per token: an error that cancels in a plain sum changes the result.
 WEIGHT = jax.random.normal(jax.random.key(2), (B, G, T))
 
 
-def weighed(losses: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the weighed sum of losses [B,G,T], and the losses."""
+def weighted_sum(losses: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the weighted sum of losses [B,G,T], and the losses."""
     return jnp.sum(WEIGHT * losses), losses
 
 
 GROUPED = jit(grouped_nll, static_argnums=(1, 3))
 GROUPED_GRAD = jit(jax.grad(lambda *args: jnp.sum(WEIGHT * grouped_nll(*args))), static_argnums=(1, 3))
-REPEATED_GRAD = jit(jax.grad(lambda *args: weighed(repeated_nll(*args)), has_aux=True), static_argnums=1)
+REPEATED_GRAD = jit(jax.grad(lambda *args: weighted_sum(repeated_nll(*args)), has_aux=True), static_argnums=1)
 STATES = jit(prediction_states, static_argnums=1)
 FORWARD = jit(forward, static_argnums=(1, 4))
 
 
 def assert_trees_close(got: Any, expected: Any, rtol: float) -> None:
-    """Compare leaf by leaf, relative to the leaf's largest element."""
+    """Compare each leaf, relative to its largest element."""
     got_leaves, expected_leaves = jax.tree.leaves_with_path(got), jax.tree.leaves(expected)
     assert len(got_leaves) == len(expected_leaves)
     for (path, leaf), other in zip(got_leaves, expected_leaves, strict=True):
         scale = float(np.abs(other).max())
-        assert scale > 0, f"{jax.tree_util.keystr(path)} is zero: the comparison would say nothing"
+        assert scale > 0, f"{jax.tree_util.keystr(path)} is zero"
         error = float(np.abs(np.asarray(leaf) - np.asarray(other)).max())
         assert error <= rtol * scale, f"{jax.tree_util.keystr(path)}: {error} of {scale}"
 
@@ -166,7 +166,7 @@ def test_remat_changes_no_gradient(remat: str) -> None:
     assert_trees_close(GROUPED_GRAD(params, GEMMA3, batch, remat), plain, 1e-6)
 
 
-def test_unknown_remat_name_is_refused_with_the_choices() -> None:
+def test_unknown_remat_name_is_rejected_with_the_choices() -> None:
     with pytest.raises(InputError, match=r"'qeury'.*query, key"):
         jax.eval_shape(lambda params: grouped_nll(params, QWEN3, make_batch(QWEN3), "qeury"), make_params(QWEN3))
 
@@ -193,7 +193,7 @@ def test_decode_from_the_prompts_cache_equals_forward(config: ModelConfig, plain
 def test_right_padding_changes_nothing(config: ModelConfig) -> None:
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     plain = GROUPED(params, config, (prompt, prompt_len, completion, completion_len), "none")
-    # The padding holds token ids that also occur as tokens: values must not be asked.
+    # The padding contains ids of real tokens: positions must decide, not ids.
     wider = jnp.pad(prompt, ((0, 0), (0, 5)), constant_values=7)
     hidden = STATES(
         params,
@@ -211,7 +211,7 @@ def test_right_padding_changes_nothing(config: ModelConfig) -> None:
     )
 
 
-def test_batch_mates_change_nothing() -> None:
+def test_other_rows_of_a_batch_change_nothing() -> None:
     params, (prompt, prompt_len, completion, completion_len) = make_params(GEMMA3), make_batch(GEMMA3)
     plain = GROUPED(params, GEMMA3, (prompt, prompt_len, completion, completion_len), "none")
     changed = (prompt.at[1:].add(1) % 61, prompt_len.at[1:].set(2), completion.at[1:].add(3) % 61, completion_len)
@@ -223,7 +223,7 @@ def test_batch_mates_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("config", [QWEN3, pytest.param(GEMMA3, marks=pytest.mark.nightly)], ids=["full", "sliding"])
-def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) -> None:
+def test_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) -> None:
     """Schema (1 row) -> questions (2 rows) -> answers (6 rows), each with its own lengths."""
     params, rng = make_params(config), np.random.default_rng(3)
     sizes, rows, last = (5, 4, 3), (1, 2, 6), 3
@@ -257,14 +257,14 @@ def test_a_tree_of_three_levels_equals_the_concatenation(config: ModelConfig) ->
     assert_trees_close(got, expected, 1e-5)
 
 
-def test_blocks_that_are_no_tree_are_refused() -> None:
+def test_blocks_that_form_no_tree_are_rejected() -> None:
     blocks = (Segment(jnp.zeros((1, 2, 3), jnp.int32), jnp.ones((1, 2), jnp.int32)),)
     blocks += (Segment(jnp.zeros((1, 3, 3), jnp.int32), jnp.ones((1, 3), jnp.int32)),)
     with pytest.raises(ValueError, match="3 rows"):
         jax.eval_shape(lambda params: hidden_states(params, QWEN3, blocks), make_params(QWEN3))
 
 
-def test_more_tokens_than_positions_are_refused_before_compilation() -> None:
+def test_more_tokens_than_positions_are_rejected_before_compilation() -> None:
     tokens, length = jnp.zeros((1, 129), jnp.int32), jnp.array([129])
     with pytest.raises(InputError, match=r"129 tokens.*max_positions"):
         jax.eval_shape(lambda params: forward(params, QWEN3, tokens, length), make_params(QWEN3))
@@ -284,7 +284,7 @@ def test_empty_rows_have_finite_states_and_gradients() -> None:
 
 
 @pytest.mark.parametrize("t", [1, 5], ids=["multiply-and-sum", "matrix-product"])
-def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: int) -> None:
+def test_attention_is_softmax_over_all_parts_and_zero_without_keys(t: int) -> None:
     rng = np.random.default_rng(0)
     q = rng.normal(size=(2, 4, t, 4, 8)).astype(np.float32)
     sizes, rows = (6, 3), (2, 4)
@@ -292,7 +292,7 @@ def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: i
         [rng.normal(size=(2, r, 2, s, 8)).astype(np.float32) for r, s in zip(rows, sizes, strict=True)] for _ in "kv"
     )
     seen = [rng.random((2, r, 1, s)) < 0.6 for r, s in zip(rows, sizes, strict=True)]
-    seen[0][0, 0], seen[1][0, 1] = False, False  # row 1 of the first prompt sees nothing at all
+    seen[0][0, 0], seen[1][0, 1] = False, False  # row 1 of the first prompt attends to nothing
     expected = np.zeros_like(q)
     for b, r, i, h in np.ndindex(2, 4, t, 4):
         keys = np.concatenate([ks[0][b, r // 2, h // 2][seen[0][b, r // 2, 0]], ks[1][b, r, h // 2][seen[1][b, r, 0]]])
@@ -313,8 +313,8 @@ def test_attention_is_softmax_over_all_parts_and_zero_where_nothing_is_seen(t: i
     assert not np.asarray(grads[0][0, 1]).any()
 
 
-def test_a_token_of_sliding_layers_sees_as_many_tokens_as_the_windows_together_reach() -> None:
-    """Each of two sliding layers of 4 reaches 3 tokens back: 6 in all, in one sequence, across blocks and in decode."""
+def test_receptive_field_is_the_sum_of_the_windows() -> None:
+    """Each of two sliding layers of 4 reaches 3 tokens back: 6 in one sequence, across blocks and in decode."""
     config = dataclasses.replace(GEMMA3, sliding=SlidingWindow(4, (True, True), 100.0))
     params, (prompt, prompt_len, completion, completion_len) = make_params(config), make_batch(config)
     plain = STATES(params, config, (Segment(prompt, prompt_len),), completion, completion_len)
@@ -323,11 +323,11 @@ def test_a_token_of_sliding_layers_sees_as_many_tokens_as_the_windows_together_r
         other[:, changed] = (other[:, changed] + 1) % config.vocab_size
         states = STATES(params, config, (Segment(other, prompt_len),), completion, completion_len)
         moved = np.abs(np.asarray(states) - np.asarray(plain))[0, 1].max(axis=-1) > 1e-6
-        # State t is that of position P - 1 + t: the first prompt and its second row are whole.
+        # State t belongs to position P - 1 + t: the first prompt and its second row have full length.
         np.testing.assert_array_equal(moved, P - 1 + np.arange(T) - changed <= 6)
 
 
-def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:
+def test_scores_outside_the_range_of_exp_stay_finite() -> None:
     q = 1e4 * jnp.ones((1, 1, 1, 1, 4))
     k = jnp.stack([jnp.ones(4), -jnp.ones(4)])[None, None, None]
     v = jnp.arange(8.0).reshape(1, 1, 1, 2, 4)
@@ -335,7 +335,7 @@ def test_scores_far_beyond_the_range_of_exp_stay_finite() -> None:
     np.testing.assert_allclose(out[0, 0, 0, 0], v[0, 0, 0, 0])
 
 
-def test_bfloat16_compute_keeps_float32_masters_and_stays_near() -> None:
+def test_bfloat16_compute_keeps_float32_weights_and_stays_near() -> None:
     params, (prompt, prompt_len, _, _) = make_params(QWEN3), make_batch(QWEN3)
     exact = FORWARD(params, QWEN3, prompt, prompt_len)
     rough = FORWARD(params, QWEN3, prompt, prompt_len, jnp.bfloat16)
@@ -347,8 +347,8 @@ def test_bfloat16_compute_keeps_float32_masters_and_stays_near() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "split"), [(8, "tensor"), (7, None)])
-def test_what_goes_from_layer_to_layer_is_split_by_its_tokens(tokens: int, split: str | None) -> None:
-    """It is most of what an update keeps; tokens that `tensor` does not divide stay whole."""
+def test_layer_states_are_sharded_by_tokens(tokens: int, split: str | None) -> None:
+    """Layer states are most of the memory of an update; a token count that `tensor` does not divide is not split."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), AXES, axis_types=(jax.sharding.AxisType.Auto,) * 3)
     params = jax.eval_shape(lambda: init_params(QWEN3, jax.random.key(0)))
     block = Segment(jax.ShapeDtypeStruct((2, 1, tokens), jnp.int32), jax.ShapeDtypeStruct((2, 1), jnp.int32))

@@ -1,4 +1,4 @@
-"""The value head: what it reads, and that everything but the update goes on with the policy alone."""
+"""The value head: its input states, and its removal outside of the update."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def make_batch() -> GroupBatch:
 
 
 def with_head(trainable: Any) -> ActorCritic:
-    """Put a head that is not zero beside the policy."""
+    """Add a nonzero value head to the policy."""
     head = {"weight": jax.random.normal(jax.random.key(5), (32,)), "bias": jnp.array(0.5)}
     return ActorCritic(trainable, head)
 
 
-def test_values_are_of_the_states_that_predict_each_token() -> None:
+def test_values_use_the_states_that_predict_each_token() -> None:
     params, batch = init_params(CONFIG, jax.random.key(0)), make_batch()
     trainable, policy = with_head(params), make_policy(CONFIG, 0.8)
     score = jax.jit(policy)
@@ -56,14 +56,14 @@ def test_values_are_of_the_states_that_predict_each_token() -> None:
     assert plain.value is None
 
 
-def test_a_new_head_values_everything_at_nothing_and_moves_no_policy() -> None:
+def test_new_head_outputs_zero_and_changes_no_policy() -> None:
     params = init_params(CONFIG, jax.random.key(0))
     scored = jax.jit(make_policy(CONFIG))(add_value_head(params, CONFIG), None, make_batch())
     assert scored.value is not None
     assert (np.asarray(scored.value) == 0).all()
 
 
-def test_sampling_evaluation_and_export_take_the_policy_alone() -> None:
+def test_sampling_evaluation_and_export_use_the_policy_only() -> None:
     base = init_params(CONFIG, jax.random.key(0))
     adapters = jax.tree.map(lambda x: x + 0.1, init_adapters(CONFIG, 2, 4.0, ["q"], jax.random.key(1)))
     assert policy_params(with_head(base), None) is base
@@ -74,7 +74,7 @@ def test_sampling_evaluation_and_export_take_the_policy_alone() -> None:
         jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
-def test_weight_decay_leaves_norms_and_biases_alone_with_a_head_and_without() -> None:
+def test_weight_decay_skips_norms_and_biases_with_and_without_a_head() -> None:
     params = init_params(CONFIG, jax.random.key(0))
     cfg = OptimConfig(lr=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5)
     optimizer = make_optimizer(cfg, 10, decay_mask(CONFIG))

@@ -1,4 +1,4 @@
-"""Meshes and the rule table: what is refused says which size, dimension and axes; one device changes nothing."""
+"""Meshes and the rule table: errors name size, dimension and axes; one device changes nothing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONFIG = ModelConfig("qwen3", 50, 24, 2, 4, 2, 8, 40, Rope(1e4), Norms(), False,
 
 
 def abstract(data: int, fsdp: int, tensor: int) -> AbstractMesh:
-    """Describe a mesh of more devices than a test has."""
+    """Return an abstract mesh of more devices than a test has."""
     return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 
 
-def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
+def test_mesh_axis_of_minus_one_takes_the_remaining_devices() -> None:
     mesh = make_mesh(data=-1)
     assert dict(mesh.shape) == {"data": len(jax.devices()), "fsdp": 1, "tensor": 1}
     assert set(mesh.axis_types) == {AxisType.Auto}
@@ -30,7 +30,7 @@ def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "output"),
+    ("sizes", "message"),
     [
         ((1, 3, 1), r"data=1 x fsdp=3 x tensor=1 does not multiply to the 1 devices"),
         ((-1, 2, 1), r"data=-1 x fsdp=2 x tensor=1 does not multiply"),
@@ -38,13 +38,13 @@ def test_a_mesh_takes_what_the_others_leave_and_is_auto() -> None:
         ((0, 1, 1), r"at least 1"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(sizes: tuple[int, int, int], output: str) -> None:
-    with pytest.raises(InputError, match=output):
+def test_invalid_mesh_sizes_are_rejected(sizes: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make_mesh(*sizes, devices=jax.devices()[:1])
 
 
-def test_logits_are_cut_by_prompts_and_by_a_vocabulary_that_is_divided() -> None:
-    """What a device may hold of them counts both, or on 1x2x4 it holds a quarter, and gathers the matrix four times."""
+def test_logits_are_sharded_by_prompts_and_a_divisible_vocabulary() -> None:
+    """Logit memory per device must count both axes: otherwise 1x2x4 recomputes the logits in four pieces."""
     sizes = {"data": 1, "fsdp": 2, "tensor": 4}
     assert (logit_ways(152, sizes), logit_ways(150, sizes), logit_ways(152)) == (8, 2, 1)
     with jax.sharding.use_abstract_mesh(abstract(1, 2, 4)):
@@ -55,7 +55,7 @@ def test_every_logical_axis_of_the_weights_has_a_rule() -> None:
     assert {axis for spec in param_specs(CONFIG) for axis in spec.axes} <= RULES.keys()
 
 
-def test_weights_are_split_as_the_table_says() -> None:
+def test_weights_are_sharded_by_the_rule_table() -> None:
     mesh = abstract(2, 4, 2)
     by_name = {spec.name: spec_of(mesh, spec.axes, spec.shape, spec.name) for spec in param_specs(CONFIG)}
     assert by_name["layers/q"] == P(None, ("fsdp",), ("tensor",), None)
@@ -65,7 +65,7 @@ def test_weights_are_split_as_the_table_says() -> None:
     assert by_name["layers/q_norm"] == P(None, None)
 
 
-def test_an_optional_dimension_is_copied_and_another_is_refused_by_name() -> None:
+def test_indivisible_dimension_is_replicated_or_rejected_by_name() -> None:
     mesh = abstract(1, 1, 4)
     assert spec_of(mesh, ("width", "kv_heads", "head"), (24, 2, 8)) == P(None, None, None)
     with pytest.raises(InputError, match=r"layers/gate: dimension mlp of size 42 is not divided by tensor=4"):

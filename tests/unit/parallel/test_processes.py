@@ -1,4 +1,4 @@
-"""What processes do together, for one that is alone; several are in tests/multidevice."""
+"""Operations across processes, for a single process; tests/multidevice has several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_sql.parallel.processes import exchange, first_process_first, gathered
 from jaxrl_sql.types import InputError
 
 
-def test_one_process_has_everything_and_waits_for_nobody() -> None:
+def test_single_process_owns_all_data_and_never_waits() -> None:
     start_processes(1)
     assert is_first()
     assert share(5) == range(5)
@@ -28,7 +28,7 @@ def test_one_process_has_everything_and_waits_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("number", ["", "one"])
-def test_processes_that_nobody_has_introduced_are_an_input_error(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_process_settings_are_an_input_error(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("JAX_", "SLURM_", "OMPI_"))]:
             patch.delenv(name)
@@ -41,7 +41,7 @@ def test_processes_that_nobody_has_introduced_are_an_input_error(number: str, mo
 
 
 @pytest.mark.slow
-def test_a_process_that_nobody_has_introduced_ends_with_an_input_error() -> None:
+def test_process_without_settings_exits_with_an_input_error() -> None:
     code = (
         "from jaxrl_sql.parallel.processes import start_processes\n"
         "from jaxrl_sql.types import InputError\n"

@@ -1,6 +1,6 @@
-"""What XLA makes of the programs for GPUs and TPUs, on a machine that has none, where JAX's plugin for them is.
+"""Programs compiled for GPUs and TPUs on a machine without them, if JAX's plugin for them is installed.
 
-Run as a test it starts itself as a script: a plugin stays in the process that has loaded it.
+As a test this file runs itself as a script, because a plugin stays loaded in its process.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ CHIP = pytest.mark.parametrize(
 TOPOLOGY = {"h100": "h100:4", "v5e": "v5e:2x2"}
 
 
-def test_gpus_are_those_of_the_table_of_chips() -> None:
+def test_gpu_properties_equal_the_table_of_chips() -> None:
     for name, gpu in gpus.GPUS.items():
         chip = CHIPS[name]
         assert (gpu.memory, gpu.bandwidth) == (chip.memory, chip.hbm)
         units, rate = gpu.matrix[16]
-        # The clock is the highest one; the data sheet's rate is at one a little below it.
+        # The clock is the maximum; the data sheet's rate is for a clock slightly below it.
         flops = 2 * gpu.multiprocessors * units * rate * gpu.clock * 1e9
         assert 0.99 * chip.flops < flops < 1.1 * chip.flops
         assert gpus.target_config(gpu).count("{") == gpus.target_config(gpu).count("}")
 
 
-def test_a_second_plugin_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed packages as Python finds them: JAX would register both under one name."""
+def test_second_plugin_is_rejected_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed packages as Python lists them: JAX would register both under one name."""
     for name in ("xla_cuda12", "xla_rocm7"):
         package = tmp_path / f"{name}-1.0.dist-info"
         package.mkdir()
@@ -76,16 +76,16 @@ def run(*case: str) -> Any:
         pytest.param("1", id="key-heads-repeated", marks=pytest.mark.nightly),
     ],
 )
-def test_the_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
+def test_update_compiles_for_four_gpus_with_heads_split(key_heads: str) -> None:
     result = run("h100", "update", key_heads)
-    assert result["kernels"] == [3, 3], "prompts to prompts, completions to both: a kernel each way"
+    assert result["kernels"] == [3, 3], "prompts to prompts, completions to both: one kernel per direction"
     assert result["biases"] == []
 
 
 @pytest.mark.slow
 @CHIP
-def test_no_gradient_is_added_up_in_bfloat16(chip: str) -> None:
-    """The look-up of tokens gives one gradient a token, which are added up by scattering."""
+def test_no_gradient_is_summed_in_bfloat16(chip: str) -> None:
+    """The embedding look-up gives one gradient per token; a scatter sums them."""
     scatters = run(chip, "update", "2")["scatters"]
     assert set(scatters) == {"f32"}
 
@@ -95,18 +95,18 @@ PACKED = ["grpo.packing=true", "grpo.num_generations=8", "grpo.prompts=4", "grpo
 
 @pytest.mark.nightly
 @NEEDS_PLUGIN
-def test_a_packed_update_compiles_for_four_gpus_with_a_way_for_each_number_of_rows() -> None:
+def test_packed_update_for_four_gpus_has_a_branch_per_number_of_rows() -> None:
     result = run("h100", "update", "2", *PACKED)
     assert result["ways"] == [3]
-    assert result["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: a kernel each way"
+    assert result["kernels"] == [3 * 3, 3 * 3], "prompts to prompts, answers to both: one kernel per direction"
     assert result["biases"] == []
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 @NEEDS_LIBTPU
-def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_rows() -> None:
-    """Forward twice (remat), and back to queries and to keys: a kernel each, in each of three ways."""
+def test_packed_update_for_four_tpus_has_a_branch_per_number_of_rows() -> None:
+    """Two forward passes (remat), and the gradients of queries and keys: one kernel each, in each of three branches."""
     result = run("v5e", "update", "2", "model.remat=full", *PACKED)
     assert result["ways"] == [3]
     assert result["splash"] == {"fwd": 2 * 3, "dq": 3, "dkv": 3}
@@ -119,7 +119,7 @@ def test_a_packed_update_compiles_for_four_tpus_with_a_way_for_each_number_of_ro
 @pytest.mark.slow
 @pytest.mark.nightly
 @NEEDS_PLUGIN
-def test_what_attention_read_is_kept_where_remat_names_it() -> None:
+def test_named_attention_output_is_not_recomputed() -> None:
     assert run("h100", "update", "2", "model.remat=query,key,value,attended")["kernels"] == [3, 3]
     assert run("h100", "update", "2", "model.remat=full")["kernels"] == [6, 3]
 
@@ -134,15 +134,15 @@ def test_decoding_copies_no_weights_and_sorts_no_vocabulary(chip: str) -> None:
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
-def test_copies_of_stacked_weights_are_seen() -> None:
-    """Stacked weights are sliced in each step: the test above would see copies of weights."""
+def test_copies_of_stacked_weights_are_detected() -> None:
+    """Stacked weights are sliced in each step: the check of the test above detects these copies."""
     assert len(run("h100", "decode", "stacked")["copies"]) >= 6
 
 
 @pytest.mark.slow
 @CHIP
-def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
-    """Two calls a layer, of prompts and of the slots' own blocks, and no part of a block in memory beside them."""
+def test_decode_step_reads_the_cache_with_kernels(chip: str) -> None:
+    """Two calls per layer, for prompts and for the slots' blocks, and no partial result per block in memory."""
     result = run(chip, "decode", "split", "rollout.attention=pallas")
     assert result["kernels"] == 2 * 3
     assert result["parts"] == []
@@ -159,8 +159,8 @@ def test_a_decode_step_reads_the_cache_by_kernels(chip: str) -> None:
         pytest.param("v5e", marks=NEEDS_LIBTPU),
     ],
 )
-def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_copy(chip: str) -> None:
-    """Each chip runs the kernels on its heads; what crosses chips are states of the copy's own two, and no weights."""
+def test_replica_on_two_chips_uses_kernels_and_communicates_with_no_other(chip: str) -> None:
+    """Each chip runs the kernels on its heads; the two chips of a replica exchange states, and no weights."""
     result = run(chip, "decode", "split", "rollout.attention=pallas", "rollout.mesh=2x2")
     assert result["kernels"] == 2 * 3
     assert result["parts"] == []
@@ -172,7 +172,7 @@ def test_a_copy_over_two_chips_reads_the_cache_by_kernels_and_meets_no_other_cop
 
 @pytest.mark.slow
 @NEEDS_PLUGIN
-def test_the_command_plans_for_gpus_that_are_not_there() -> None:
+def test_plan_command_compiles_for_absent_gpus() -> None:
     command = [sys.executable, "-m", "jaxrl_sql", "plan", "--topology", "h100:8", "--mesh", "1x2x4", "--json"]
     command += ["--config", str(SMALL)]
     sizes = "d_model=128 n_layers=2 n_heads=4 n_kv_heads=4 head_dim=32 d_ff=256 dtype=bfloat16".split()
@@ -184,12 +184,12 @@ def test_the_command_plans_for_gpus_that_are_not_there() -> None:
     (plan,) = json.loads(done.stdout)["plans"]
     assert plan["programs"]["update"]["temporaries"] > 1 << 20
     assert plan["programs"]["update"]["received"]["all-gather"] > 0
-    # Loops' bodies are counted once, and what runs beside the products counts too.
+    # Loop bodies are counted once, and other operations than products count too.
     assert 0.3 < plan["programs"]["update"]["flops"] / plan["phases"]["update"]["flops"] < 1.5
 
 
 def _lowered(chip: str, case: str, option: str, *overrides: str) -> str:
-    """Compile a small program for one chip, or an update for four, and return its text."""
+    """Compile a small program for one chip, or an update for four, and return the program's text."""
     from jaxrl_sql.config import TrainConfig, load_config
     from jaxrl_sql.models import ModelConfig, Norms, Rope
     from jaxrl_sql.parallel import make_mesh
@@ -239,7 +239,7 @@ def _main(chip: str, case: str, option: str, *overrides: str) -> dict[str, Any]:
         }
     copied = re.findall(r"bf16\[(?:1,)?(?:128,256|256,128)\][^ ]* (?:copy|slice|dynamic-slice)\(", text)
     kernels = len(re.findall(r'custom_call_target="(?:__gpu\$xla.gpu.triton|tpu_custom_call)"', text))
-    # What each of the 8 blocks of a pool gives to its readers, before it is merged: [Y,K,G,M,Q] in float32.
+    # Partial results of each of the 8 blocks of a pool before merging: [Y,K,G,M,Q] in float32.
     heads = 1 if "rollout.mesh=2x2" in overrides else 2
     parts = re.findall(rf"= f32\[8,{heads},\d+,2,64\]", text)
     met = collectives(text)

@@ -1,4 +1,4 @@
-"""Memory and work by formula, against numbers by hand and against what the run's own functions make."""
+"""Formulas for memory and work, against values computed by hand and against the functions of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODEL = ModelConfig("qwen3", 512, 32, 2, 4, 2, 8, 48, Rope(1e4), Norms(), True, 
 
 
 class Letters:
-    """A tokenizer of which only its end is asked."""
+    """A tokenizer that only provides its end token."""
 
     eos_token = "t0"  # noqa: S105 (a token's name)
 
@@ -82,17 +82,17 @@ def make_plan(
     return plan.make_plan(cfg.workload(longest), model, topology, sizes, lengths)
 
 
-def test_a_device_holds_its_share_of_the_weights() -> None:
+def test_device_holds_its_shard_of_the_weights() -> None:
     all_of_it = count_params(MODEL)
     assert params_here(MODEL, abstract_mesh(1, 1, 1)) == all_of_it
     assert params_here(MODEL, abstract_mesh(4, 1, 1)) == all_of_it
-    # Over fsdp everything that has a width, so not the biases of 4 + 2 + 2 heads; over tensor all but the norms.
+    # fsdp shards all weights with a width, so not the biases of 4 + 2 + 2 heads; tensor shards all but the norms.
     biases, norms = 2 * (4 + 2 + 2) * 8, 2 * 2 * 32 + 32
     assert params_here(MODEL, abstract_mesh(1, 4, 1)) == (all_of_it - biases) // 4 + biases
     assert params_here(MODEL, abstract_mesh(1, 1, 2)) == (all_of_it - norms) // 2 + norms
 
 
-def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
+def test_cache_size_follows_the_engine_for_maximum_lengths() -> None:
     cfg = config(
         "rollout.max_num_seqs=4",
         "grpo.prompts=4",
@@ -102,14 +102,14 @@ def test_caches_are_the_pages_that_an_engine_makes_for_the_longest() -> None:
     )
     load = find_workload(cfg, 100, 1).rollout
     assert load is not None
-    # 4 prompts of 128 (the bucket of 100), 2 pages of 64 each; 4 rows of 96, 3 pages of 32 each; pools are buckets.
+    # 4 prompts of 128 (bucket of 100), 2 pages of 64 each; 4 rows of 96, 3 pages of 32 each; pools are buckets.
     assert load.sizes[-3:] == (8, 12, 512)
     tokens = 64 * (8 + 512) + 32 * 12
     assert estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).caches == tokens * 2 * 2 * 2 * 8 * 4
 
 
-def test_the_plan_follows_the_engines_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sizes are the engine's own: other defaults there are other numbers here."""
+def test_plan_follows_the_engine_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan's sizes come from the engine: other defaults give other sizes."""
     cfg, mesh = config("rollout.max_num_seqs=4", "sampling.max_new_tokens=70"), abstract_mesh(1, 1, 1)
     before, bytes_before = find_workload(cfg, 300, 1).rollout, estimate(cfg, MODEL, mesh, 300).caches
     defaults = {field.name: field.default for field in dataclasses.fields(EngineConfig)}
@@ -125,8 +125,8 @@ def test_the_plan_follows_the_engines_defaults(monkeypatch: pytest.MonkeyPatch) 
     assert estimate(cfg, MODEL, mesh, 300).caches < bytes_before
 
 
-def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
-    """The plan's pools are those of `run.pad_to_max`, which an engine makes at its first call."""
+def test_engine_padded_to_max_has_the_planned_pools() -> None:
+    """The plan's pools are those of `run.pad_to_max`, which an engine creates at its first call."""
 
     cfg = config("rollout.max_num_seqs=4", "grpo.prompts=4", "grpo.num_generations=4", "sampling.max_new_tokens=40")
     load = find_workload(cfg, 100, 1).rollout
@@ -139,7 +139,7 @@ def test_an_engine_that_begins_at_its_largest_has_those_pages() -> None:
     assert [pool and pool.num_blocks for pool in pools] == [load.sizes.prompt_blocks, load.sizes.completion_blocks]
 
 
-def test_fewer_bytes_with_each_suggestion() -> None:
+def test_each_suggestion_reduces_memory() -> None:
     base = ("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     mesh, shape = abstract_mesh(1, 4, 1), published_shape("qwen3-4b")
     plain = estimate(config(*base), shape, mesh, 1000).total
@@ -147,7 +147,7 @@ def test_fewer_bytes_with_each_suggestion() -> None:
         assert estimate(config(*base, change), shape, mesh, 1000).total < plain, change
 
 
-def test_of_two_phases_the_larger_optimizer_and_the_larger_copy_count() -> None:
+def test_larger_optimizer_and_reference_of_two_phases_count() -> None:
     item, held = abstract_mesh(1, 1, 1), count_params(MODEL)
     both = ("sft.steps=2", "grpo.steps=2", "sft.optim.moments=float32", "grpo.optim.moments=bfloat16")
     assert estimate(config(*both), MODEL, item, 100).optimizer == held * 8
@@ -158,7 +158,7 @@ def test_of_two_phases_the_larger_optimizer_and_the_larger_copy_count() -> None:
     assert estimate(config(*taught, "sft.patience=2"), MODEL, item, 100).reference == held * 4
 
 
-def test_moments_are_suggested_of_each_phase_that_keeps_wide_ones() -> None:
+def test_bfloat16_moments_are_suggested_per_phase() -> None:
     shape, sizes = published_shape("qwen3-4b"), {"data": 1, "fsdp": 4, "tensor": 1}
     cfg = config("model.dtype=bfloat16", "sft.steps=2", "grpo.steps=2", "model.max_positions=1024")
     plain, held = estimate(cfg, shape, abstract_mesh(**sizes), 100).total, params_here(shape, abstract_mesh(**sizes))
@@ -169,7 +169,7 @@ def test_moments_are_suggested_of_each_phase_that_keeps_wide_ones() -> None:
     assert "sft.optim.moments=bfloat16" in {entry.change for entry in suggest(cfg, shape, sizes, 100, plain - 1)}
 
 
-def test_suggestions_fit_or_say_that_nothing_does() -> None:
+def test_suggestions_fit_or_report_the_smallest_misfit() -> None:
     cfg = config("model.dtype=bfloat16", "grpo.prompts=64", "sampling.max_new_tokens=1024", "model.max_positions=4096")
     sizes, shape = {"data": 1, "fsdp": 4, "tensor": 1}, published_shape("qwen3-4b")
     have = CHIPS["v5p"].memory
@@ -181,8 +181,8 @@ def test_suggestions_fit_or_say_that_nothing_does() -> None:
     assert "model.remat=full" in last.change
 
 
-def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_last() -> None:
-    """A 4B with Think2SQL's lengths fits 16 v5e without adapters: its prompts in parts, its heads over eight."""
+def test_suggestions_combine_with_other_meshes() -> None:
+    """A 4B with Think2SQL's lengths fits 16 v5e without adapters: prompts in micro-batches, heads over eight chips."""
     cfg = load_config(TrainConfig, "configs/think2sql.yaml")
     shape, have = published_shape("qwen3-4b"), CHIPS["v5e"].memory
     result = {
@@ -196,38 +196,38 @@ def test_suggestions_are_added_up_on_other_meshes_too_and_the_harshest_comes_las
     assert all(entry.total <= have for entry in result.values())
 
 
-def test_a_step_of_the_published_7b_on_32_chips_by_hand() -> None:
+def test_step_of_the_published_7b_on_32_chips_by_hand() -> None:
     cfg = load_config(TrainConfig, "configs/arctic.yaml", ["grpo.gradient_accumulation_steps=4"])
     shape = published_shape("qwen2.5-coder-7b")
     sizes = {"data": 1, "fsdp": 32, "tensor": 1}
     result = estimate(cfg, shape, abstract_mesh(**sizes), 8192)
-    # Two bytes a weight, two moments of two bytes, over 32 chips; norms' and biases' shares are below a thousandth.
+    # Two bytes per weight, two moments of two bytes, over 32 chips; shares of norms and biases are below 1e-3.
     assert result.weights == pytest.approx(2 * 7.6156e9 / 32, rel=2e-3)
     assert result.optimizer == pytest.approx(4 * 7.6156e9 / 32, rel=2e-3)
-    # 16,384 pages of 64 of prompts, 512 kept, 65,536 of 32 of rows; 57,344 bytes a token.
+    # 16,384 prompt pages of 64, 512 cached, 65,536 row pages of 32; 57,344 bytes per token.
     assert result.caches == (16_896 * 64 + 65_536 * 32) * 57_344 // 32
     work = find_workload(cfg, 8192, 32)
     built = {phase.name: phase for phase in phases(cfg, shape, sizes, work, StepLengths(between(1000, 4096)))}
-    # A prompt's chunk on each chip, eight chunks a prompt, and 256 prompts on 32 chips.
+    # One prompt chunk per chip, eight chunks per prompt, and 256 prompts on 32 chips.
     assert work.rollout is not None
     assert work.rollout.prefill_shape == (32, 1024)
     assert built["prefill"].runs == 8 * 256 / 32
     assert built["prefill"].cost.flops == pytest.approx(2 * (6.53e9 + 28 * 28 * 128 * 8192) * 1024, rel=0.01)
-    # 6.53e9 weights of the layers for 73,728 tokens a group and 5.45e8 to logits for 65,536 of them, forward and back
-    # and forward again; attention beside it.
+    # Per group, 6.53e9 layer weights for 73,728 tokens and 5.45e8 logit weights for 65,536 of them; forward, recomputed
+    # and backward; plus attention.
     products = 2 * (6.53e9 * 73_728 + 5.45e8 * 65_536) * 128 * 4 / 32
     pairs = 8192**2 / 2 + 16 * (4096 * 8192 + 4096**2 / 2)
     attention = 2 * 2 * 28 * 28 * 128 * pairs * 128 * 4 / 32
     assert built["update"].cost.flops == pytest.approx(products + attention, rel=0.01)
     assert built["update"].runs == 2
-    # Each slot has eight answers in the mean; the longest chain is a few longest answers more.
+    # Each slot samples eight answers on average; the longest chain has a few longest answers more.
     assert 8 * 1000 < built["decode"].runs < 8 * 1000 + 4096
     assert [phase.runs for phase in phases(cfg, shape, sizes, work) if phase.name == "decode"] == [8 * 4096]
-    # Each decode step gathers all weights but the piece that is there.
+    # Each decode step gathers all weights except the local shard.
     assert built["decode"].cost.link > 2 * 7.07e9 * 31 / 32
 
 
-def test_parts_that_are_left_to_be_found_leave_each_shard_a_prompt() -> None:
+def test_automatic_micro_batches_leave_a_prompt_per_shard() -> None:
     def parts(ways: int, *more: str) -> tuple[int, int]:
         zero = "grpo.gradient_accumulation_steps=0"
         cfg = config("grpo.prompts=32", "grpo.minibatches=2", "sft.databases=8", zero, *more)
@@ -239,33 +239,33 @@ def test_parts_that_are_left_to_be_found_leave_each_shard_a_prompt() -> None:
     assert parts(16)[1] == 1
 
 
-def test_a_supervised_run_by_epochs_is_planned_as_one_by_steps() -> None:
-    requests = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
+def test_sft_by_epochs_is_planned_like_sft_by_steps() -> None:
+    settings = ("grpo.steps=0", "sft.databases=16", "sft.questions=2", "sft.max_completion_tokens=32")
     shape, topology = published_shape("qwen3-0.6b"), find_topology("h100:1")
     by_steps, by_epochs, none = (
-        make_plan(config(*requests, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
+        make_plan(config(*settings, *more), shape, topology, mesh_sizes("1x1x1", 1), 384)
         for more in (["sft.steps=9"], ["sft.epochs=1"], [])
     )
     assert by_epochs.memory == by_steps.memory
     assert by_epochs.memory.optimizer > none.memory.optimizer == 0
     assert [phase.name for phase in by_epochs.phases] == ["update"]
     assert by_epochs.tokens == 16 * 2 * 32
-    taught, sizes = config(*requests, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
+    taught, sizes = config(*settings, "sft.epochs=1"), {"data": 1, "fsdp": 1, "tensor": 1}
     have = estimate(taught, shape, abstract_mesh(**sizes), 384).total
     helping = suggest(taught, shape, sizes, 384, have - 1)
     assert helping[0].change == "sft.gradient_accumulation_steps=2"
     with pytest.raises(InputError, match=r"mesh: sft\.databases=16 are not divisible by data x fsdp = 32"):
-        make_plan(config(*requests, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
+        make_plan(config(*settings, "sft.steps=9"), shape, find_topology("h100:32"), mesh_sizes("1x32x1", 32), 384)
 
 
-def test_a_phase_takes_as_long_as_its_slowest_resource() -> None:
+def test_phase_takes_the_time_of_its_slowest_resource() -> None:
     chip = Chip(0, 100.0, 10.0, 1.0, 0, "")
     cost = Cost(200.0, 30.0, 2.5)
     assert cost.bounds(chip) == {"compute": 2.0, "memory": 3.0, "links": 2.5}
     assert (cost.seconds(chip), cost.bound_by(chip)) == (3.0, "memory")
 
 
-def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
+def test_plan_that_does_not_fit_reports_excess_and_suggestions() -> None:
     cfg = load_config(TrainConfig, "configs/arctic.yaml", [])
     shape, topology = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     plan = make_plan(cfg, shape, topology, mesh_sizes("1x32x1", 32), 8192)
@@ -279,28 +279,28 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps() -> None:
 @pytest.mark.parametrize(
     ("name", "chips", "kind"), [("v5e:4x8", 32, "tpu"), ("v5p:4x4x4", 64, "tpu"), ("h100:8", 8, "gpu")]
 )
-def test_a_topology_names_its_chips(name: str, chips: int, kind: str) -> None:
+def test_topology_names_its_chips(name: str, chips: int, kind: str) -> None:
     topology = find_topology(name)
     assert (topology.chips, topology.platform) == (chips, kind)
 
 
 @pytest.mark.parametrize("name", ["v5x:2x2", "v5e", "v5e:2", "v5p:4x4", "v5e:0x4", "h100:2x2", "v5e:axb"])
-def test_another_topology_is_refused_with_those_there_are(name: str) -> None:
+def test_unknown_topology_is_rejected_with_the_valid_ones(name: str) -> None:
     with pytest.raises(InputError, match=r"known are v5e:2x2, .*cpu"):
         find_topology(name)
 
 
 @pytest.mark.parametrize("text", ["1x3x1", "4", "1x1x-2", "-1x-1x1", "3x-1x1", "1x4x1x1", "axbxc"])
-def test_a_mesh_that_does_not_make_the_chips_is_refused(text: str) -> None:
+def test_mesh_that_does_not_match_the_chips_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match=f"--mesh {text}"):
         mesh_sizes(text, 4)
 
 
-def test_a_mesh_may_leave_one_axis_for_the_rest() -> None:
+def test_mesh_may_infer_one_axis() -> None:
     assert mesh_sizes("1x-1x2", 8) == {"data": 1, "fsdp": 4, "tensor": 2}
 
 
-def test_a_batch_that_the_mesh_does_not_divide_is_refused() -> None:
+def test_batch_that_the_mesh_does_not_divide_is_rejected() -> None:
     with pytest.raises(InputError, match="12 prompts of an update"):
         make_plan(config("grpo.prompts=12"), MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
     of_schemas = config("grpo.prompts=16", "grpo.questions=4")
@@ -309,44 +309,44 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused() -> None:
         make_plan(of_schemas, MODEL, find_topology("v5e:4x2"), mesh_sizes("1x8x1", 8), 100)
 
 
-def test_what_is_suggested_keeps_the_questions_of_a_schema_together() -> None:
-    requests = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
-    cfg, sizes = config(*requests, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
+def test_suggestions_keep_the_questions_of_a_schema_together() -> None:
+    settings = ("grpo.prompts=16", "grpo.questions=4", "grpo.num_generations=16", "sampling.max_new_tokens=1024")
+    cfg, sizes = config(*settings, "model.max_positions=4096"), {"data": 1, "fsdp": 2, "tensor": 1}
     shape = published_shape("qwen3-0.6b")
     tried = [item.change for item in suggest(cfg, shape, sizes, 1000, 1 << 60)]
     parts = [text for text in tried if text.startswith("grpo.gradient_accumulation_steps=")]
-    assert parts == ["grpo.gradient_accumulation_steps=2"], "of four schemas, which two shards divide"
-    for message in tried:
-        if not message.startswith("--mesh"):
-            config(*requests, "model.max_positions=4096", message)
+    assert parts == ["grpo.gradient_accumulation_steps=2"], "two micro-batches of four schemas on two shards"
+    for change in tried:
+        if not change.startswith("--mesh"):
+            config(*settings, "model.max_positions=4096", change)
 
 
 @pytest.mark.parametrize(("databases", "meshes"), [(8, ["1x8x1", "1x4x2", "1x2x4", "1x1x8"]), (2, ["1x2x4", "1x1x8"])])
-def test_a_mesh_that_is_suggested_divides_what_is_taught(databases: int, meshes: list[str]) -> None:
+def test_suggested_mesh_divides_the_sft_batch(databases: int, meshes: list[str]) -> None:
     cfg = config("sft.steps=9", f"sft.databases={databases}", "grpo.prompts=16")
     tried = suggest(cfg, published_shape("qwen3-0.6b"), {"data": 2, "fsdp": 2, "tensor": 2}, 384, 1 << 62)
     assert [item.change.partition("=")[2] for item in tried if item.change.startswith("--mesh")] == meshes
 
 
-def test_bytes_as_people_read_them() -> None:
+def test_bytes_are_formatted_with_units() -> None:
     assert (in_bytes(3 << 29), in_bytes(5 << 20)) == ("1.5 GiB", "5.0 MiB")
 
 
-def test_activations_of_half_the_width_keep_keys_of_half_the_width() -> None:
+def test_bfloat16_activations_halve_the_cache() -> None:
     wide = estimate(config(), MODEL, abstract_mesh(1, 1, 1), 100)
     narrow = estimate(config("model.compute_dtype=bfloat16"), MODEL, abstract_mesh(1, 1, 1), 100)
     assert (narrow.caches * 2, narrow.weights) == (wide.caches, wide.weights)
 
 
-def test_a_batch_is_scored_for_what_nobody_brings() -> None:
-    """Two minibatches compare with the old policy's, PPO with old values too; `rollout.exact` brings the first."""
+def test_batch_is_scored_only_for_missing_log_probabilities() -> None:
+    """Two minibatches need old log-probabilities, PPO also old values; `rollout.exact` provides the first."""
     two, exact, ppo = "grpo.minibatches=2", "rollout.exact=true", "grpo.algorithm=ppo"
     cases = [(two,), (two, exact), (two, exact, ppo), (two, exact, "grpo.kl.coef=0.1")]
     assert [find_workload(config(*case), 100, 1).scored for case in cases] == [1, 0, 1, 1]
 
 
-def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in() -> None:
-    """What weights in bfloat16 save is two bytes of each weight that comes together, and none of a gradient."""
+def test_gradient_traffic_is_float32_for_any_weight_dtype() -> None:
+    """bfloat16 weights save two bytes per gathered weight, and nothing per gradient."""
     sizes, received = {"data": 1, "fsdp": 4, "tensor": 1}, []
     for dtype in ("bfloat16", "float32"):
         cfg = config(f"model.dtype={dtype}")
@@ -357,31 +357,31 @@ def test_gradients_cross_the_links_in_float32_whatever_the_weights_are_kept_in()
     again = pieces_of_logits(MODEL, work.update, sizes)
     table = MODEL.vocab_size * MODEL.d_model
     weights = 2 * MODEL.n_layers * layer_weights(MODEL) + (1 + 2 * again) * table
-    # A tied table is added up whole, which is twice what a piece a chip takes: by the look-up, and in each piece.
+    # The gradient of a tied table is summed whole, twice the bytes of a shard: for the look-up, and for each piece.
     gradients = MODEL.n_layers * layer_weights(MODEL) + (2 + 2 * again) * table
     assert MODEL.tie_embeddings
     assert received[0] == pytest.approx(0.75 * (2 * weights + 4 * gradients))
     assert received[1] == pytest.approx(0.75 * (4 * weights + 4 * gradients))
 
 
-def test_logits_that_a_device_may_keep_are_made_once() -> None:
-    """64 prompts of 8 answers of 1,024 tokens of a vocabulary of 512: 1 GiB of logits."""
+def test_kept_logits_are_computed_once() -> None:
+    """64 prompts with 8 answers of 1,024 tokens and a vocabulary of 512: 1 GiB of logits."""
     batch = ("grpo.prompts=64", "grpo.num_generations=8", "sampling.max_new_tokens=1024")
     activations, pieces = [], []
-    for remaining in (256, 1024, 2048):
-        cfg, sizes = config(*batch, f"model.kept_logits_mib={remaining}"), {"data": 1, "fsdp": 1, "tensor": 1}
+    for mib in (256, 1024, 2048):
+        cfg, sizes = config(*batch, f"model.kept_logits_mib={mib}"), {"data": 1, "fsdp": 1, "tensor": 1}
         update = find_workload(cfg, 100, 1).update
         assert update is not None
         pieces.append(pieces_of_logits(MODEL, update, sizes))
         activations.append(estimate(cfg, MODEL, abstract_mesh(1, 1, 1), 100).activations)
     assert pieces == [4, 1, 1]
-    # The logits, their exponentials and their gradient.
+    # Logits, their exponentials and their gradient.
     assert activations[1] - activations[0] == 3 * (768 << 20)
     assert activations[2] == activations[1]
 
 
 def test_schemas_run_once_for_the_questions_of_their_database() -> None:
-    """As the tree itself counts: a schema with four tails after it, and after each its question's answers."""
+    """Count the tree: a schema followed by four question suffixes, each followed by its answers."""
     cfg = config("grpo.prompts=8", "grpo.num_generations=4", "grpo.questions=4", "sampling.max_new_tokens=64")
     sizes, work = {"data": 1, "fsdp": 1, "tensor": 1}, find_workload(cfg, 128, 1)
     assert work.update is not None
@@ -405,8 +405,8 @@ def test_schemas_run_once_for_the_questions_of_their_database() -> None:
     assert alone.repeats == 0
 
 
-def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
-    """A fifth of the answers fill a row and the others a quarter of one: of eight, about three and a half."""
+def test_packed_update_has_the_rows_of_first_fit() -> None:
+    """A fifth of the answers fill a row, the others a quarter: eight answers take about three and a half rows."""
     cfg = config(
         "grpo.prompts=8",
         "grpo.num_generations=8",
@@ -423,7 +423,7 @@ def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
     result = with_packing(work, Lengths((16.0,) * 80 + (64.0,) * 20))
     update = result.update
     assert update is not None
-    # Four prompts a minibatch, the two of most rows in its first part.
+    # Four prompts per minibatch; its first part has the two with the most rows.
     assert len(update.part_rows) == 4
     assert set(update.part_rows) <= set(row_counts(update.packed_rows))
     assert update.part_rows[0] >= update.part_rows[1]
@@ -443,7 +443,7 @@ def test_a_packed_update_runs_the_rows_that_first_fit_gives() -> None:
         assert learned["update"] == update_flops(MODEL, 4, 128, rows, 64) / 2
 
 
-def test_a_plan_packs_answers_where_attention_can() -> None:
+def test_plan_packs_answers_if_attention_supports_it() -> None:
     shape, v5p = published_shape("qwen2.5-coder-7b"), find_topology("v5p:4x4x2")
     sizes, lengths = mesh_sizes("1x8x4", 32), StepLengths(between(1000, 4096))
     cfg = load_config(
@@ -460,11 +460,11 @@ def test_a_plan_packs_answers_where_attention_can() -> None:
     assert seconds["update"] < 0.4 * apart["update"]
     assert seconds["score"] < 0.4 * apart["score"]
     assert seconds["decode"] == apart["decode"]
-    assert plan.memory == before.memory, "room is kept for answers that are all of the longest"
+    assert plan.memory == before.memory, "memory is reserved for answers of the maximum length"
 
 
-def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
-    """Eight prompts a shard of 128 tokens, with eight rows of 64: 640 tokens each."""
+def test_token_budget_reduces_memory_and_adds_passes() -> None:
+    """Eight prompts of 128 tokens per shard, with eight rows of 64: 640 tokens each."""
     lines = ["grpo.prompts=16", "grpo.num_generations=8", "sampling.max_new_tokens=64"]
 
     def update(*more: str) -> Update:
@@ -481,7 +481,7 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
     assert held() > held("grpo.max_tokens_per_device=2600") > held("grpo.max_tokens_per_device=640")
     assert held("grpo.max_tokens_per_device=2600") == held("grpo.gradient_accumulation_steps=2")
     split = update("grpo.max_tokens_per_device=400")
-    # Four rows at a time, so each prompt runs twice.
+    # Four rows at a time, so each prompt is run twice.
     assert (split.at_once(8), split.passes, split.again) == ((2, 4), 16, 1)
     assert split.tokens == 16 * (2 * 128 + 8 * 64)
     assert held("grpo.max_tokens_per_device=400") < held("grpo.max_tokens_per_device=640")
@@ -495,6 +495,7 @@ def test_a_budget_of_tokens_holds_less_and_runs_more_often() -> None:
         find_workload(config(*lines, "grpo.max_tokens_per_device=800"), 100, 2), Lengths((8.0,))
     ).update
     assert packed is not None
-    # Eight answers of eight tokens fill one row of two: two prompts of 128 + 64 or more tokens at a time are four.
+    # Eight answers of eight tokens fill one row of two: two prompts of at least 128 + 64 tokens at a time make four
+    # passes.
     assert (packed.packed_rows, set(packed.part_rows), packed.at_once(1)) == (2, {1}, (8, 1))
     assert packed.passes == 2

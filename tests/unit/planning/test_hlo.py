@@ -1,4 +1,4 @@
-"""Collectives are read from a program's text: bytes by hand, loops counted, pieces of one collective counted once."""
+"""Collectives of a program's text: bytes by hand, loop counts, and fragments of one collective counted once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl_sql.planning.hlo import collectives, largest_array, received_by_kind
 
-# A loop of 28 steps whose body gathers in pieces that share a channel, and adds up outside of it.
+# A loop of 28 steps: its body gathers in fragments with a common channel; a reduction follows after the loop.
 PROGRAM = """\
 HloModule jit_step, is_scheduled=true
 
@@ -55,7 +55,7 @@ ENTRY %main (p0: bf16[48,64]) -> f32[8,16] {
 FOUR, PAIRS = "replica_groups=[1,4]<=[4]", "source_target_pairs={{0,1},{1,0}}"
 
 
-def test_bytes_are_those_of_the_program_by_hand() -> None:
+def test_bytes_of_collectives_by_hand() -> None:
     assert received_by_kind(collectives(PROGRAM)) == {
         "all-gather": 28 * 192 * 64 * 2 * 3 / 4,
         "all-reduce": 2 * 16 * 4 / 2,
@@ -63,7 +63,7 @@ def test_bytes_are_those_of_the_program_by_hand() -> None:
     }
 
 
-def test_a_loop_says_how_often_it_runs_in_either_way() -> None:
+def test_loop_count_is_read_from_either_form() -> None:
     known = PROGRAM.replace("direction=LT", "direction=GT").replace(
         "body=%body", 'body=%body, backend_config={"known_trip_count":{"n":"5"}}'
     )
@@ -92,7 +92,7 @@ ENTRY %main (p: f32[4,8]) -> f32[4,8] {
 @pytest.mark.parametrize(
     "branches", ["branch_computations={%few, %many}", "true_computation=%many, false_computation=%few"]
 )
-def test_a_choice_counts_as_often_as_each_way_is_gone(branches: str) -> None:
+def test_conditional_counts_branches_by_frequency(branches: str) -> None:
     text, few = CHOICE.replace("BRANCHES", branches), 4 * 8 * 4 * 3 / 4
     assert received_by_kind(collectives(text)) == {"all-to-all": 11 * few}
     assert received_by_kind(collectives(text, (0.75, 0.25))) == {"all-to-all": (0.75 + 2.5) * few}
@@ -119,12 +119,12 @@ def test_a_choice_counts_as_often_as_each_way_is_gone(branches: str) -> None:
         (f"%x = (f32[16,8]{{1,0}}, f32[16,8]{{1,0}}, u32[], u32[]) collective-permute-start(%p), {PAIRS}", 512.0),
     ],
 )
-def test_each_kind_is_counted_by_what_a_chip_receives(line: str, received: float) -> None:
+def test_collectives_count_bytes_received_per_chip(line: str, received: float) -> None:
     (item,) = collectives(f"ENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n  {line}\n}}\n")
     assert item.received == received
 
 
-def test_the_largest_array_is_none_of_the_arguments_and_not_inside_a_fusion() -> None:
+def test_largest_array_excludes_arguments_and_fusions() -> None:
     assert largest_array(PROGRAM) == ("bf16[192,64]", 192 * 64 * 2)
     inside = PROGRAM.replace("ROOT %s = f32[8,16]{1,0} dynamic-slice", "ROOT %s = f32[800,160]{1,0} dynamic-slice")
     assert largest_array(inside) == ("bf16[192,64]", 192 * 64 * 2)

@@ -1,4 +1,4 @@
-"""How the copies of a model that sample answers are chosen: those that fit, the fastest of them, or none."""
+"""The choice of rollout replicas: those that fit, the fastest of them, or the training mesh."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ def layout(config: TrainConfig, shape: ModelConfig, mesh: AnyMesh, machine: Mach
     return with_layout(sections, PlannedModel(config.model, shape), mesh, machine, is_shared).mesh
 
 
-def test_the_fastest_copies_that_fit_are_taken() -> None:
+def test_fastest_replicas_that_fit_are_chosen() -> None:
     assert chosen(V5P) == "8x4"
     assert chosen(V5P._replace(local=2)) == "16x2"
-    assert chosen(V5P._replace(chip=None)) == "32x1", "the smallest where no figures are known"
-    # 15 GB of weights a copy: a chip with 24 GB has room for a half of them beside what trains, not for all.
+    assert chosen(V5P._replace(chip=None)) == "32x1", "the smallest replicas for a chip without data"
+    # 15 GB of weights per replica: a chip with 24 GB has room for half of them next to the training state, not for all.
     assert chosen(V5P._replace(memory=24 << 30, chip=None)) in {"16x2", "8x4"}
     assert chosen(V5P._replace(memory=16 << 30)) == "training"
 
 
-def test_the_mesh_that_trains_samples_where_it_is_faster() -> None:
-    """Think2SQL's 4B on 16 chips of 16 GB: by XLA, which reads whole pools, 4 x 4 would take a third longer."""
+def test_training_mesh_samples_if_it_is_faster() -> None:
+    """Think2SQL's 4B on 16 chips of 16 GB: with XLA, which reads whole pools, 4 x 4 would take a third longer."""
     config = load_config(TrainConfig, ["configs/think2sql.yaml", "configs/on/v5e_4x4.yaml"], ["model.shape=qwen3-4b"])
     v5e, shape = Machine("tpu", 4, CHIPS["v5e"].memory, CHIPS["v5e"]), published_shape("qwen3-4b")
 
-    def found(config: TrainConfig, is_shared: bool = False) -> str:
+    def mesh_of(config: TrainConfig, is_shared: bool = False) -> str:
         return layout(config, shape, abstract_mesh(1, 2, 8), v5e, is_shared)
 
     sft, grpo = with_parts(config.sft, config.grpo, 2)
     config = dataclasses.replace(config, sft=sft, grpo=grpo)
-    assert found(config) == "training"
-    assert found(config, is_shared=True) == "4x4"
+    assert mesh_of(config) == "training"
+    assert mesh_of(config, is_shared=True) == "4x4"
     by_kernel = dataclasses.replace(config.rollout, attention="pallas")
-    assert found(dataclasses.replace(config, rollout=by_kernel)) == "4x4"
+    assert mesh_of(dataclasses.replace(config, rollout=by_kernel)) == "4x4"
 
 
-def test_processors_and_single_devices_sample_where_they_train() -> None:
+def test_cpus_and_single_devices_sample_on_the_training_mesh() -> None:
     cpu = Machine("cpu", 8, 64 << 30, None)
     assert chosen(cpu) == "training"
-    assert chosen(cpu, is_shared=True) == "32x1", "several turns on several processes need copies"
+    assert chosen(cpu, is_shared=True) == "32x1", "several turns on several processes need replicas"
     assert layout(arctic(), SEVEN, abstract_mesh(1, 1, 1), V5P) == "training"
     assert chosen(V5P, "rollout.mesh=training") == "training"
 
 
-def test_copies_that_are_asked_for_are_taken_or_refused() -> None:
+def test_configured_replicas_are_used_or_rejected() -> None:
     assert chosen(V5P, "rollout.mesh=16x2") == "16x2"
     with pytest.raises(InputError, match=r"rollout\.mesh=32x1: with a replica .* needs .* GiB and has 16"):
         chosen(V5P._replace(memory=16 << 30), "rollout.mesh=32x1")
@@ -78,7 +78,7 @@ def test_copies_that_are_asked_for_are_taken_or_refused() -> None:
         arctic("rollout.mesh=8")
 
 
-def test_a_copy_has_its_share_of_slots_and_questions() -> None:
+def test_replica_has_its_share_of_slots_and_questions() -> None:
     config = arctic("rollout.mesh=8x4", "rollout.max_num_seqs=100")
     engine = engine_config(config.rollout, 100, 8192, 8)
     assert (engine.max_num_seqs, engine.ways) == (13, 1)
@@ -87,21 +87,21 @@ def test_a_copy_has_its_share_of_slots_and_questions() -> None:
     assert (work.rollout.questions, work.rollout.group, work.rollout.config) == (32, 16, engine)
 
 
-def test_a_policy_that_is_not_trained_has_the_smallest_copies_that_leave_room() -> None:
+def test_inference_policy_has_the_smallest_replicas_that_fit() -> None:
     config = arctic("model.dtype=bfloat16")
 
-    def found(memory: int) -> str:
+    def mesh_of(memory: int) -> str:
         model, machine = PlannedModel(config.model, SEVEN), V5P._replace(memory=memory)
         return client_layout(config.rollout, model, MESH, machine).mesh
 
-    assert found(80 << 30) == "32x1"
-    assert found(24 << 30) == "16x2"
-    # A copy on two chips takes 7.1 GiB of each, and what it is made from 0.4. Three fifths of 12 GiB are less.
-    assert found(13 << 30) == "16x2"
-    assert found(12 << 30) == "8x4"
-    assert found(6 << 30) == "training"
-    config = arctic("model.dtype=bfloat16", "model.compute_dtype=float32")  # copies are made in the latter
-    assert (found(25 << 30), found(24 << 30)) == ("16x2", "8x4")
+    assert mesh_of(80 << 30) == "32x1"
+    assert mesh_of(24 << 30) == "16x2"
+    # A replica on two chips takes 7.1 GiB of each, and its source 0.4. The sum is over three fifths of 12 GiB.
+    assert mesh_of(13 << 30) == "16x2"
+    assert mesh_of(12 << 30) == "8x4"
+    assert mesh_of(6 << 30) == "training"
+    config = arctic("model.dtype=bfloat16", "model.compute_dtype=float32")  # replicas use the compute dtype
+    assert (mesh_of(25 << 30), mesh_of(24 << 30)) == ("16x2", "8x4")
 
 
 def plan(*overrides: str) -> Plan:
@@ -110,8 +110,8 @@ def plan(*overrides: str) -> Plan:
     return make_plan(sections, model, find_topology("v5p:4x4x2"), mesh_sizes("1x8x4", 32))
 
 
-def test_a_plan_counts_the_copies_and_their_weights() -> None:
-    """In a decode step nothing comes from other copies, and every chip reads its share of a copy."""
+def test_plan_counts_replicas_and_their_weights() -> None:
+    """A decode step communicates with no other replica, and every chip reads its shard of a replica."""
     item, copies = plan("rollout.mesh=training"), plan("rollout.mesh=32x1")
     assert [phase.name for phase in copies.phases] == ["weights", "prefill", "decode", "score", "update"]
     result = {phase.name: phase.cost for phase in copies.phases}

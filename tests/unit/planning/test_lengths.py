@@ -1,4 +1,4 @@
-"""Distributions of lengths, and the schedule of a rollout that follows from them, beside plain loops."""
+"""Length distributions and the rollout schedules that follow from them, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from jaxrl_sql.types import InputError
 
 
 @pytest.mark.parametrize(("mean", "most"), [(1000, 4096), (2048, 4096), (3900, 4096), (40, 4096), (10, 20)])
-def test_a_mean_and_a_most_give_an_exponential_distribution(mean: float, most: int) -> None:
+def test_mean_and_maximum_give_an_exponential_distribution(mean: float, most: int) -> None:
     result = between(mean, most)
     assert result.mean == pytest.approx(mean, rel=0.01)
     assert 0 < result.values[0] <= result.values[-1] <= most
-    if mean < most / 20:  # the cut is far away: half of them are below ln 2 of the mean
+    if mean < most / 20:  # truncation has no effect on the median: ln 2 of the mean
         assert np.median(result.values) == pytest.approx(np.log(2) * mean, rel=0.02)
 
 
-def test_all_of_the_longest_is_a_distribution_too() -> None:
+def test_constant_maximum_length_is_a_distribution() -> None:
     assert between(64, 64) == longest(64)
     assert longest(64).take(3).tolist() == [64, 64, 64]
     assert (longest(64).mean, longest(64).most) == (64, 64)
 
 
-def test_lengths_stand_evenly_in_a_distribution() -> None:
+def test_lengths_are_evenly_spaced_quantiles() -> None:
     assert Lengths((0.0, 100.0)).take(4).tolist() == [25, 50, 75, 100]
     assert Lengths((1.0, 1.0, 9.0)).take(2).tolist() == [1, 9]
 
 
-def test_lengths_are_read_from_words_and_files(tmp_path: Path) -> None:
+def test_lengths_are_read_from_arguments_and_files(tmp_path: Path) -> None:
     lines, listed = tmp_path / "lengths.txt", tmp_path / "lengths.json"
     lines.write_text("3\n1\n2\n", encoding="utf-8")
     listed.write_text("[3, 1, 2]", encoding="utf-8")
@@ -58,8 +58,8 @@ def test_lengths_are_read_from_words_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8)])
-def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
-    """A step at a time: a free slot takes the next answer in the step in which it is free."""
+def test_schedule_equals_a_loop_over_steps(questions: int, group: int, slots: int) -> None:
+    """Simulate single steps: a free slot starts the next answer in the step in which it becomes free."""
     lengths = between(6, 20)
     result = schedule(lengths, questions, group, slots)
     waiting = list(np.random.default_rng(0).permutation(lengths.take(questions * group)))
@@ -82,14 +82,14 @@ def test_a_schedule_is_what_a_loop_of_steps_does(questions: int, group: int, slo
     assert result.steps == steps
     assert result.rows == pytest.approx(rows / steps)
     assert result.generated == pytest.approx(local / steps)
-    # A group that is between two of its answers is taken to be read.
+    # A group between two of its answers counts as active.
     assert result.prompts == pytest.approx(read / steps, rel=0.25)
     assert result.prompts >= read / steps - 1e-9
 
 
 @pytest.mark.parametrize(("questions", "group", "slots"), [(5, 4, 3), (7, 2, 16), (1, 1, 1), (6, 8, 8), (4, 4, 40)])
-def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: int, slots: int) -> None:
-    """Eight rollouts, a step at a time, of which the last six count."""
+def test_schedule_ahead_equals_a_loop_over_steps(questions: int, group: int, slots: int) -> None:
+    """Simulate eight rollouts by single steps, of which the last six count."""
     lengths = between(6, 20)
     result, sizes = schedule_ahead(lengths, questions, group, slots), np.sort(lengths.take(questions * group))
     orders = [np.random.default_rng(number).permutation(sizes) for number in range(9)]
@@ -119,20 +119,20 @@ def test_a_schedule_ahead_is_what_a_loop_of_steps_does(questions: int, group: in
     assert read / steps - 1e-9 <= result.prompts <= 1.3 * read / steps
 
 
-def test_answers_that_wait_for_the_longest_take_half_the_steps_ahead() -> None:
-    """Where each has a slot every second rollout was sampled while the one before waited; where slots are few, none."""
+def test_rollouts_ahead_halve_the_steps_with_a_slot_per_answer() -> None:
+    """With a slot per answer every second rollout is sampled during the previous one; with few slots none is."""
     lengths = longest(10)
     assert schedule_ahead(lengths, 4, 2, 16).steps == 5
     assert schedule_ahead(lengths, 4, 2, 8).steps == 10
 
 
-def test_answers_of_one_length_fill_their_slots() -> None:
+def test_answers_of_equal_length_fill_their_slots() -> None:
     result = schedule(longest(10), 8, 4, 16)
     assert result == (20, 16.0, 16 * 5.5, 16 * 5.5, 4.0, 0.0, 0.0)
 
 
-def test_what_is_held_is_counted_in_whole_blocks() -> None:
+def test_held_tokens_are_counted_in_whole_blocks() -> None:
     result = schedule(longest(10), 8, 4, 16, block=4)
-    # While ten tokens are written a row holds a block four times, two four times, and three twice.
+    # While a row of ten tokens is written it holds one block four times, two four times, and three twice.
     assert result.held == 16 * (4 * 4 + 4 * 8 + 2 * 12) / 10
     assert result.generated == 16 * 5.5

@@ -1,4 +1,4 @@
-"""How much memory a process may take: the machine's, or less in a container."""
+"""Memory available to a process: the machine's, or the container's limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl_sql.planning.chips import _memory_limits, machine_memory
 
-UNLIMITED = 9223372036854771712  # what version 1 says where there is no limit
+UNLIMITED = 9223372036854771712  # version 1 reports this value for no limit
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ UNLIMITED = 9223372036854771712  # what version 1 says where there is no limit
     [
         ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4096", "memory.max": "8192"}, [4096, 8192]),
         ("0::/\n", {"memory.max": "4096\n"}, [4096]),
-        ("0::/far\n", {"memory.max": "4096"}, [4096]),  # a container sees its own group at the root
+        ("0::/far\n", {"memory.max": "4096"}, [4096]),  # a container has its group at the root
         ("0::/../../a\n", {}, []),
         (
             "9:cpu:/x\n4:memory:/a\n0::/\n",
@@ -25,7 +25,7 @@ UNLIMITED = 9223372036854771712  # what version 1 says where there is no limit
         ),
     ],
 )  # fmt: skip
-def test_the_limits_of_groups_are_read(groups: str, files: dict[str, str], limits: list[int], tmp_path: Path) -> None:
+def test_cgroup_limits_are_read(groups: str, files: dict[str, str], limits: list[int], tmp_path: Path) -> None:
     (tmp_path / "groups").write_text(groups)
     for name, text in files.items():
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -34,5 +34,5 @@ def test_the_limits_of_groups_are_read(groups: str, files: dict[str, str], limit
     assert [*_memory_limits(tmp_path / "absent", tmp_path / "mount")] == []
 
 
-def test_a_machine_has_memory() -> None:
+def test_machine_memory_is_positive() -> None:
     assert machine_memory() > 1 << 28

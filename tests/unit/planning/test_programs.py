@@ -1,6 +1,6 @@
-"""The run's own programs, lowered from abstract arrays and compiled for this machine's processor.
+"""Programs of a run, lowered from abstract arrays and compiled for the CPU of this machine.
 
-What the compiler reports of their arguments is what the formulas say.
+The argument sizes that the compiler reports equal those of the formulas.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxrl_sql.planning.workload import Workload, find_workload
 
 SMALL = Path(__file__).parents[2] / "small.yaml"
 
-# Large enough that what is not told apart (lengths, tables, keys) is little beside weights and pages.
+# Large enough for weights and pages to dominate other arguments (lengths, tables, keys).
 MODEL = ModelConfig("qwen3", 512, 256, 2, 4, 2, 32, 1024, Rope(1e4), Norms(), True, True, False, 1024)
 SHAPE = (
     "grpo.prompts=2", "grpo.num_generations=2", "rollout.max_num_seqs=4", "sampling.max_new_tokens=32",
@@ -53,7 +53,7 @@ def nbytes(tree: Any) -> int:
         ("grpo.optim.kind=adafactor",),
     ],
 )
-def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None:
+def test_abstract_state_equals_that_of_a_run(overrides: tuple[str, ...]) -> None:
     result, _ = setting(*overrides)
     section, grpo, lora = result.model.section, result.sections.grpo, result.model.section.lora
     from jaxrl_sql.algo.optim import make_optimizer
@@ -83,22 +83,22 @@ def test_the_abstract_state_is_that_of_a_run(overrides: tuple[str, ...]) -> None
         pytest.param(("model.lora.rank=8", "model.dtype=bfloat16", "model.remat=full"), marks=pytest.mark.slow),
     ],
 )
-def test_arguments_are_what_the_formulas_say(overrides: tuple[str, ...]) -> None:
+def test_argument_sizes_equal_the_formulas(overrides: tuple[str, ...]) -> None:
     result, work = setting(*overrides)
-    output = estimate(result.model, result.mesh, work)
+    memory = estimate(result.model, result.mesh, work)
     lowered = programs(result, work)
     held = {name: lower().compile().memory_analysis().argument_size_in_bytes for name, lower in lowered.items()}
     assert work.rollout is not None
-    model = output.weights + output.adapters
-    assert held["update"] == pytest.approx(model + output.optimizer, rel=0.02)
+    model = memory.weights + memory.adapters
+    assert held["update"] == pytest.approx(model + memory.optimizer, rel=0.02)
     cached = 64 * work.rollout.sizes.prefix_blocks * 2 * 2 * 2 * 32 * result.model.width
-    pools = output.caches - cached
-    # What a decode step is told beside them: tables, keys and states of rows and lanes.
+    pools = memory.caches - cached
+    # The other arguments of a decode step are small: tables, keys and states of rows and lanes.
     assert held["decode"] == pytest.approx(model + pools, rel=0.02)
     assert ("score" in held) == ("grpo.kl.coef=0.1" in overrides)
 
 
-def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:
+def test_repetition_penalty_adds_seen_tokens_to_the_decode() -> None:
     result, work = setting("sampling.repetition_penalty=1.1", "sampling.top_p=0.9")
     assert work.rollout is not None
     plain, _ = setting()
@@ -106,7 +106,7 @@ def test_a_penalty_on_repetition_makes_a_decode_that_has_seen_tokens() -> None:
     assert both[0] > both[1]
 
 
-def test_prompts_longer_than_a_stretch_are_run_in_stretches() -> None:
+def test_long_prompts_are_prefilled_in_chunks() -> None:
     result, _ = setting("data.max_prompt_tokens=900")
     work = find_workload(result.model.section, result.sections._replace(longest=900), 1)
     assert work.rollout is not None

@@ -1,4 +1,4 @@
-"""A run folder becomes one page, whatever is missing in it."""
+"""The report page of a run folder, also of an incomplete one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write_run(folder: Path, rows: list[dict[str, Any]], samples: list[dict[str, 
 
 
 class Page(HTMLParser):
-    """Collect a page's elements, the text of its scripts, and the tags that were not closed."""
+    """Collect a page's elements, the text of its scripts, and the unclosed tags."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Page(HTMLParser):
 
     @property
     def head(self) -> dict[str, Any]:
-        """Return the data that stand in the page."""
+        """Return the data of the page."""
         (text,) = [text for attrs, text in self.scripts if attrs.get("type") == "application/json"]
         return json.loads(text)
 
@@ -105,7 +105,7 @@ def head_of(path: Path) -> dict[str, Any]:
     return Page(path.read_text(encoding="utf-8")).head
 
 
-def test_page_stands_alone_and_says_what_the_run_did(tmp_path: Path) -> None:
+def test_page_is_self_contained_and_summarizes_the_run(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 12345\nrecipe: arctic\n")
     path = write_report(write_run(tmp_path, FULL, [SAMPLE, {"step": 4, "sql": None, "status": "no_sql"}]))
     assert path == tmp_path / "report.html"
@@ -127,8 +127,8 @@ def test_page_stands_alone_and_says_what_the_run_did(tmp_path: Path) -> None:
     assert run["samples"][1]["question"] == "is 1 < 2 & <b>?"
 
 
-def test_trap_no_text_of_a_run_ends_the_page_or_runs(tmp_path: Path) -> None:
-    """Every script that may run is named by its digest, and data hold no tag."""
+def test_trap_text_of_a_run_neither_ends_the_page_nor_is_executed(tmp_path: Path) -> None:
+    """Every executable script is named by its digest, and data contain no tag."""
     bad = "</script><script>alert(1)</script><!-- \u2028 <img src=x onerror=alert(1)>"
     write_run(tmp_path, [{**FULL[0], "phase": bad}], [{**SAMPLE, "question": bad, "sql": bad}])
     (tmp_path / "config.yaml").write_text(f"# {bad}\n")
@@ -142,7 +142,7 @@ def test_trap_no_text_of_a_run_ends_the_page_or_runs(tmp_path: Path) -> None:
     assert "default-src 'none'" in page.policy
 
 
-def test_results_compare_the_last_evaluation_before_grpo_with_the_last(tmp_path: Path) -> None:
+def test_results_compare_the_last_evaluations_before_grpo_and_at_the_end(tmp_path: Path) -> None:
     (result,) = split_results(load_run(write_run(tmp_path, FULL, [])))
     assert (result.split, result.before, result.after, result.count) == ("dev", 0.2, 0.35, 40)
     assert result.grades == {"easy": (0.4, 0.5, 10)}
@@ -153,7 +153,7 @@ def test_run_without_grpo_is_compared_with_its_first_evaluation(tmp_path: Path) 
     assert (result.before, result.after) == (0.1, 0.2)
 
 
-def test_evaluation_that_follows_grpo_alone_is_both_ends(tmp_path: Path) -> None:
+def test_single_evaluation_after_grpo_is_both_ends(tmp_path: Path) -> None:
     (result,) = split_results(load_run(write_run(tmp_path, FULL[4:], [])))
     assert (result.before, result.after) == (0.35, 0.35)
 
@@ -183,7 +183,7 @@ def test_each_metric_of_a_chart_has_a_row(tmp_path: Path) -> None:
 
 
 def test_curves_by_hand(tmp_path: Path) -> None:
-    """A stack fills what a step lacks; a long curve has its running mean; where GRPO begins is marked."""
+    """A stack fills a step's missing parts; a long curve has its running mean; the start of GRPO is marked."""
     rows = [
         {"step": 1, "phase": "grpo", "status/ok": 1.0},
         {"step": 2, "phase": "grpo", "status/ok": 0.5, "status/no_sql": 0.5},
@@ -199,7 +199,7 @@ def test_curves_by_hand(tmp_path: Path) -> None:
     assert len(reward["curves"][0]["points"]) == len(reward["curves"][0]["means"]) == 60
 
 
-def test_steps_that_compiled_are_left_out_of_times(tmp_path: Path) -> None:
+def test_compiling_steps_are_excluded_from_times(tmp_path: Path) -> None:
     slow = {**grpo(3, 0.5), "time/rollout": 90.0, "time/step": 100.0, "time/compile": 80.0}
     rows = [slow, *({**grpo(step, 0.5), "time/compile": 0.0} for step in range(4, 9))]
     run = load_run(write_run(tmp_path, rows, []))
@@ -219,7 +219,9 @@ def test_steps_that_compiled_are_left_out_of_times(tmp_path: Path) -> None:
         ("", True),
     ],
 )
-def test_ratio_and_clipping_are_left_out_where_they_cannot_move(tmp_path: Path, settings: str, is_shown: bool) -> None:
+def test_ratio_and_clipping_charts_are_omitted_for_one_update_per_batch(
+    tmp_path: Path, settings: str, is_shown: bool
+) -> None:
     row = {**grpo(1, 0.5), "policy/ratio_mean": 1.0, "policy/clip_fraction_low": 0.0}
     write_run(tmp_path, [row], [])
     (tmp_path / "config.yaml").write_text(settings)
@@ -236,14 +238,14 @@ def test_many_points_are_thinned_to_their_means() -> None:
     assert thinned(points[:7], 100) == points[:7]
 
 
-def test_what_is_not_well_is_said(tmp_path: Path) -> None:
+def test_health_section_lists_good_and_bad_findings(tmp_path: Path) -> None:
     rows = [{**grpo(step, 0.5), "reward/zero_variance": 0.9, "length/truncated": 0.01} for step in range(1, 21)]
     (run,) = head_of(write_report(write_run(tmp_path, rows, [])))["runs"]
     assert ["bad", "90 % of the groups have no signal: their answers have equal rewards"] in run["health"]
     assert ["good", "1 % of the answers are truncated at sampling.max_new_tokens"] in run["health"]
 
 
-def test_what_ran_stands_in_the_head(tmp_path: Path) -> None:
+def test_head_lists_model_times_and_machine(tmp_path: Path) -> None:
     sessions = [
         {"began": "2026-01-02T10:00:00+00:00", "ended": "2026-01-02T11:00:00+00:00", "machine": "1 x cpu"},
         {"began": "2026-01-03T10:00:00+00:00", "ended": "2026-01-03T10:30:00+00:00", "machine": "2 x cpu",
@@ -260,12 +262,12 @@ def test_what_ran_stands_in_the_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"sessions": 3}', '{"sessions": [1, {"began": 7}]}'])
-def test_a_broken_about_says_nothing(tmp_path: Path, text: str) -> None:
+def test_broken_about_file_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "about.json").write_text(text)
     assert "begun" not in dict(head_of(write_report(write_run(tmp_path, FULL, [])))["runs"][0]["ran"])
 
 
-def test_torn_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_incomplete_line_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
     write_run(tmp_path, FULL, [SAMPLE])
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write('{"step": 63, "phase": "é'.encode()[:-1])
@@ -279,9 +281,7 @@ def test_smooth_by_hand() -> None:
     assert smooth([1.0, 2.0, 6.0, 10.0], 3) == [1.0, 1.5, 3.0, 6.0]
 
 
-def test_command_writes_the_page_or_says_in_one_line_why_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_writes_the_page_or_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: {tmp_path}: not a run folder: it has no metrics.jsonl\n"
     write_run(tmp_path, FULL, [])
@@ -293,6 +293,6 @@ def test_command_writes_the_page_or_says_in_one_line_why_not(
     assert capsys.readouterr().err == f"error: the report of {tmp_path} cannot be written: No space left on device\n"
 
 
-def test_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no metrics\.jsonl"):
         load_run(tmp_path)

@@ -1,4 +1,4 @@
-"""Control tokens in a text from outside: each kind of tokenizer encodes their names as ordinary text."""
+"""Control tokens in external text: each kind of tokenizer encodes their names as ordinary text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = "SELECT a[1], '<>' FROM t WHERE a < b AND c >= d  -- \n\n<b>, é"
 
 
 def byte_level(*tokens: AddedToken, normalizer: Any = None) -> Any:
-    """Return a tokenizer of bytes with special tokens and further ones."""
+    """Return a byte-level tokenizer with special tokens and added tokens."""
     letters = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     core: Any = Tokenizer(models.BPE(letters, []))
     core.normalizer = normalizer
@@ -34,13 +34,13 @@ def byte_level(*tokens: AddedToken, normalizer: Any = None) -> Any:
 
 
 def control_ids(tokenizer: Any) -> set[int]:
-    """Return the ids of all added tokens of a tokenizer but those that are vocabulary."""
+    """Return the ids of a tokenizer's added tokens, except those that are vocabulary."""
     return {i for i, token in tokenizer.added_tokens_decoder.items() if token.content not in VOCABULARY}
 
 
 @pytest.mark.parametrize("make", [byte_level, ByT5Tokenizer], ids=["fast", "slow"])
 @pytest.mark.parametrize("form", ["{}", "a {} b", "{0}{0}", "{}\n", "<{}>", "</s{}"])
-def test_the_name_of_each_control_token_is_ordinary_text(make: Callable[[], Any], form: str) -> None:
+def test_control_token_names_are_encoded_as_ordinary_text(make: Callable[[], Any], form: str) -> None:
     tokenizer = make()
     control = ControlTokens(tokenizer)
     for i in control_ids(tokenizer):
@@ -52,7 +52,7 @@ def test_the_name_of_each_control_token_is_ordinary_text(make: Callable[[], Any]
         assert bare(control.shield(text)) == text
 
 
-def test_other_text_is_neither_marked_nor_encoded_otherwise() -> None:
+def test_other_text_is_encoded_unchanged() -> None:
     tokenizer = byte_level()
     control = ControlTokens(tokenizer)
     assert control.shield(PLAIN) == PLAIN
@@ -60,7 +60,7 @@ def test_other_text_is_neither_marked_nor_encoded_otherwise() -> None:
     assert {*tokenizer.convert_tokens_to_ids([*VOCABULARY])} <= {*control.encode(PLAIN)}
 
 
-def test_names_that_are_exempt_or_written_by_a_template_stay_tokens() -> None:
+def test_exempt_and_template_tokens_stay_tokens() -> None:
     tokenizer = byte_level()
     control = ControlTokens(tokenizer)
     think, end = tokenizer.convert_tokens_to_ids(["<think>", "<|im_end|>"])
@@ -69,14 +69,14 @@ def test_names_that_are_exempt_or_written_by_a_template_stay_tokens() -> None:
     assert control.tags == {"<think>"}
 
 
-def test_names_that_overlap_are_each_cut() -> None:
+def test_overlapping_names_are_each_split() -> None:
     tokenizer = byte_level(AddedToken("<x><y>", normalized=False), AddedToken("<y>", normalized=False))
     control = ControlTokens(tokenizer)
     assert control.shield("<x><y>") == f"<{MARK}x><{MARK}y>"
     assert control_ids(tokenizer).isdisjoint(control.encode(control.shield("<x><y><y>")))
 
 
-def test_a_name_that_comes_about_by_normalization_is_ordinary_text() -> None:
+def test_name_formed_by_normalization_is_ordinary_text() -> None:
     tokenizer = byte_level(AddedToken("<tool>", normalized=True), normalizer=normalizers.NFKC())
     control = ControlTokens(tokenizer)
     wide = "a ＜tool＞ b"
@@ -85,7 +85,7 @@ def test_a_name_that_comes_about_by_normalization_is_ordinary_text() -> None:
     assert control.shield("a tool, é") == "a tool, é"
 
 
-def test_an_unknown_character_is_no_control_token() -> None:
+def test_unknown_character_is_no_control_token() -> None:
     unknown, end = "<unk>", "</s>"
     core = Tokenizer(models.BPE(unk_token=unknown))
     core.normalizer = normalizers.Replace(" ", "_")
@@ -100,7 +100,7 @@ def test_an_unknown_character_is_no_control_token() -> None:
     assert control.shield("select </s> <unk>").count(MARK) >= 2
 
 
-def test_a_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
+def test_tokenizer_without_added_tokens_has_no_control_tokens() -> None:
     class Letters:
         def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
             assert not add_special_tokens
@@ -116,12 +116,12 @@ WORDS = ("SELECT", " name", "age", " ", "  ", "\n", "'", "<", "|", ">", "<|", "|
 
 
 def random_text(rng: random.Random, names: tuple[str, ...] = ()) -> str:
-    """Return a text of parts that make up no name of a control token, and of names."""
+    """Return a random text of names, and of other parts that form no name."""
     return "".join(rng.choices((*WORDS, *names * 6), k=rng.randrange(12)))
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_a_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
+def test_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
     tokenizer_kinds: ModuleType, special: bool, tmp_path: Path
 ) -> None:
     begin, end = tokenizer_kinds.BEGIN, tokenizer_kinds.END
@@ -142,7 +142,7 @@ def test_a_forged_name_has_the_ids_of_a_tokenizer_without_that_token(
                 assert MARK in marked
 
 
-def test_only_names_that_a_template_writes_are_control_tokens(tokenizer_kinds: ModuleType, tmp_path: Path) -> None:
+def test_only_template_output_contains_control_tokens(tokenizer_kinds: ModuleType, tmp_path: Path) -> None:
     begin, end = tokenizer_kinds.BEGIN, tokenizer_kinds.END
     for kind, make in {**tokenizer_kinds.CORES, **tokenizer_kinds.FURTHER}.items():
         tokenizer = read_tokenizer(tokenizer_kinds.write(tmp_path / kind, make(), bos_token=begin))

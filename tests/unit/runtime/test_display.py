@@ -1,4 +1,4 @@
-"""The display says how the run goes: lines in a log, a panel on a terminal, nothing when told so."""
+"""The progress display of a run: lines in a log, a panel on a terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.runtime.display import make_display
 
 
 class Terminal(io.StringIO):
-    """Collect what is written, as a stream that says it is a terminal."""
+    """Collect output, as a stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -28,7 +28,7 @@ def ticking(seconds: float) -> Callable[[], float]:
     return clock
 
 
-def test_plain_line_by_hand() -> None:
+def test_plain_log_line_by_hand() -> None:
     stream = io.StringIO()
     with make_display("auto", 100, "a run", stream, ticking(2.0)) as display:
         display.update(1, {"phase": "grpo", "reward/mean": 0.4123})
@@ -42,7 +42,7 @@ def test_plain_line_by_hand() -> None:
     ]
 
 
-def test_evaluations_name_their_split_when_there_are_several() -> None:
+def test_evaluations_name_their_split_if_there_are_several() -> None:
     stream = io.StringIO()
     with make_display("plain", 10, "t", stream) as display:
         display.update(3, {"phase": "eval", "eval/dev/accuracy": 0.25})
@@ -68,7 +68,7 @@ def test_panel_keeps_the_accuracy_and_drops_the_last_phase(mode: str) -> None:
     assert "loss" not in last
 
 
-def test_none_writes_nothing() -> None:
+def test_display_none_writes_nothing() -> None:
     stream = Terminal()
     with make_display("none", 20, "t", stream) as display:
         display.update(1, {"reward/mean": 1.0})
@@ -76,7 +76,7 @@ def test_none_writes_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_the_panel_shows_how_the_update_and_the_answers_are() -> None:
+def test_panel_shows_update_and_answer_metrics() -> None:
     stream = Terminal()
     values = {
         "phase": "grpo", "reward/mean": 0.5, "reward/format": 0.25, "reward/well_formed": 0.75,

@@ -1,4 +1,4 @@
-"""The chat client against a server that answers by a script: what passes is tried again, and the key stays hidden."""
+"""The chat client against a scripted server: retries, budgets, and secrecy of the key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Client = Callable[..., tuple[Endpoint, list[float]]]
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Return what opens a client and says how long it waits; another key lies about in the environment."""
+    """Return a function that opens a client and records its waits; the environment contains another key."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-somebody-else")
     with ExitStack() as stack:
 
@@ -41,7 +41,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
         yield opened
 
 
-def test_what_is_asked_and_answered(client: Client, chat_server: ModuleType) -> None:
+def test_request_and_answer_fields(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes", reasoning_content="because")) as (url, seen):
         endpoint, waits = client(url)
         assert ask_once(endpoint, ASKED, temperature=0.5, top_k=7) == Answer("yes", "because", "stop", "", 1, 1, 2)
@@ -54,15 +54,13 @@ def test_what_is_asked_and_answered(client: Client, chat_server: ModuleType) -> 
     assert KEY not in repr(endpoint)
 
 
-def test_halves_of_characters_are_asked_about_as_question_marks(client: Client, chat_server: ModuleType) -> None:
+def test_lone_surrogates_are_sent_as_question_marks(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
         ask_once(client(url)[0], [{"role": "user", "content": "é\ud800"}])
     assert seen[0]["messages"] == [{"role": "user", "content": "é?"}]
 
 
-def test_what_passes_is_tried_again_after_waits_that_double_or_that_the_server_asks_for(
-    client: Client, chat_server: ModuleType
-) -> None:
+def test_transient_errors_are_retried_with_backoff(client: Client, chat_server: ModuleType) -> None:
     replies: list[Any] = [
         (429, {"Retry-After": "9"}, "slow down"),
         (503, {}, "later"),
@@ -77,7 +75,7 @@ def test_what_passes_is_tried_again_after_waits_that_double_or_that_the_server_a
     assert len(seen) == endpoint.budget.spent.requests == 5
 
 
-def test_a_server_that_always_fails_is_an_error_and_not_an_exception(client: Client, chat_server: ModuleType) -> None:
+def test_permanent_server_failure_is_returned_as_an_error(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (500, {}, f"boom {KEY}\n boom")) as (url, seen):
         endpoint, waits = client(url, retries=2)
         answer = ask_once(endpoint, ASKED)
@@ -86,14 +84,14 @@ def test_a_server_that_always_fails_is_an_error_and_not_an_exception(client: Cli
     assert len(seen) == 3
 
 
-def test_a_question_that_is_refused_is_not_asked_again(client: Client, chat_server: ModuleType) -> None:
+def test_rejected_request_is_not_retried(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (400, {}, "too long")) as (url, seen):
         assert ask_once(client(url)[0], ASKED) == Answer(error="HTTP 400 too long", requests=1, refused=True)
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_every_request_would_get_stops_the_work_without_the_key_in_its_words(
+def test_authentication_failure_raises_without_showing_the_key(
     status: int, client: Client, chat_server: ModuleType
 ) -> None:
     with (
@@ -106,7 +104,7 @@ def test_what_every_request_would_get_stops_the_work_without_the_key_in_its_word
     assert len(seen) == 1
 
 
-def test_a_slow_server_times_out_and_nobody_there_is_an_error(client: Client, chat_server: ModuleType) -> None:
+def test_timeout_is_retried_and_refused_connection_is_an_error(client: Client, chat_server: ModuleType) -> None:
     def slow(number: int, _: dict[str, Any]) -> Any:
         time.sleep(1.5 if number == 0 else 0)
         return chat_server.said("now")
@@ -120,7 +118,7 @@ def test_a_slow_server_times_out_and_nobody_there_is_an_error(client: Client, ch
     assert answer.requests == 2
 
 
-def test_the_key_does_not_follow_a_redirect(client: Client, chat_server: ModuleType) -> None:
+def test_key_is_not_sent_to_a_redirect(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("stolen")) as (elsewhere, stolen):
         with chat_server.serving(lambda _, __: (307, {"Location": elsewhere}, "")) as (url, _):
             assert ask_once(client(url)[0], ASKED).error.startswith("HTTP 307")
@@ -134,9 +132,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-def test_a_reply_of_another_form_is_an_error_and_not_an_exception(
-    kind: str, client: Client, chat_server: ModuleType
-) -> None:
+def test_malformed_reply_is_returned_as_an_error(kind: str, client: Client, chat_server: ModuleType) -> None:
     replies = [reply for reply in MALFORMED for _ in range(2)]  # each request has one retry
     with chat_server.serving(lambda number, _: (200, {"Content-Type": kind}, replies[number])) as (url, _seen):
         endpoint, _ = client(url, retries=1)
@@ -145,15 +141,13 @@ def test_a_reply_of_another_form_is_an_error_and_not_an_exception(
             assert (answer.error, answer.requests) == ("the reply holds no answer", 2), reply
 
 
-def test_without_a_key_none_is_sent(client: Client, chat_server: ModuleType) -> None:
+def test_request_without_a_key_has_no_authorization(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: chat_server.said("yes")) as (url, seen):
         assert ask_once(client(url, key="")[0], ASKED).text == "yes"
     assert seen[0]["key"] is None
 
 
-def test_several_answers_are_requests_of_their_own_no_more_than_allowed_at_once(
-    client: Client, chat_server: ModuleType
-) -> None:
+def test_concurrent_requests_are_limited(client: Client, chat_server: ModuleType) -> None:
     now, most, lock = [0], [0], threading.Lock()
 
     def script(number: int, _: dict[str, Any]) -> Any:
@@ -172,17 +166,17 @@ def test_several_answers_are_requests_of_their_own_no_more_than_allowed_at_once(
     assert most[0] == 2
 
 
-def test_who_leaves_early_waits_for_no_retries(client: Client, chat_server: ModuleType) -> None:
+def test_closing_early_waits_for_no_retries(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda i, _: (500, {}, "") if i else chat_server.said("yes")) as (url, seen):
         endpoint, _ = client(url, concurrency=1, retries=50)
-        requests = endpoint.ask_all((i, ASKED) for i in range(9))
-        assert next(requests)[1].text == "yes"
+        answers = endpoint.ask_all((i, ASKED) for i in range(9))
+        assert next(answers)[1].text == "yes"
         endpoint.sleep = lambda _: time.sleep(0.05)
-        requests.close()
+        answers.close()
     assert len(seen) <= 3
 
 
-def test_a_budget_bounds_requests_and_not_questions(client: Client, chat_server: ModuleType) -> None:
+def test_budget_limits_requests_and_not_questions(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (500, {}, "boom")) as (url, seen):
         endpoint, _ = client(url, budget=Budget(max_requests=3), retries=1)
         assert ask_once(endpoint, ASKED).requests == 2
@@ -192,9 +186,7 @@ def test_a_budget_bounds_requests_and_not_questions(client: Client, chat_server:
     assert len(seen) == 3
 
 
-def test_what_the_server_counts_is_what_it_costs_and_money_is_bounded_too(
-    client: Client, chat_server: ModuleType
-) -> None:
+def test_cost_limit_uses_the_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     prices = Prices(prompt=1e6, completion=2e6)  # a token costs 1 or 2
     with chat_server.serving(lambda i, _: (503, {}, "") if i == 1 else chat_server.said("two words")) as (url, seen):
         endpoint, _ = client(url, budget=Budget(max_cost=11, prices=prices, spent=Spent(4, 1, 0)), concurrency=1)
@@ -206,7 +198,7 @@ def test_what_the_server_counts_is_what_it_costs_and_money_is_bounded_too(
     assert endpoint.budget.numbers() == {"requests": 7, "prompt_tokens": 3, "completion_tokens": 4, "cost": 11}
 
 
-def test_money_cannot_be_bounded_where_the_server_counts_nothing(client: Client, chat_server: ModuleType) -> None:
+def test_cost_limit_requires_token_counts_of_the_server(client: Client, chat_server: ModuleType) -> None:
     silent = '{"choices": [{"message": {"content": "yes"}}]}'
     with chat_server.serving(lambda _, __: (200, {}, silent)) as (url, seen):
         assert ask_once(client(url)[0], ASKED).spent == Spent(1)
@@ -215,13 +207,13 @@ def test_money_cannot_be_bounded_where_the_server_counts_nothing(client: Client,
     assert len(seen) == 2
 
 
-def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(InputError, match=r"pip install 'jaxrl-sql\[endpoint\]'"):
         Endpoint("http://localhost", "teacher")
 
 
-def test_keys_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_addresses_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", f" {KEY} ")
     monkeypatch.delenv("NO_KEY", raising=False)
     assert key_from("A_KEY") == KEY
@@ -237,7 +229,7 @@ def test_keys_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "key", ["sk-very\nsecret", "sk-very secret", "sk-very\x7fsecret", "sk-véry-secret", "sk\tsecret"]
 )
-def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_invalid_in_a_header_is_rejected_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEACHER_KEY", key)
     with pytest.raises(InputError, match="TEACHER_KEY holds no key") as caught:
         key_from("TEACHER_KEY")
@@ -247,9 +239,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(key: str, monkey
     assert key_from("TEACHER_KEY") == KEY
 
 
-def test_a_reply_that_is_nested_too_deep_is_an_error_and_not_an_exception(
-    client: Client, chat_server: ModuleType
-) -> None:
+def test_deeply_nested_reply_is_returned_as_an_error(client: Client, chat_server: ModuleType) -> None:
     with chat_server.serving(lambda _, __: (200, {}, "[" * 200_000)) as (url, _seen):
         endpoint, _ = client(url, retries=1)
         answer = ask_once(endpoint, ASKED)

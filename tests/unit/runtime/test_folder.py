@@ -1,4 +1,4 @@
-"""Which numbers may be others when a run resumes, and when one without checkpoints may begin anew."""
+"""Run folders: settings that may change when a run resumes, and runs without checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_folder(config: TrainConfig, is_first: bool) -> None:
     ("began", "now", "is_free"),
     [
         ((), "validation.every=3", True),
-        (SECOND, "validation.every=3", False),  # the second stage begins from the best that was evaluated
+        (SECOND, "validation.every=3", False),  # the second stage starts from the best evaluated checkpoint
         (SECOND, "run.keep_best=2", False),
         ((), "run.keep_best=2", True),
         ((), "sft.eval_every=3", True),
@@ -49,11 +49,11 @@ def open_folder(config: TrainConfig, is_first: bool) -> None:
         ((), "grpo.num_generations=4", False),
         ((), "seed=1", False),
         ((), "health.zero_advantage_patience=7", True),
-        (("model.checkpoint=here",), "model.checkpoint=there", True),  # `training.inputs` looks at what lies there
+        (("model.checkpoint=here",), "model.checkpoint=there", True),  # `training.inputs` checks the files there
         (("data.prompt=chat", "data.chat.date=2024-02-09"), "data.chat.date=2024-02-10", False),
     ],
 )
-def test_a_run_goes_on_with_the_numbers_that_decide_what_it_computes(
+def test_resumed_run_rejects_changes_of_settings_that_affect_results(
     began: tuple[str, ...], now: str, is_free: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", *began])))
@@ -72,19 +72,19 @@ FOUND = {"mesh": "training", "prompt_blocks": 56, "completion_blocks": 24, "pref
 
 
 @pytest.mark.parametrize("names", [*product(*((name, "") for name in GIVEN))], ids=",".join)
-def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_same_command_resumes_with_any_explicit_layout_and_blocks(names: tuple[str, ...], tmp_path: Path) -> None:
     command = [f"run.dir={tmp_path}", "run.resume=true"]
     command += [f"rollout.{name}={GIVEN[name]}" for name in names if name]
     began = load_config(TrainConfig, SMALL, command)
     all_known = began.rollout.prompt_blocks and began.rollout.completion_blocks
     blocks = {} if all_known else {name: getattr(began.rollout, name) or FOUND[name] for name in BLOCKS}
     mesh = GIVEN["mesh"] if "mesh" in names else FOUND["mesh"]
-    remaining = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
-    (tmp_path / "config.yaml").write_text(to_yaml(remaining))
-    assert with_found_numbers(began) == began, "a run without a checkpoint finds them again"
+    explicit = changed(began, {"rollout.mesh": mesh, **{f"rollout.{name}": value for name, value in blocks.items()}})
+    (tmp_path / "config.yaml").write_text(to_yaml(explicit))
+    assert with_found_numbers(began) == began, "a run without a checkpoint determines them again"
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     again = with_found_numbers(began)
-    assert again.rollout == remaining.rollout
+    assert again.rollout == explicit.rollout
     open_folder(again, is_first=False)
     for name in filter(None, names):
         other = "2x2" if name == "mesh" else 48
@@ -94,7 +94,7 @@ def test_the_same_command_resumes_whichever_layout_and_blocks_it_names(names: tu
             open_folder(with_found_numbers(changed(began, {f"rollout.{name}": other})), False)
 
 
-def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) -> None:
+def test_changed_memory_share_is_rejected_by_name(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(
         to_yaml(changed(load_config(TrainConfig, SMALL), {f"rollout.{name}": value for name, value in FOUND.items()}))
     )
@@ -108,7 +108,7 @@ def test_another_share_of_memory_is_refused_by_its_name_alone(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "an unfinished save of a later step"])
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_path: Path) -> None:
+def test_run_with_deleted_checkpoints_does_not_restart(left: str, tmp_path: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     note_saved(tmp_path, 7)
@@ -125,7 +125,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(left: str, tmp_pat
     assert check_folder(config) == tmp_path
 
 
-def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp_path: Path) -> None:
+def test_deleted_checkpoint_folder_without_a_note_is_rejected(tmp_path: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     assert check_folder(config) == tmp_path
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
@@ -136,7 +136,7 @@ def test_without_a_note_of_a_checkpoint_a_folder_that_is_gone_is_refused_too(tmp
 @pytest.mark.parametrize(
     "when", ["before the first save", "before the first save has its name", "while it is saved again"]
 )
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_path: Path) -> None:
+def test_run_killed_before_its_first_checkpoint_restarts(when: str, tmp_path: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "run.resume=true"])
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
     (tmp_path / "checkpoints").mkdir()
@@ -149,14 +149,14 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(when: str, tmp_pat
     assert check_folder(config) == tmp_path
     open_folder(config, is_first=True)
     if when == "before the first save has its name":
-        (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp").rmdir()  # as orbax does, in a start that then fails
+        (tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp").rmdir()  # like orbax, in a start that fails afterwards
         assert check_folder(config) == tmp_path
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(InputError, match="are gone"):
         check_folder(config)
 
 
-def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_configuration_edited_since_the_checkpoint_is_rejected(tmp_path: Path) -> None:
     config = load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", "sampling.stop=[a]", "grpo.optim.lr=3e-7"])
     saved = json.loads(json.dumps(dataclasses.asdict(config)))
     free = changed(config, {"run.keep_checkpoints": 9, "grpo.gradient_accumulation_steps": 4, "grpo.steps": 900})
@@ -165,7 +165,7 @@ def test_a_configuration_that_was_edited_since_the_checkpoint_is_refused(tmp_pat
         refuse_edited(tmp_path, saved, values_by_key(changed(config, {"grpo.optim.lr": 3e-6})))
 
 
-def test_a_run_keeps_its_date_and_where_it_read_until_that_is_compared(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_date_and_recorded_checkpoint_path(tmp_path: Path) -> None:
     began = ("data.prompt=chat", "data.chat.date=2024-02-09", "model.checkpoint=here", "run.resume=true")
     (tmp_path / "config.yaml").write_text(to_yaml(load_config(TrainConfig, SMALL, [f"run.dir={tmp_path}", *began])))
     config = load_config(

@@ -1,4 +1,4 @@
-"""A model by its name on the hub: fetched from a small hub that the test serves, kept, and refused in one line."""
+"""Hub models: download from a small local hub, caching, and errors of one line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for has_weights, *overrides in json.loads(sys.argv[1]):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The hub as far as a model is fetched from it: one model, org/tiny, with a folder in it that nobody needs."""
+    """The hub endpoints of a download: one model, org/tiny, with a folder that is not needed."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -68,7 +68,7 @@ class Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *message: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -80,9 +80,9 @@ def endpoint() -> Iterator[str]:
 
 
 def fetch(endpoint: str, home: Path, *calls: tuple[bool | str, ...]) -> list[Any]:
-    """Return (folder, tokenizer, names of files) or the refusal of each call, which is (with weights, overrides).
+    """Return (folder, tokenizer, file names) or the error of each call (with weights, overrides).
 
-    A process of its own makes them: the hub's package reads its environment once.
+    The calls run in a new process, because the hub's package reads its environment once.
     """
     there = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, "-W", "error", "-c", CODE, json.dumps(calls)]
@@ -91,7 +91,7 @@ def fetch(endpoint: str, home: Path, *calls: tuple[bool | str, ...]) -> list[Any
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_model_of_the_hub_is_fetched_once_and_kept(endpoint: str, tmp_path: Path) -> None:
+def test_hub_model_is_downloaded_once_and_cached(endpoint: str, tmp_path: Path) -> None:
     tiny, other = "model.checkpoint=org/tiny", "model.checkpoint=org/other"
     calls = ((False, tiny, "data.tokenizer.path=org/tiny"), (True, tiny), (True, other))
     about, whole, refused = fetch(endpoint, tmp_path, *calls)
@@ -110,7 +110,7 @@ def test_a_model_of_the_hub_is_fetched_once_and_kept(endpoint: str, tmp_path: Pa
     )
 
 
-def test_a_path_is_never_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_path_is_never_requested_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert is_hub_name("org/name")

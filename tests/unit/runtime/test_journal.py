@@ -1,4 +1,4 @@
-"""A file of work in progress: gone on from, torn lines dropped, other work and a second worker refused."""
+"""Journals of work in progress: resumption, incomplete lines, changed settings and concurrent workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxrl_sql.types import InputError
 SETTINGS = {"model": "a", "samples": 4, "stop": ("x",)}
 
 
-def test_it_goes_on_after_a_line_that_was_torn(tmp_path: Path) -> None:
+def test_journal_drops_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "new/work.jsonl"
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1", "text": "ä\u2028"})
@@ -32,7 +32,7 @@ def test_it_goes_on_after_a_line_that_was_torn(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == whole + '{"id": "3", "crc": "c05f7aaf"}\n'
 
 
-def test_work_that_has_not_begun_may_be_other_work(tmp_path: Path) -> None:
+def test_empty_journal_accepts_other_settings(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     Journal(path, SETTINGS).__exit__(None, None, None)
     with Journal(path, {**SETTINGS, "model": "b"}) as journal:
@@ -41,7 +41,7 @@ def test_work_that_has_not_begun_may_be_other_work(tmp_path: Path) -> None:
         Journal(path, SETTINGS)
 
 
-def test_other_work_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_journal_with_other_settings_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1"})
@@ -56,7 +56,7 @@ def test_other_work_is_refused_and_left_alone(tmp_path: Path) -> None:
         Journal(path, SETTINGS)
 
 
-def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> None:
+def test_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1"})
@@ -69,7 +69,7 @@ def test_a_last_line_that_is_whole_but_for_its_end_is_kept(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.parametrize("place", [3, 0.5, -3])
-def test_a_line_with_a_flipped_bit_is_refused(number: int, place: float, tmp_path: Path) -> None:
+def test_line_with_a_flipped_bit_is_rejected(number: int, place: float, tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:
         for name in "abc":
@@ -82,23 +82,23 @@ def test_a_line_with_a_flipped_bit_is_refused(number: int, place: float, tmp_pat
     with pytest.raises(InputError, match=rf"work\.jsonl: line {number} is damaged: put the file back from a copy, or"):
         Journal(path, SETTINGS)
     assert path.read_bytes() == before
-    if number > 1:  # as the message advises
+    if number > 1:  # as the message suggests
         path.write_bytes(b"".join([*lines[: number - 1], *lines[number:]]))
         with Journal(path, SETTINGS) as journal:
             assert [record["id"] for record in journal.records] == [name for name in "abc" if name != "abc"[number - 2]]
 
 
-def test_a_line_that_a_full_disk_cut_leaves_the_next_one_whole(tmp_path: Path) -> None:
+def test_line_after_a_truncated_line_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, {}) as journal:
-        with files_up_to(60), pytest.raises(RunFolderError):
+        with limited_file_size(60), pytest.raises(RunFolderError):
             journal.add({"id": "x" * 100})
         journal.add({"id": "2"})
     with Journal(path, {}) as journal:
         assert journal.records == [{"id": "2"}]
 
 
-def test_a_second_worker_is_refused_and_loses_the_first_one_nothing(tmp_path: Path) -> None:
+def test_second_worker_is_rejected_without_data_loss(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, SETTINGS) as journal:
         journal.add({"id": "1"})
@@ -109,7 +109,7 @@ def test_a_second_worker_is_refused_and_loses_the_first_one_nothing(tmp_path: Pa
         assert journal.records == [{"id": "1"}, {"id": "2"}]
 
 
-def test_who_is_killed_holds_it_no_longer(tmp_path: Path) -> None:
+def test_killed_worker_releases_the_journal(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     script = (
         "import time; from jaxrl_sql.runtime.journal import Journal\n"
@@ -128,8 +128,8 @@ def test_who_is_killed_holds_it_no_longer(tmp_path: Path) -> None:
 
 
 @contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Let no file grow over a size, as on a disk that is full."""
+def limited_file_size(size: int) -> Iterator[None]:
+    """Limit the size of files, like a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -138,10 +138,10 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_of_one_line_and_the_journal_resumes(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     message = r"work\.jsonl cannot be written: File too large; repeat the command to resume"
-    with files_up_to(100):
+    with limited_file_size(100):
         with Journal(path, {}) as journal:
             journal.add({"id": "1"})
             with pytest.raises(RunFolderError, match=message):
@@ -152,7 +152,7 @@ def test_a_disk_that_gets_full_is_one_line_and_the_work_goes_on(tmp_path: Path) 
         assert journal.records == [{"id": "1"}]
 
 
-def test_half_a_character_can_be_kept(tmp_path: Path) -> None:
+def test_lone_surrogate_is_stored_as_a_question_mark(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     with Journal(path, {}) as journal:
         journal.add({"text": "\ud83d!"})

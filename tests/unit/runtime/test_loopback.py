@@ -1,4 +1,4 @@
-"""Which Host headers a server on loopback answers."""
+"""Host headers that a server on loopback accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_sql.runtime.loopback import names_loopback
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LocalHost:80", "[::1]", "[::1]:8000", "127.8.0.1:1"]
 )
-def test_loopback_is_known_by_its_names(host: str) -> None:
+def test_loopback_hosts_are_recognized(host: str) -> None:
     assert names_loopback(host)
 
 
@@ -21,5 +21,5 @@ def test_loopback_is_known_by_its_names(host: str) -> None:
         "localhost:80:80", "localhost:", "[::1", "10.0.0.1", "localhost\n", "x127.0.0.1",
     ],
 )  # fmt: skip
-def test_other_names_are_none_of_it(host: str) -> None:
+def test_other_hosts_are_not_loopback(host: str) -> None:
     assert not names_loopback(host)

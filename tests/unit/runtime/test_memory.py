@@ -1,4 +1,4 @@
-"""Freed memory: kept between steps of the same shapes, released where shapes change. In processes of their own."""
+"""Freed memory: kept between steps of equal shapes, released if shapes change. Each test runs a new process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ before = resident()
 """
 
 RELEASE = """
-large, held = use(300), use(1)  # what is held keeps the heap from ending before it
+large, held = use(300), use(1)  # a later allocation keeps the heap from shrinking
 libc.free(large)
 kept = resident() - before
 release_freed_memory()
@@ -54,7 +54,7 @@ FULL = """
 from jaxrl_sql.runtime.memory import Surplus
 
 surplus, held = Surplus(LEFT and (before + LEFT) << 20), []
-for mib in (200, 300, 300):  # the larger one stands behind the hole of the other: 500 is what two steps needed
+for mib in (200, 300, 300):  # the larger one follows the hole of the other: two steps need 500
     large = use(mib)
     held.append(use(1))
     libc.free(large)
@@ -62,28 +62,28 @@ for mib in (200, 300, 300):  # the larger one stands behind the hole of the othe
 """
 
 
-def printed(script: str) -> list[str]:
+def output_of(script: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 def test_freed_memory_is_kept_until_it_is_released() -> None:
-    remaining, left = map(int, printed(MEASURE + RELEASE))
-    assert remaining >= 300
+    held, left = map(int, output_of(MEASURE + RELEASE))
+    assert held >= 300
     assert left < 50
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
-def test_what_steps_of_other_shapes_leave_behind_is_released_once() -> None:
-    """Three holes of 200 MiB are reused; one of 300 stands behind them, and after it nothing is too much."""
-    *released, left = printed(MEASURE + STEPS)
+def test_memory_freed_by_steps_of_other_shapes_is_released_once() -> None:
+    """Three holes of 200 MiB are reused; one of 300 follows them, and afterwards there is no surplus."""
+    *released, left = output_of(MEASURE + STEPS)
     assert released == [*["False"] * 5, "True", "False", "False"]
     assert int(left) < 400
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's heap")
 @pytest.mark.parametrize(("left", "is_released"), [(0, False), (900, True), (1500, False)])
-def test_what_steps_leave_is_released_where_the_machine_has_no_room_for_another(left: int, is_released: bool) -> None:
-    """`left` MiB beyond what the process holds; 0: nobody says."""
-    assert printed(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]
+def test_freed_memory_is_released_if_the_machine_lacks_memory(left: int, is_released: bool) -> None:
+    """`left` is the memory limit in MiB above the process's current memory; 0 means no limit is known."""
+    assert output_of(MEASURE + f"LEFT = {left}" + FULL) == ["False", "False", str(is_released)]

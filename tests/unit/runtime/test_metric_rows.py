@@ -1,4 +1,4 @@
-"""The rows of the metrics: which written name belongs to which, and that shipped recipes' parts have one."""
+"""Rows of the metrics reference: the row of each written name, and rows for all parts of shipped recipes."""
 
 from __future__ import annotations
 
@@ -31,41 +31,43 @@ MATCH = ScoreRow("ok", "ok", dict.fromkeys(RULES, 1.0))
         ("policy/reward", None),
     ],
 )
-def test_the_row_of_a_training_metric(name: str, row: str | None) -> None:
+def test_training_metric_has_its_row(name: str, row: str | None) -> None:
     result = row_of(name, TRAINING)
     assert (result.name if result else None) == row
 
 
-def test_names_of_an_evaluation_without_a_row() -> None:
+def test_evaluation_names_without_a_row_are_listed() -> None:
     names = ["bird/low", "birds/low", "dev/bird/low", "dev/count", "count", "counts", "gain/ex_b/high"]
     assert without_row(names, EVALUATION) == ["birds/low", "counts"]
     assert without_row(Speed().metrics(), EVALUATION) == []
 
 
 @pytest.mark.parametrize("parts", [TRAINING, EVALUATION], ids=["training", "evaluation"])
-def test_a_name_has_one_row(parts: tuple) -> None:  # type: ignore[type-arg]
+def test_row_names_are_unique(parts: tuple) -> None:  # type: ignore[type-arg]
     names = [row.name for row in rows_of(parts)]
     assert len(set(names)) == len(names)
 
 
 def test_each_metric_of_the_display_has_a_row() -> None:
-    names = [name for name, _, _ in (*SHOWN, *DETAILS) if not name.startswith("spent/")]  # of endpoints
+    names = [
+        name for name, _, _ in (*SHOWN, *DETAILS) if not name.startswith("spent/")
+    ]  # those of endpoints are documented elsewhere
     assert [name for name in names if row_of(name, TRAINING) is None] == []
 
 
-def test_the_rules_are_those_of_evaluation() -> None:
+def test_rules_equal_those_of_evaluation() -> None:
     assert RULES == score_predictions.RULES
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_each_part_of_a_shipped_reward_has_a_row(name: str) -> None:
+def test_each_part_of_a_recipe_reward_has_a_row(name: str) -> None:
     reward = RECIPES[name].reward(ParsedResponse("SELECT 1", True, "thought", "SELECT 1"), MATCH)
     rows = [row_of(f"reward/{part}", TRAINING) for part in reward.parts]
     assert [row.name for row in rows if row is not None] == [f"reward/{part}" for part in reward.parts]
     assert ("reward/length" in [f"reward/{part}" for part in reward.parts]) == (name == "sql_r1")
 
 
-def test_the_part_of_a_reward_function_has_a_row() -> None:
+def test_part_of_a_reward_function_has_a_row() -> None:
     example = Example("a", "one?", "a", "a.sqlite", "SELECT 1")
     paid = RECIPES["arctic"].reward(ParsedResponse("SELECT 1", True), MATCH)
     parts = paid_by(lambda _: 1.0, Answer("SELECT 1", "SELECT 1", example, "ok", paid)).parts

@@ -1,4 +1,4 @@
-"""Sums travel with their weights, and the files of a run can be read whenever the run ends."""
+"""Metric reduction with weights, and run files that are readable at any time."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def read_starts(folder: Path) -> list[tuple[int, bool]]:
     return [(event.step, event.session_log.status == event_pb2.SessionLog.START) for event in all_events(folder)]
 
 
-def test_reduction_by_hand() -> None:
+def test_metric_reduction_by_hand() -> None:
     merged = {"loss": (5.0, 10.0), "delta_max": (0.5, 1.0), "only": (4.0, 2.0), "below_max": (-2.0, 1.0)}
     assert reduce_metrics(merged) == {"loss": 0.5, "delta_max": 0.5, "only": 2.0, "below_max": -2.0}
 
 
-def test_what_has_no_weight_has_no_value() -> None:
+def test_metric_without_weight_has_no_value() -> None:
     assert reduce_metrics({"loss": (0.0, 0.0), "reward": (0.0, 2.0)}) == {"reward": 0.0}
 
 
-def test_each_line_is_readable_at_once_and_begins_with_the_step(tmp_path: Path) -> None:
+def test_each_line_is_flushed_and_starts_with_the_step(tmp_path: Path) -> None:
     with tracked(tmp_path) as writer:
         writer.write(1, {"phase": "sft", "sft/loss": np.float32(2.5)})
         text = (tmp_path / "metrics.jsonl").read_text()
@@ -67,7 +67,7 @@ def test_tensorboard_events_hold_the_numbers(tmp_path: Path) -> None:
     assert read_events(tmp_path) == [(7, "reward/mean", 0.75)]
 
 
-def test_resumed_run_drops_later_steps_and_the_torn_line(tmp_path: Path) -> None:
+def test_resumed_run_drops_later_steps_and_an_incomplete_line(tmp_path: Path) -> None:
     position = START
     with tracked(tmp_path) as writer:
         for step in (1, 2, 3):
@@ -83,19 +83,19 @@ def test_resumed_run_drops_later_steps_and_the_torn_line(tmp_path: Path) -> None
         (2, 2),
         (3, 30),
     ]
-    # TensorBoard hides what was written from step 2 on, and step 2 is there again.
+    # TensorBoard hides events from step 2 on that were written before, and step 2 is written again.
     assert [(step, value) for step, _, value in read_events(tmp_path)] == [(1, 1), (2, 2), (3, 3), (2, 2), (3, 30)]
     assert [step for step, is_start in read_starts(tmp_path) if is_start] == [2]
 
 
-def test_torn_line_is_dropped_before_the_next_is_written(tmp_path: Path) -> None:
+def test_incomplete_line_is_dropped_before_the_next_is_written(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"step": 1, "sql": "a"}\n{"step": 2, "sq')
     with SampleWriter(tmp_path) as writer:
         writer.write({"step": 2, "sql": "b"})
     assert read_lines(tmp_path / "samples.jsonl") == [{"step": 1, "sql": "a"}, {"step": 2, "sql": "b"}]
 
 
-def test_samples_keep_odd_text_on_one_line_through_a_resume(tmp_path: Path) -> None:
+def test_samples_keep_unusual_text_on_one_line_after_resuming(tmp_path: Path) -> None:
     sample = {
         "question": "wo?\u2028\x85\n",
         "sql": None,
@@ -122,7 +122,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("damage", ["a flipped digit", "a line that is no JSON", "a line that is gone", "cut"])
-def test_lines_that_are_not_those_of_the_checkpoint_are_refused(damage: str, tmp_path: Path) -> None:
+def test_lines_that_differ_from_the_checkpoint_are_rejected(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     with SampleWriter(tmp_path) as writer:
         for step in range(1, 5):
@@ -142,13 +142,13 @@ def test_lines_that_are_not_those_of_the_checkpoint_are_refused(damage: str, tmp
         writer.rewind(position)
     assert str(caught.value).startswith(str(path))
     assert path.read_bytes() == before
-    path.unlink()  # as the message advises
+    path.unlink()  # as the message suggests
     with SampleWriter(tmp_path) as writer:
         assert writer.rewind(position) == []
         assert writer.position == START
 
 
-def test_damage_behind_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+def test_damage_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
     with SampleWriter(tmp_path) as writer:
         writer.write({"step": 1})
         position = writer.position

@@ -1,4 +1,4 @@
-"""A model is found in its run or alone, and asked as it was trained."""
+"""Model paths: a run or a model folder, and the prompt settings of its training."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("inner", ["", "model"])
-def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
+def test_run_config_provides_the_prompt_settings(run: Path, inner: str) -> None:
     config = load_config(EvaluateConfig, None, (), defaults_for(str(run / inner)))
     assert config.model.checkpoint == str(run / "model")
     assert (config.recipe, config.data.prompt, config.data.schema, config.data.tokenizer.path) == (
         "skyrl_sql", "tagged", "ddl", "",
     )  # fmt: skip
-    requests = config.evaluate.sampling
-    assert (requests.turns, requests.max_total_tokens, requests.max_new_tokens) == (4, 700, 200)
-    assert (requests.temperature, requests.stop) == (0.0, ["END"])
+    sampling = config.evaluate.sampling
+    assert (sampling.turns, sampling.max_total_tokens, sampling.max_new_tokens) == (4, 700, 200)
+    assert (sampling.temperature, sampling.stop) == (0.0, ["END"])
     assert (config.evaluate.sampling.stop, config.model.dtype) == (["END"], "bfloat16")
     assert config.executor.vm_steps == BENCHMARK_LIMITS["vm_steps"]
     assert (
@@ -51,13 +51,13 @@ def test_a_run_says_how_its_model_is_asked(run: Path, inner: str) -> None:
     )
 
 
-def test_a_model_alone_is_asked_in_a_chat(tmp_path: Path) -> None:
+def test_model_without_a_run_gets_chat_prompts(tmp_path: Path) -> None:
     assert find_model(str(tmp_path)) == (tmp_path, None)
     assert load_config(EvaluateConfig, None, (), defaults_for(str(tmp_path))).data.prompt == "chat"
     assert "model" not in defaults_for("")
 
 
-def test_what_is_no_model_is_told(run: Path) -> None:
+def test_missing_model_is_rejected(run: Path) -> None:
     with pytest.raises(InputError, match="no such folder or file"):
         find_model(str(run / "nowhere"))
     (run / "model").rmdir()
@@ -65,7 +65,7 @@ def test_what_is_no_model_is_told(run: Path) -> None:
         find_model(str(run))
 
 
-def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: Path) -> None:
+def test_prompt_settings_that_differ_from_training_are_listed(run: Path) -> None:
     trained = find_asked(str(run))[1]
     assert trained is not None
     same = load_config(EvaluateConfig, None, ["executor.vm_steps=9"], defaults_for(str(run)))
@@ -76,7 +76,7 @@ def test_settings_that_change_a_prompt_are_told_where_training_had_others(run: P
     ]  # fmt: skip
 
 
-def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, tmp_path: Path) -> None:
+def test_chat_date_comes_from_setting_journal_run_or_today(run: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
 
     def date(*overrides: str) -> str:
@@ -92,10 +92,10 @@ def test_one_date_is_the_setting_s_the_journal_s_the_run_s_or_today(run: Path, t
         pass
     assert date("data.prompt=chat") == "2023-01-31"
     assert date("data.prompt=chat", "data.chat.date=2022-05-05") == "2022-05-05"
-    assert date() == "", "no chat has a date"
+    assert date() == "", "only chat prompts have a date"
 
 
-def test_a_file_lies_over_a_commands_defaults_and_under_its_options(tmp_path: Path) -> None:
+def test_config_file_overrides_defaults_and_options_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("recipe: paverl\nseed: 3\n")
     beneath = {"recipe": "sql_r1", "executor": {"vm_steps": 7}}

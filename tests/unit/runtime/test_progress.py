@@ -1,4 +1,4 @@
-"""Where a command stands is told: how much there is to do, how far it is, what is being compiled, how long it takes."""
+"""Progress output: amount of work, progress, compilation and remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_sql.runtime.progress import SILENCE_S, Activity, Heartbeat, duration
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that advances only when a test moves it."""
 
     now = 0.0
 
@@ -21,21 +21,21 @@ class Clock:
         return self.now
 
 
-def told(clock: Clock) -> tuple[Activity, list[str]]:
+def make_activity(clock: Clock) -> tuple[Activity, list[str]]:
     lines: list[str] = []
     return Activity(lines.append, clock), lines
 
 
-def test_a_work_begins_with_a_line_and_says_where_it_stands() -> None:
+def test_task_prints_a_line_and_reports_its_progress() -> None:
     clock = Clock()
-    activity, lines = told(clock)
+    activity, lines = make_activity(clock)
     assert activity.words() == ""
     with activity.work("evaluating dev", 1200, "questions") as tick:
         assert lines == ["evaluating dev: 1,200 questions"]
         clock.now = 5.0
         tick(300)
         assert "300 of 1,200" in activity.words()
-        assert "left" not in activity.words()  # one reading is no pace
+        assert "left" not in activity.words()  # one reading gives no rate
         clock.now = 65.0
         tick(600)
         assert activity.words() == "evaluating dev: 600 of 1,200 questions, 1 min 5 s, 2 min 10 s left"
@@ -46,16 +46,16 @@ def test_a_work_begins_with_a_line_and_says_where_it_stands() -> None:
     assert lines == ["evaluating dev: 1,200 questions"]
 
 
-def test_a_work_that_fails_is_over() -> None:
-    activity, _ = told(Clock())
+def test_failed_task_ends() -> None:
+    activity, _ = make_activity(Clock())
     with pytest.raises(KeyError), activity.work("reading"):
         raise KeyError
     assert activity.words() == ""
 
 
-def test_what_is_compiled_is_told_and_leaves_the_time_left_alone() -> None:
+def test_compilation_is_reported_and_excluded_from_the_time_left() -> None:
     clock = Clock()
-    activity, _ = told(clock)
+    activity, _ = make_activity(clock)
     compiled = activity.compiled
     compiled.names, compiled.expected = frozenset({"update", "decode_chunk"}), 4
     with activity.work("answering", 10, "questions") as tick:
@@ -69,25 +69,25 @@ def test_what_is_compiled_is_told_and_leaves_the_time_left_alone() -> None:
         compiled.ends(92.0)
         assert "12 s left" in activity.words()
         assert "decode_chunk" not in activity.words()
-        compiled.begins("add", clock.now)  # one of the many small ones: it has no number
+        compiled.begins("add", clock.now)  # a small program, which is not counted
         assert "add" in activity.words()
         assert "program" not in activity.words()
         compiled.ends(0.0)
         for _ in range(4):
             compiled.begins("update", clock.now)
             compiled.ends(1.0)
-        compiled.begins("update", clock.now)  # more than were expected
+        compiled.begins("update", clock.now)  # more programs than expected
         assert "(program 6)" in activity.words()
     assert (compiled.programs, compiled.counted) == (6, 5)
 
 
-def test_a_log_is_never_silent_for_long() -> None:
+def test_log_prints_heartbeats() -> None:
     clock, stream = Clock(), io.StringIO()
     display = make_display("plain", 100, "a run", stream, clock, beat_s=0)
     assert isinstance(display, _Plain)
 
     def beats(now: float) -> list[str]:
-        """Look at each half second up to `now`; return the new lines."""
+        """Call the display every half second up to `now`; return the new lines."""
         before = len(stream.getvalue().splitlines())
         while clock.now < now:
             clock.now += 0.5
@@ -95,7 +95,7 @@ def test_a_log_is_never_silent_for_long() -> None:
         return stream.getvalue().splitlines()[before:]
 
     with display:
-        assert beats(60.0) == []  # nothing is being done
+        assert beats(60.0) == []  # no task is active
         with display.work("reading train") as tick:
             assert beats(60.0 + SILENCE_S - 0.5) == []
             assert beats(90.0) == ["reading train: 8 s", "reading train: 16 s", "reading train: 24 s"]
@@ -106,7 +106,7 @@ def test_a_log_is_never_silent_for_long() -> None:
         assert beats(200.0) == []
 
 
-def test_the_time_left_is_of_the_phase_and_without_compiling() -> None:
+def test_time_left_is_per_phase_and_excludes_compilation() -> None:
     clock, stream = Clock(), io.StringIO()
     with make_display("plain", 0, "a run", stream, clock, beat_s=0) as display:
         display.course([("sft", 4), ("grpo", 104)])
@@ -128,7 +128,7 @@ def test_the_time_left_is_of_the_phase_and_without_compiling() -> None:
         assert step(104, "grpo", 98 * 6.0) == "0 s"
 
 
-def test_a_notebook_shows_one_output_that_changes_in_place() -> None:
+def test_notebook_updates_one_output_in_place() -> None:
     clock = Clock()
     shown: list[str] = []
     with _Notebook(1000, "a run", shown.append, clock, "step", 0) as display:
@@ -138,7 +138,7 @@ def test_a_notebook_shows_one_output_that_changes_in_place() -> None:
                 display.update(at + 1, {"phase": "grpo", "reward/mean": at / 1000})
         for at in range(99):
             display.note(f"note {at}")
-    assert 50 <= len(shown) <= 54  # 50 seconds: once a second, and at both ends
+    assert 50 <= len(shown) <= 54  # 50 seconds: one update per second, including both ends
     last = shown[-1].splitlines()
     assert any("step 1000/1000" in line for line in last)
     assert "0.999" in shown[-1]
@@ -148,11 +148,11 @@ def test_a_notebook_shows_one_output_that_changes_in_place() -> None:
     assert "\x1b" not in shown[-1]
 
 
-def test_a_heart_beats_until_it_is_stopped_or_nobody_listens() -> None:
+def test_heartbeat_runs_until_stopped_or_the_stream_is_closed() -> None:
     beats: list[float] = []
     heart = Heartbeat(lambda: beats.append(time.monotonic()), 0.001)
     heart.start()
-    heart.start()  # once
+    heart.start()  # a second start has no effect
     while len(beats) < 3:
         time.sleep(0.001)
     heart.stop()
@@ -173,23 +173,23 @@ def test_a_heart_beats_until_it_is_stopped_or_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "message"),
+    ("seconds", "text"),
     [(0.4, "0 s"), (-1.0, "0 s"), (59.6, "1 min 0 s"), (196.0, "3 min 16 s"), (7260.0, "2 h 1 min")],
 )
-def test_durations(seconds: float, message: str) -> None:
-    assert duration(seconds) == message
+def test_durations_are_formatted(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
-def test_a_work_wakes_the_heart_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_starts_the_heartbeat_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxrl_sql.runtime.display.SILENCE_S", 0.0)
     stream = io.StringIO()
 
-    def until(holds: Callable[[], bool]) -> None:
+    def wait_until(holds: Callable[[], bool]) -> None:
         while not holds():
             time.sleep(0.001)
 
     with make_display("plain", 1, "t", stream, beat_s=0.001) as display, display.work("waiting", is_told=False):
-        until(lambda: "waiting: 0 s\n" in stream.getvalue())
+        wait_until(lambda: "waiting: 0 s\n" in stream.getvalue())
     count = len(stream.getvalue())
     time.sleep(0.02)
     assert len(stream.getvalue()) == count

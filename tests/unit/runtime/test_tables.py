@@ -1,4 +1,4 @@
-"""Tables fit a terminal without cutting names or numbers, and a log in lines of their own."""
+"""Tables fit a terminal without truncating names or numbers; in a log each row is one line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jaxrl_sql.runtime.tables import show_table
 
 
 class Terminal(io.StringIO):
-    """Collect what is written, as a stream that says it is a terminal."""
+    """Collect output, as a stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_log_gets_whole_lines() -> None:
+def test_log_has_one_line_per_row() -> None:
     stream = io.StringIO()
     show_table(stream, "a [title]", ("rule", "%"), [("test_suite *", "81.7"), ("[bird]", "9.0")])
     shown = [line.split() for line in stream.getvalue().splitlines() if line.strip()]
@@ -26,7 +26,7 @@ def test_a_log_gets_whole_lines() -> None:
     ]  # fmt: skip
 
 
-def test_words_go_on_in_another_line_and_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_wraps_and_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "44")
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()

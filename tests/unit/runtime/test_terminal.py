@@ -1,4 +1,4 @@
-"""What data holds reaches a terminal as text: it moves no cursor, colours nothing and reverses no line."""
+"""Data printed to a terminal is plain text: it moves no cursor, sets no color and reverses no line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jaxrl_sql.types import InputError
 PACKAGES = [Path(__file__).parents[3] / name for name in ("jaxrl_sql", "sqlexec_rs/python/sqlexec_rs")]
 EVIL = "\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
 SHOWN = r"\x1b[31mEVIL\x1b[0m\r\x9b2J\u202e\u2028\ud800"
-# Where standard output gets a file's content, or lines that hold no data.
+# Modules that write file content, or lines without data, to standard output.
 WRITES = {
     "jaxrl_sql/commands/launch.py", "jaxrl_sql/commands/running.py", "jaxrl_sql/commands/view.py",
     "jaxrl_sql/parallel/watch.py",
@@ -45,7 +45,7 @@ WRITES = {
         ("", ""),
     ],
 )
-def test_what_a_terminal_obeys_is_escaped_and_the_rest_is_not(text: str, shown: str) -> None:
+def test_control_characters_are_escaped_and_other_text_is_unchanged(text: str, shown: str) -> None:
     assert printable(text) == shown
     stream = io.StringIO()
     print_text(text, stream)
@@ -53,13 +53,13 @@ def test_what_a_terminal_obeys_is_escaped_and_the_rest_is_not(text: str, shown: 
 
 
 class Terminal(io.StringIO):
-    """A stream in memory that claims to be a terminal."""
+    """An in-memory stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_ask_escapes_its_sql_on_a_terminal_alone() -> None:
+def test_ask_escapes_its_sql_on_a_terminal_only() -> None:
     sql = "SELECT '\u200fשלום'\r\n, '\x1b[31m'"
     streams = io.StringIO(), Terminal()
     for stream in streams:
@@ -77,7 +77,7 @@ def test_tables_escape_titles_columns_and_cells(stream: io.StringIO, monkeypatch
 
 
 @pytest.mark.parametrize("mode", ["plain", "rich"])
-def test_displays_escape_titles_notes_and_works(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_displays_escape_titles_notes_and_tasks(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     stream = Terminal()
     with make_display(mode, 3, f"{EVIL} [red]", stream, beat_s=0) as display:
@@ -101,7 +101,7 @@ def test_errors_of_commands_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err.count(SHOWN) == 3
 
 
-def test_synth_shows_the_names_of_tables_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_synth_escapes_table_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(tmp_path / "d.sqlite")) as connection:
         connection.execute(f'CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, "b{EVIL[:14]}" BLOB)')
         connection.executemany("INSERT INTO item VALUES (?, ?, x'00')", [(i, f"n{i}") for i in range(9)])
@@ -113,7 +113,7 @@ def test_synth_shows_the_names_of_tables_escaped(tmp_path: Path, capsys: pytest.
 
 
 def writes(path: Path) -> Iterator[int]:
-    """Yield the lines of a file that write to standard output or standard error."""
+    """Yield the line numbers of a file's writes to standard output or standard error."""
     text = path.read_text(encoding="utf-8")
     if not re.search(r"\b(print|write)\b", text):  # parsing all files takes seconds
         return
@@ -124,7 +124,7 @@ def writes(path: Path) -> Iterator[int]:
                     yield node.lineno
 
 
-def test_commands_print_by_the_functions_that_escape() -> None:
+def test_commands_print_only_with_escaping_functions() -> None:
     root = PACKAGES[0].parent
     writing = {
         str(path.relative_to(root)) for package in PACKAGES for path in package.rglob("*.py") if any(writes(path))

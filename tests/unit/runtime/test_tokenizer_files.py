@@ -1,4 +1,4 @@
-"""Texts have the ids that tokenizer.json gives them, whatever else a folder says, and keep them where it is saved."""
+"""Texts have the ids of tokenizer.json, whatever other files of the folder contain, also after saving."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def ids(tokenizer: Any, text: str, *, whole: bool) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=whole))
 
 
-def test_a_text_has_the_ids_of_tokenizer_json(kinds: ModuleType, tmp_path: Path) -> None:
+def test_text_has_the_ids_of_tokenizer_json(kinds: ModuleType, tmp_path: Path) -> None:
     for kind, make in kinds.CORES.items():
         (tmp_path / kind).mkdir()
         check_ids(kinds, kind, make(), tmp_path / kind)
 
 
 def check_ids(kinds: ModuleType, kind: str, core: Any, folder_of_kind: Path) -> None:
-    """Compare what is read of folders that name each class, and what is saved of that, with tokenizer.json."""
+    """Compare folders that name each class, before and after saving, with tokenizer.json."""
     fields = {"add_prefix_space": not kind.endswith("before"), "add_bos_token": True, "legacy": True}
     fields |= {"bos_token": BEGIN, "split_special_tokens": True, "pad_token": {"content": PAD, "lstrip": True}}
     for named in CLASSES:
@@ -55,8 +55,8 @@ def check_ids(kinds: ModuleType, kind: str, core: Any, folder_of_kind: Path) -> 
     assert {**saved, "post_processor": None} == {**raw, "post_processor": None}
 
 
-def test_the_general_class_of_transformers_reads_the_same(kinds: ModuleType, tmp_path: Path) -> None:
-    """What is saved is read by the class of the installed version, as by ours."""
+def test_generic_class_of_transformers_reads_the_same_ids(kinds: ModuleType, tmp_path: Path) -> None:
+    """The class of the installed version reads saved files like ours."""
     from transformers import AutoTokenizer
 
     for kind, make in kinds.CORES.items():
@@ -69,8 +69,8 @@ def test_the_general_class_of_transformers_reads_the_same(kinds: ModuleType, tmp
                 assert theirs.encode(text) == core.encode(text).ids, (kind, family, text)
 
 
-def test_a_class_that_reads_a_saved_tokenizer_otherwise_is_named(kinds: ModuleType, tmp_path: Path) -> None:
-    """Which families have a class of their own whatever a folder names depends on the version of transformers."""
+def test_class_that_misreads_a_saved_tokenizer_is_named(kinds: ModuleType, tmp_path: Path) -> None:
+    """The version of transformers decides which families ignore the class that a folder names."""
     from transformers import AutoTokenizer
 
     core = kinds.byte_level(prefix=True)
@@ -83,7 +83,7 @@ def test_a_class_that_reads_a_saved_tokenizer_otherwise_is_named(kinds: ModuleTy
         assert misreading_class(tmp_path, tokenizer) == (type(theirs).__name__ if differs else "")
 
 
-def test_truncation_and_padding_of_tokenizer_json_are_left_out(kinds: ModuleType, tmp_path: Path) -> None:
+def test_truncation_and_padding_of_tokenizer_json_are_ignored(kinds: ModuleType, tmp_path: Path) -> None:
     core = kinds.byte_level()
     core.enable_truncation(4)
     core.enable_padding(length=9)
@@ -112,8 +112,8 @@ def test_decoding_never_cleans_up_spaces(kinds: ModuleType, kind: str, tmp_path:
     )
 
 
-def test_a_role_of_a_token_without_an_id_is_left_out(kinds: ModuleType, tmp_path: Path) -> None:
-    """transformers gives it an id behind the last one, for which the model has no row."""
+def test_role_of_a_token_without_an_id_is_omitted(kinds: ModuleType, tmp_path: Path) -> None:
+    """transformers gives it an id after the last one, for which the model has no row."""
     core = kinds.byte_level()
     absent = {"pad_token": "[PAD]", "additional_special_tokens": [BEGIN, "<absent>"], "image_token": "<absent>"}
     tokenizer = read_tokenizer(kinds.write(tmp_path / "a", core, **absent))
@@ -123,13 +123,13 @@ def test_a_role_of_a_token_without_an_id_is_left_out(kinds: ModuleType, tmp_path
         tokenizer.image_token  # noqa: B018
 
 
-def test_an_ordinary_token_stays_ordinary_in_a_role(kinds: ModuleType, tmp_path: Path) -> None:
-    """A padding token `!` must not cut `!=`, nor in transformers; a name in brackets is one token."""
-    arguments = json.loads(kinds.byte_level().to_str())
+def test_ordinary_token_with_a_role_stays_ordinary(kinds: ModuleType, tmp_path: Path) -> None:
+    """A padding token `!` must not split `!=`, in transformers either; a name in brackets is one token."""
+    state = json.loads(kinds.byte_level().to_str())
     size = kinds.byte_level().get_vocab_size()
-    arguments["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
-    arguments["model"]["merges"].append(["!", "="])
-    core = Tokenizer.from_str(json.dumps(arguments))
+    state["model"]["vocab"] |= {"!=": size, "<eot>": size + 1}
+    state["model"]["merges"].append(["!", "="])
+    core = Tokenizer.from_str(json.dumps(state))
     assert core.encode("!=").ids == [size]
     folder = kinds.write(tmp_path / "given", core, pad_token="!", unk_token="b", eos_token="<eot>")  # noqa: S106
     tokenizer = read_tokenizer(folder)
@@ -153,7 +153,7 @@ def test_roles_come_from_the_special_tokens_map_of_older_folders(kinds: ModuleTy
 
 
 @pytest.mark.parametrize("extra", [[BEGIN], {"image_token": BEGIN}, None])
-def test_saved_fields_are_those_that_both_versions_take(kinds: ModuleType, extra: Any, tmp_path: Path) -> None:
+def test_saved_fields_are_valid_in_both_versions(kinds: ModuleType, extra: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"pad_token": PAD, "model_max_length": 77, "padding_side": "left", "is_local": True}
     core = kinds.byte_level(prefix=True)
     folder = kinds.write(tmp_path / "given", core, "TokenizersBackend", extra_special_tokens=extra, **fields)
@@ -185,7 +185,7 @@ def test_saved_fields_are_those_that_both_versions_take(kinds: ModuleType, extra
     assert getattr(again, "image_token", None) == (BEGIN if isinstance(extra, dict) else None)
 
 
-def test_a_template_of_an_earlier_tokenizer_goes(kinds: ModuleType, tmp_path: Path) -> None:
+def test_template_of_an_earlier_save_is_removed(kinds: ModuleType, tmp_path: Path) -> None:
     tokenizer = read_tokenizer(kinds.write(tmp_path / "given", kinds.byte_level(), chat_template="a"))
     save_tokenizer(tokenizer, tmp_path / "saved")
     tokenizer.chat_template = None
@@ -206,9 +206,7 @@ def test_several_templates_keep_their_names(kinds: ModuleType, tmp_path: Path) -
         assert read_tokenizer(each).chat_template == both
 
 
-def test_a_class_that_loses_blanks_is_refused_where_nothing_else_says_how_to_cut(
-    kinds: ModuleType, tmp_path: Path
-) -> None:
+def test_class_that_drops_spaces_is_rejected_without_tokenizer_json(kinds: ModuleType, tmp_path: Path) -> None:
     kinds.write(tmp_path, kinds.byte_level(), "LlamaTokenizer")
     model = json.loads((tmp_path / "tokenizer.json").read_text())["model"]
     (tmp_path / "tokenizer.json").unlink()
@@ -218,7 +216,7 @@ def test_a_class_that_loses_blanks_is_refused_where_nothing_else_says_how_to_cut
         read_tokenizer(tmp_path)
 
 
-def test_a_prompt_begins_once_and_does_not_end(kinds: ModuleType, tmp_path: Path) -> None:
+def test_prompt_has_one_begin_token_and_no_end_token(kinds: ModuleType, tmp_path: Path) -> None:
     for core in (kinds.begins(kinds.byte_level()), kinds.byte_level()):
         is_begun = core.encode("").ids == [0]
         tokenizer = read_tokenizer(kinds.write(tmp_path / "a", core, bos_token=BEGIN))
@@ -231,8 +229,8 @@ def test_a_prompt_begins_once_and_does_not_end(kinds: ModuleType, tmp_path: Path
     assert prompt_ids(tokenizer, "a b") == [0, *a]
 
 
-def test_a_prompt_begins_as_tokenizer_json_begins_it(kinds: ModuleType, tmp_path: Path) -> None:
-    """Of a text behind a begin token, a Metaspace that marks the first piece alone does not mark the first letter."""
+def test_prompt_begins_like_tokenizer_json(kinds: ModuleType, tmp_path: Path) -> None:
+    """After a begin token, a Metaspace that marks only the first piece does not mark the first letter."""
     core = Tokenizer(
         models.BPE({text: i for i, text in enumerate([BEGIN, END, "<unk>", "▁", "a", "▁a"])}, [("▁", "a")])
     )
@@ -244,24 +242,27 @@ def test_a_prompt_begins_as_tokenizer_json_begins_it(kinds: ModuleType, tmp_path
     assert prompt_ids(tokenizer, f"{BEGIN}a") == core.encode(f"{BEGIN}a", add_special_tokens=False).ids == [0, 4]
 
 
-def added(text: str, **flags: bool) -> dict[str, Any]:
-    """Return the fields by which a folder writes an added token."""
+def added_token(text: str, **flags: bool) -> dict[str, Any]:
+    """Return the fields with which a folder stores an added token."""
     return {"content": text, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **flags}
 
 
-def with_words(core: Any, *names: str) -> Any:
-    """Return a tokenizer whose model has further tokens, that no text is merged into."""
+def with_tokens(core: Any, *names: str) -> Any:
+    """Return a tokenizer whose model has further tokens, which no merge produces."""
     state = json.loads(core.to_str())
     size = core.get_vocab_size()
     state["model"]["vocab"] |= {name: size + i for i, name in enumerate(names)}
     return Tokenizer.from_str(json.dumps(state))
 
 
-def test_a_token_whose_id_another_file_states_is_read(kinds: ModuleType, tmp_path: Path) -> None:
-    """With its flags of added_tokens_decoder; of added_tokens.json those in a role are special."""
+def test_token_with_an_id_in_another_file_is_read(kinds: ModuleType, tmp_path: Path) -> None:
+    """Flags come from added_tokens_decoder; tokens of added_tokens.json are special if they have a role."""
     core = kinds.byte_level()
     size = core.get_vocab_size()
-    decoder = {str(size + 1): added("<tool>", special=False, lstrip=True), str(size): added("<|end|>", special=True)}
+    decoder = {
+        str(size + 1): added_token("<tool>", special=False, lstrip=True),
+        str(size): added_token("<|end|>", special=True),
+    }
     folder = kinds.write(tmp_path / "given", core, eos_token="<|end|>", pad_token="[PAD]", added_tokens_decoder=decoder)  # noqa: S106
     numbers = {"[PAD]": size + 2, "word": size + 3, "<|end|>": size, BEGIN: 0}
     (folder / "added_tokens.json").write_text(json.dumps(numbers))
@@ -284,14 +285,14 @@ def test_a_token_whose_id_another_file_states_is_read(kinds: ModuleType, tmp_pat
 
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json"])
-def test_an_ordinary_token_that_another_file_lists_is_whole(kinds: ModuleType, tmp_path: Path, file: str) -> None:
-    core = with_words(kinds.byte_level(), "<|end|>", "<tool>", "END", "blank")
+def test_ordinary_token_listed_in_another_file_is_not_split(kinds: ModuleType, tmp_path: Path, file: str) -> None:
+    core = with_tokens(kinds.byte_level(), "<|end|>", "<tool>", "END", "blank")
     size = core.get_vocab_size() - 4
     names = {"<|end|>": size, "<tool>": size + 1, "END": size + 2, "blank": size + 3}
     fields: dict[str, Any] = {"eos_token": "END"}
     if file == "tokenizer_config.json":
         fields["added_tokens_decoder"] = {
-            str(i): added(name, special=name in ("END", "<|end|>")) for name, i in names.items()
+            str(i): added_token(name, special=name in ("END", "<|end|>")) for name, i in names.items()
         }
     folder = kinds.write(tmp_path / "given", core, **fields)
     if file == "added_tokens.json":
@@ -304,13 +305,13 @@ def test_an_ordinary_token_that_another_file_lists_is_whole(kinds: ModuleType, t
 
 @pytest.mark.parametrize("file", ["tokenizer_config.json", "added_tokens.json"])
 @pytest.mark.parametrize(("name", "ahead"), [(END, 0), ("<tool>", 3)])
-def test_an_id_that_contradicts_tokenizer_json_is_refused(
+def test_id_that_contradicts_tokenizer_json_is_rejected(
     kinds: ModuleType, tmp_path: Path, file: str, name: str, ahead: int
 ) -> None:
     core = kinds.byte_level()
     size = core.get_vocab_size()
     number, actual = size + ahead, core.token_to_id(name) or size
-    fields = {"added_tokens_decoder": {str(number): added(name)}} if file == "tokenizer_config.json" else {}
+    fields = {"added_tokens_decoder": {str(number): added_token(name)}} if file == "tokenizer_config.json" else {}
     folder = kinds.write(tmp_path / "given", core, **fields)
     if not fields:
         (folder / file).write_text(json.dumps({name: number}))
@@ -320,8 +321,8 @@ def test_an_id_that_contradicts_tokenizer_json_is_refused(
 
 
 @pytest.mark.parametrize("field", ["additional_special_tokens", "extra_special_tokens"])
-def test_a_listed_token_in_brackets_is_whole(kinds: ModuleType, tmp_path: Path, field: str) -> None:
-    core = with_words(kinds.byte_level(), "<|end|>", "END")
+def test_listed_token_in_brackets_is_not_split(kinds: ModuleType, tmp_path: Path, field: str) -> None:
+    core = with_tokens(kinds.byte_level(), "<|end|>", "END")
     size = core.get_vocab_size() - 2
     listed = [BEGIN, {"content": "<|end|>"}, "END", "<absent>"]
     tokenizer = read_tokenizer(kinds.write(tmp_path / "given", core, **{field: listed}))
@@ -333,15 +334,17 @@ def test_a_listed_token_in_brackets_is_whole(kinds: ModuleType, tmp_path: Path, 
         assert size in ControlTokens(each).ids
 
 
-def test_listed_tokens_are_read_where_a_model_has_roles_too(kinds: ModuleType, tmp_path: Path) -> None:
-    """A folder that was saved has the roles in `extra_special_tokens`, and the list in the other field."""
+def test_listed_tokens_are_read_next_to_model_roles(kinds: ModuleType, tmp_path: Path) -> None:
+    """A saved folder has the roles in `extra_special_tokens`, and the list in the other field."""
     fields = {"extra_special_tokens": {"image_token": PAD}, "additional_special_tokens": [BEGIN]}
     tokenizer = read_tokenizer(kinds.write(tmp_path / "given", kinds.byte_level(), **fields))
     assert (tokenizer.image_token, tokenizer.extra_special_tokens) == (PAD, [BEGIN])
 
 
 @pytest.mark.parametrize("names", [["tool_use"], ["default", "tool_use"]])
-def test_further_templates_of_an_earlier_tokenizer_go(kinds: ModuleType, tmp_path: Path, names: list[str]) -> None:
+def test_additional_templates_of_an_earlier_save_are_removed(
+    kinds: ModuleType, tmp_path: Path, names: list[str]
+) -> None:
     for name in names:
         (tmp_path / "saved" / "additional_chat_templates").mkdir(parents=True, exist_ok=True)
         (tmp_path / "saved" / "additional_chat_templates" / f"{name}.jinja").write_text("earlier")
@@ -354,14 +357,14 @@ LAST = "<|endoftext|>"
 
 
 def read_plain(kinds: ModuleType, folder: Path, core: Any, **fields: Any) -> Any:
-    """Read a folder whose tokenizer_config.json has these fields alone."""
+    """Read a folder whose tokenizer_config.json has only these fields."""
     kinds.write(folder, core)
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 1024, **fields}))
     return read_tokenizer(folder)
 
 
-def test_roles_that_no_file_gives_are_the_class_s_defaults(kinds: ModuleType, tmp_path: Path) -> None:
-    core = with_words(kinds.byte_level(), LAST)
+def test_roles_without_a_field_have_the_defaults_of_the_class(kinds: ModuleType, tmp_path: Path) -> None:
+    core = with_tokens(kinds.byte_level(), LAST)
     for named in ("GPT2Tokenizer", "GPT2TokenizerFast"):
         tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class=named)
         assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token] == [LAST] * 3
@@ -373,7 +376,7 @@ def test_roles_that_no_file_gives_are_the_class_s_defaults(kinds: ModuleType, tm
     (tmp_path / "added_tokens.json").write_text(json.dumps(numbers))
     tokenizer = read_plain(kinds, tmp_path, kinds.byte_level(), tokenizer_class="GPT2Tokenizer")
     assert (tokenizer.eos_token_id, tokenizer.added_tokens_decoder[numbers[LAST]].special) == (numbers[LAST], True)
-    core = with_words(core, "None")  # no class means it by a default of None
+    core = with_tokens(core, "None")  # a default of None does not mean this token
     tokenizer = read_plain(kinds, tmp_path, core, tokenizer_class="Qwen2Tokenizer")
     assert (tokenizer.bos_token, tokenizer.eos_token) == (None, LAST)
     for unknown in ({}, {"tokenizer_class": "X"}, {"tokenizer_class": "logging"}, {"tokenizer_class": None}):

@@ -1,4 +1,4 @@
-"""Trackers are asked for by name: a missing package is one line; without a network numbers are kept on this machine."""
+"""Experiment trackers: selection by name, missing packages, and offline runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = Path(__file__).parents[2] / "small.yaml"
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("wandb", "trackio")}
 
 
-def test_without_a_name_there_is_no_tracker(tmp_path: Path) -> None:
+def test_empty_name_disables_tracking(tmp_path: Path) -> None:
     assert open_trackers(tmp_path, [], "mine", {}) == ()
     assert open_trackers(tmp_path, ["tensorboard"], "mine", {}, is_first=False) == ()
     assert list(tmp_path.iterdir()) == []
@@ -30,7 +30,7 @@ def test_without_a_name_there_is_no_tracker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_missing_package_is_one_line(tmp_path: Path, name: str) -> None:
+def test_missing_tracker_package_is_an_error_of_one_line(tmp_path: Path, name: str) -> None:
     if HAS[name]:
         pytest.skip(f"{name} is installed")
     with pytest.raises(InputError) as caught:
@@ -39,7 +39,7 @@ def test_a_missing_package_is_one_line(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_tracker_is_refused_in_one_line() -> None:
+def test_unknown_tracker_is_rejected_in_one_line() -> None:
     with pytest.raises(InputError) as caught:
         load_config(TrainConfig, SMALL, ["run.trackers=[wandb, comet]"])
     assert "run.trackers holds 'comet', which is not in tensorboard, wandb, trackio" in str(caught.value)
@@ -47,7 +47,7 @@ def test_an_unknown_tracker_is_refused_in_one_line() -> None:
 
 
 def run_twice(folder: Path, name: str, **env: str) -> str:
-    """Track a run in processes of its own, as packages start others; return what the run is called there."""
+    """Track a run in new processes, because packages start others; return the tracker's name of the run."""
     program = f"""
         from pathlib import Path
         from jaxrl_sql.runtime.metrics import MetricsWriter
@@ -68,15 +68,15 @@ def run_twice(folder: Path, name: str, **env: str) -> str:
 
 
 @pytest.mark.skipif(not HAS["wandb"], reason="needs the extra `wandb`")
-def test_offline_runs_are_kept_under_one_name(tmp_path: Path) -> None:
+def test_offline_runs_share_one_name(tmp_path: Path) -> None:
     name = run_twice(tmp_path, "wandb", WANDB_MODE="offline")
-    remaining = [path.name for path in (tmp_path / "wandb").glob("offline-run-*")]
-    assert len(remaining) == 2
-    assert all(folder.endswith(name) for folder in remaining)
+    runs = [path.name for path in (tmp_path / "wandb").glob("offline-run-*")]
+    assert len(runs) == 2
+    assert all(folder.endswith(name) for folder in runs)
 
 
 @pytest.mark.skipif(not HAS["trackio"], reason="needs the extra `trackio`")
-def test_trackio_keeps_numbers_and_traces_in_one_run(tmp_path: Path) -> None:
+def test_trackio_stores_metrics_and_traces_in_one_run(tmp_path: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "store"
     run.mkdir()
     name = run_twice(run, "trackio", TRACKIO_DIR=str(store))

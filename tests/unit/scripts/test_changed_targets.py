@@ -1,4 +1,4 @@
-"""The workflows: the targets that a change needs, that these exist, and that actions are pinned by commit."""
+"""Workflows: targets of a change, existing targets, and actions pinned by commit."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def names(*files: str) -> set[str]:
         ("scripts/bench_step.py", {"check-python", "test"}, {"test-docs", "check-rust"}),
     ],
 )
-def test_a_change_needs_the_targets_of_its_package(file: str, needed: set[str], left: set[str]) -> None:
+def test_change_selects_the_targets_of_its_package(file: str, needed: set[str], left: set[str]) -> None:
     assert needed <= names(file)
     assert not left & names(file)
 
 
-def test_a_change_of_the_build_needs_all_targets() -> None:
+def test_build_change_selects_all_targets() -> None:
     assert names("Makefile") == {target.name for target in changed_targets.TARGETS}
     assert names() == set()
 
 
-def test_each_target_is_one_of_make() -> None:
+def test_each_target_exists_in_the_makefile() -> None:
     assert {target.name for target in changed_targets.TARGETS} <= MAKE_TARGETS
     tests = {name for name in MAKE_TARGETS if name.startswith(("test", "check"))} - {
         "check",
@@ -59,7 +59,7 @@ def test_each_target_is_one_of_make() -> None:
     assert {target.name for target in changed_targets.TARGETS} == tests
 
 
-def test_files_are_compared_with_the_base_of_the_branch(tmp_path: Path) -> None:
+def test_changed_files_are_relative_to_the_merge_base(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         command = ["git", "-C", str(tmp_path), *author, *arguments]
@@ -88,7 +88,7 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_has_pinned_actions_files_and_targets_that_exist(path: Path) -> None:
+def test_workflow_has_pinned_actions_and_existing_files_and_targets(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
     assert {"name", "permissions", "jobs"} <= workflow.keys()
@@ -105,7 +105,7 @@ def test_a_workflow_has_pinned_actions_files_and_targets_that_exist(path: Path) 
     assert set(re.findall(r"\bmake ([a-z][\w-]*)", commands)) <= MAKE_TARGETS
 
 
-def test_an_action_has_one_version() -> None:
+def test_each_action_has_one_version() -> None:
     pins = {
         (name, commit)
         for path in WORKFLOWS

@@ -1,4 +1,4 @@
-"""Advisories are found by version, in folders of the two databases' form."""
+"""Advisories are matched by version, in folders with the form of the two databases."""
 
 from __future__ import annotations
 
@@ -53,33 +53,35 @@ def script() -> ModuleType:
         ("1.0.0-rc.1", ">= 1.0.0", False), ("1.0.0", "= 1.0.0", True), ("1.0.1", "=1.0.0", False),
     ],
 )  # fmt: skip
-def test_requirements_are_read_as_cargo_does(script: ModuleType, version: str, requirement: str, holds: bool) -> None:
+def test_requirements_have_the_meaning_of_cargo(
+    script: ModuleType, version: str, requirement: str, holds: bool
+) -> None:
     assert script.is_within(version, requirement) == holds
 
 
-def test_a_crate_that_is_neither_patched_nor_unaffected_is_told(script: ModuleType, tmp_path: Path) -> None:
+def test_affected_crates_are_listed(script: ModuleType, tmp_path: Path) -> None:
     for name, more in (("one", ""), ("taken-back", 'withdrawn = "2030-01-02"'), ("left", 'informational = "unsound"')):
         (tmp_path / "crates" / name).mkdir(parents=True)
         (tmp_path / "crates" / name / "RUSTSEC-2030-0001.md").write_text(CRATE.format(name=name, more=more))
     versions = ("0.4.9", "0.5.0", "1.2.3", "1.3.0", "1.4.1")
     crates = [("one", version) for version in versions] + [("taken-back", "1.3.0"), ("left", "1.3.0"), ("other", "1")]
-    output = [line.split(";")[0] for line in script.of_crates(tmp_path, crates)]
-    assert output == [
+    advisories = [line.split(";")[0] for line in script.of_crates(tmp_path, crates)]
+    assert advisories == [
         "RUSTSEC-2030-0001: one 0.5.0: vulnerability", "RUSTSEC-2030-0001: one 1.3.0: vulnerability",
         "RUSTSEC-2030-0001: left 1.3.0: unsound",
     ]  # fmt: skip
 
 
-def test_a_package_within_a_range_or_named_by_version_is_told(script: ModuleType, tmp_path: Path) -> None:
+def test_affected_package_versions_are_listed(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "vulns/some-package").mkdir(parents=True)
     (tmp_path / "vulns/some-package/PYSEC-2030-1.yaml").write_text(PACKAGE)
     versions = ("1.4", "1.5", "1.7.post1", "1.9", "2.0", "2.2", "2.3")
-    output = list(script.of_packages(tmp_path, [("some-package", version) for version in versions]))
-    assert [line.split()[2].rstrip(":") for line in output] == ["1.4", "1.7.post1", "2.0", "2.2"]
-    assert output[0].endswith(": Words of two lines.")
+    lines = list(script.of_packages(tmp_path, [("some-package", version) for version in versions]))
+    assert [line.split()[2].rstrip(":") for line in lines] == ["1.4", "1.7.post1", "2.0", "2.2"]
+    assert lines[0].endswith(": Words of two lines.")
 
 
-def test_the_command_looks_all_up_and_refuses_what_is_no_database(tmp_path: Path) -> None:
+def test_command_checks_all_packages_and_rejects_an_invalid_database(tmp_path: Path) -> None:
     (tmp_path / "crates").mkdir()
     command = [sys.executable, str(SCRIPT), "--rustsec", str(tmp_path), "--pypa"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The comparison of templates with authors' prompts: sentences may differ, structure may not."""
+"""Comparison of templates with authors' prompts: sentences may differ, structure may not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ assert SPEC.loader is not None
 check_prompts = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(check_prompts)
 
-# In the layouts of released code, in words of our own: one string with placeholders, messages apart, and a text file.
+# The layouts of released code, with our text: one string with placeholders, separate messages, and a text file.
 ONE_STRING = '''
 OTHER = "not a prompt"
 PROMPT = """Task Overview:
@@ -61,7 +61,7 @@ Database Schema:
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "text", "code", "output"),
+    ("name", "file", "text", "code", "expected"),
     [
         ("arctic", "prompts.py", ONE_STRING, 0, "one structure"),
         ("think2sql", "src/prompt/base.py", MESSAGES, 0, "one structure"),
@@ -80,8 +80,8 @@ Database Schema:
         ),
     ],
 )
-def test_structure_alone_fails(
-    name: str, file: str, text: str, code: int, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_only_a_different_structure_fails(
+    name: str, file: str, text: str, code: int, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +89,14 @@ def test_structure_alone_fails(
     (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
     assert check_prompts.main(["--reference", str(tmp_path), name]) == code
     shown = capsys.readouterr().out
-    assert output in shown
-    # Every sentence that differs is printed, also where the structure is one.
+    assert expected in shown
+    # Every different sentence is printed, also if the structure is equal.
     assert code or "+++ ours" in shown
     if name == "arctic" and not code:
         assert "-Do it." in shown
 
 
-def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check_prompts.main(["--reference", str(tmp_path / "none"), "arctic"]) == 2
     assert check_prompts.main(["--reference", str(tmp_path), "artic"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2

@@ -55,7 +55,7 @@ def test_messages_of_generated_questions_are_data() -> None:
         ("Makefile", "all: # stands\n\ttrue\n", ["stands"]),
     ],
 )  # fmt: skip
-def test_the_prose_of_other_files(name: str, source: str, prose: list[str]) -> None:
+def test_prose_of_other_files(name: str, source: str, prose: list[str]) -> None:
     parts = [" ".join(part.split()) for part in check_prose.text_of(name, source).prose]
     assert [part for part in parts if part] == prose
 
@@ -69,7 +69,7 @@ def test_rates_are_per_100_000_words_and_per_mille() -> None:
     assert rates["vague names"] == 500
 
 
-def test_a_count_above_its_limit_fails_with_the_file(tmp_path: Path) -> None:
+def test_count_above_its_limit_fails_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("He stands beside.\n")
     for arguments in (["init", "--quiet"], ["add", "."]):
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)  # noqa: S607

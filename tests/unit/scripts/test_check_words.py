@@ -1,4 +1,4 @@
-"""The check for words of the project's own: what it finds, and what it leaves alone."""
+"""The check for project-specific words: matches and exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spider's training databases in three parts, which have none in common."""
+"""Spider's training databases in three disjoint parts, and the spelling of demonstrations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_parts_are_the_same_each_time_and_have_nothing_in_common(script: ModuleType) -> None:
+def test_parts_are_reproducible_and_disjoint(script: ModuleType) -> None:
     names = [f"db_{i}" for i in range(139)]
     parts = script.deal(names)
     assert {name: len(part) for name, part in parts.items()} == {"grpo": 29, "choose": 10, "sft": 100}
@@ -42,13 +42,13 @@ SCHEMA = Schema(
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
             "SELECT T2.Year FROM city AS T1 JOIN hosting_city AS T2 ON T1.City_ID = T2.Host_City",
         ),
-        # A name that is none is a text; a column's name is its own table's.
+        # An unknown quoted name is a string; a column has the spelling of its table.
         ('select count ( * ) from CITY where city = "york"', "SELECT COUNT(*) FROM city WHERE City = 'york'"),
         ('SELECT "city" FROM city', 'SELECT "City" FROM city'),
         (
@@ -58,25 +58,25 @@ SCHEMA = Schema(
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, output: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "aliases") == output
+def test_demonstrations_have_the_spelling_of_the_schema(script: ModuleType, sql: str, expected: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "aliases") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year  FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
             "SELECT hosting_city.Year FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
         ),
-        # A name that is none is a text; a column's name is its own table's.
+        # An unknown quoted name is a string; a column has the spelling of its table.
         ('select count ( * ) from CITY where city = "york"', "SELECT COUNT(*) FROM city WHERE City = 'york'"),
         ('SELECT "city" FROM city', 'SELECT "City" FROM city'),
         (
             "SELECT c.NAME FROM city AS c UNION SELECT h.NAME FROM hosting_city AS h",
             "SELECT Name FROM city UNION SELECT name FROM hosting_city",
         ),
-        # A subquery's tables are its own, and what it reads of the outer ones says so.
+        # A subquery has its own tables; references to outer tables are qualified.
         (
             (
                 "SELECT T1.City FROM city AS T1 JOIN hosting_city AS T2 ON T1.City_ID = T2.Host_City "
@@ -94,7 +94,7 @@ def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, 
             ),
             "SELECT Name FROM city WHERE EXISTS(SELECT 1 FROM hosting_city WHERE Host_City = city.City_ID)",
         ),
-        # Joined with itself a table needs its aliases.
+        # A self-join needs its aliases.
         (
             "SELECT t1.city FROM city AS t1 JOIN city AS t2 ON t1.city_id = t2.name",
             "SELECT T1.City FROM city AS T1 JOIN city AS T2 ON T1.City_ID = T2.Name",
@@ -106,14 +106,14 @@ def test_a_gold_is_taught_in_the_schemas_spelling(script: ModuleType, sql: str, 
         ("SELECT FROM WHERE", None),
     ],
 )
-def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: str, output: str | None) -> None:
-    assert script.respelled(sql, SCHEMA, "tables") == output
+def test_demonstrations_may_use_table_names_as_qualifiers(script: ModuleType, sql: str, expected: str | None) -> None:
+    assert script.respelled(sql, SCHEMA, "tables") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
-        # Both tables have a Name; what stands in a join's condition says whose it is.
+        # Both tables have a Name; columns of a join condition are qualified.
         (
             "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t1.city_id  =  t2.host_city",
             "SELECT Year, city.Name FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
@@ -132,7 +132,7 @@ def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: st
             "SELECT t2.year FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id AND t2.year",
             "SELECT Year FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City AND hosting_city.Year",
         ),
-        # An outer table's column says so, and so does one beside a table that is computed.
+        # A column of an outer table is qualified, and so is a column next to a derived table.
         (
             (
                 "SELECT T1.Name FROM city AS T1 WHERE EXISTS"
@@ -150,21 +150,19 @@ def test_a_gold_may_be_taught_under_its_tables_names(script: ModuleType, sql: st
         ),
     ],
 )
-def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
-    script: ModuleType, sql: str, output: str
-) -> None:
-    assert script.respelled(sql, SCHEMA, "columns") == output
+def test_demonstrations_may_qualify_ambiguous_columns_only(script: ModuleType, sql: str, expected: str) -> None:
+    assert script.respelled(sql, SCHEMA, "columns") == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "output"),
+    ("sql", "expected"),
     [
         (
             "SELECT t2.year, T1.name FROM city AS t1 JOIN Hosting_City AS t2 ON t2.host_city = t1.city_id",
             "SELECT hosting_city.Year, city.Name FROM city JOIN hosting_city ON city.City_ID = hosting_city.Host_City",
         ),
         ("SELECT count(*), name FROM city GROUP BY name", "SELECT COUNT(*), city.Name FROM city GROUP BY city.Name"),
-        # What isn't a column of the query's tables has none; neither has what two of them have.
+        # A name that is no column of the query's tables is not qualified, nor is one that two tables have.
         (
             "SELECT year, count(*) AS n FROM hosting_city GROUP BY year ORDER BY n",
             "SELECT hosting_city.Year, COUNT(*) AS n FROM hosting_city GROUP BY hosting_city.Year ORDER BY n",
@@ -186,8 +184,8 @@ def test_a_gold_may_be_taught_with_tables_only_where_two_have_the_column(
         ),
     ],
 )
-def test_a_gold_may_be_taught_with_all_columns_under_their_tables(script: ModuleType, sql: str, output: str) -> None:
-    assert script.respelled(sql, SCHEMA, "full") == output
+def test_demonstrations_may_qualify_all_columns(script: ModuleType, sql: str, expected: str) -> None:
+    assert script.respelled(sql, SCHEMA, "full") == expected
 
 
 @pytest.mark.parametrize(
@@ -200,13 +198,13 @@ def test_a_gold_may_be_taught_with_all_columns_under_their_tables(script: Module
         ("WITH counts AS (SELECT COUNT(*) AS n FROM t GROUP BY i) SELECT MAX(n) FROM counts", "with"),
     ],
 )
-def test_queries_are_told_apart_by_what_they_read(script: ModuleType, sql: str, reads: str) -> None:
+def test_queries_are_classified_by_their_sources(script: ModuleType, sql: str, reads: str) -> None:
     assert script.kind(sql) == reads
 
 
 @pytest.mark.data
 @pytest.mark.nightly
-def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
+def test_generated_joins_use_the_databases_of_the_sft_phase(
     script: ModuleType, real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script, "GENERATED", 30)
@@ -221,7 +219,7 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
     assert len(ids) == len(set(ids)) == len(sft) + len(added)
     databases = {entry["db_id"] for entry in result if entry["id"] in sft}
     assert {element["db_id"] for element in added} <= databases
-    counts = Counter((one["db_id"], script.kind(one["sql"])) for one in added)
+    counts = Counter((question["db_id"], script.kind(question["sql"])) for question in added)
     assert all(count <= script.ADDED[reads] for (_, reads), count in counts.items())
     assert sum(counts[db, "join"] for db in databases) > 300
     assert all((tmp_path / "mixed_train" / "databases" / db / f"{db}.sqlite").is_file() for db in databases)
@@ -229,9 +227,9 @@ def test_generated_joins_are_about_the_databases_of_the_supervised_phase(
 
 @pytest.mark.nightly
 @pytest.mark.data
-def test_a_question_is_where_its_database_is(script: ModuleType, real_data: Path, tmp_path: Path) -> None:
+def test_questions_are_in_the_part_of_their_database(script: ModuleType, real_data: Path, tmp_path: Path) -> None:
     script.split(real_data, tmp_path, "columns")
-    script.split(real_data, tmp_path, "columns")  # again changes nothing
+    script.split(real_data, tmp_path, "columns")  # a second call changes nothing
     lines = (real_data / "spider_train" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     database = {item["id"]: item["db_id"] for item in map(json.loads, lines)}
     sft, grpo = ((tmp_path / f"{name}.ids").read_text(encoding="utf-8").split() for name in ("sft", "grpo"))

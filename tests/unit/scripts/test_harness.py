@@ -21,7 +21,7 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "harness", module)  # its dataclass looks itself up there
+    monkeypatch.setitem(sys.modules, "harness", module)  # a dataclass looks up its module
     spec.loader.exec_module(module)
     return module
 

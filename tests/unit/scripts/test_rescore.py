@@ -1,4 +1,4 @@
-"""The comparison of prediction files: shares, differences with the first file, and where rules disagree."""
+"""Comparison of prediction files: shares, paired differences with the first file, and disagreement of rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     connection.close()
     rows = [{"id": f"q{i}", "db_id": "d", "question": "?", "sql": sql} for i, sql in enumerate(GOLDS)]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    # The first is right twice; the second always but for a column too many in the last.
+    # The first file is right twice; the second always, except for an additional column in the last.
     first = [*GOLDS[:2], *["SELECT 0"] * 6]
     second = [*GOLDS[:7], GOLDS[7].replace("a, b", "a, b, a + b")]
     for name, sqls in (("first", first), ("second", second)):
@@ -70,7 +70,7 @@ def rescore(
     return lambda *arguments: Done(main(["--data", str(folder), *arguments]), *capsys.readouterr())
 
 
-def test_files_stand_side_by_side(folder: Path, rescore: Rescore) -> None:
+def test_prediction_files_are_compared(folder: Path, rescore: Rescore) -> None:
     out = folder / "differences.jsonl"
     done = rescore("first.jsonl", "second.jsonl", "--rules", "bird", "spider2", "--differences", str(out))
     assert (done.returncode, done.stderr) == (0, "")
@@ -80,7 +80,7 @@ def test_files_stand_side_by_side(folder: Path, rescore: Rescore) -> None:
     assert shares == {"first": ["25.0", "25.0"], "second": ["87.5", "100.0"]}
     paired = {row[1]: row[2:7] for row in cells if row[1] in {"bird", "spider2"}}
     assert paired["bird"][0].startswith("+62.5")
-    # Of five questions that differ all are better: 2 / 2**5; of six, 2 / 2**6.
+    # All five differences favour the second file: 2 / 2**5; of six: 2 / 2**6.
     assert paired["bird"][1:] == ["1", "0.062", "5", "0"]
     assert paired["spider2"][1:] == ["1", "0.031", "6", "0"]
     assert "second against first: 1 database: the interval and McNemar's p are of its questions alone" in done.stdout
@@ -89,11 +89,11 @@ def test_files_stand_side_by_side(folder: Path, rescore: Rescore) -> None:
     assert (row["status"], row["rows"], row["gold_rows"]) == ("ok", 4, 4)
 
 
-def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path, rescore: Rescore) -> None:
+def test_predictions_are_executed_like_the_scorer_of_the_set(folder: Path, rescore: Rescore) -> None:
     (folder / "questions.jsonl").unlink()
     (folder / "tables.json").write_text("[]")
-    requests = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
-    (folder / "dev.json").write_text(json.dumps(requests))
+    questions = [{"db_id": "d", "question": f"{i}?", "query": sql} for i, sql in enumerate(GOLDS[:2])]
+    (folder / "dev.json").write_text(json.dumps(questions))
     (folder / "spaced.sql").write_text(
         "SELECT a, b FROM t WHERE a + 1 > = 2\nSELECT a, b FROM t WHERE a > 1; SELECT 1\n"
     )
@@ -103,7 +103,7 @@ def test_predictions_are_run_as_the_set_s_scorer_runs_them(folder: Path, rescore
 
 
 @pytest.mark.slow
-def test_files_that_do_not_fit_are_one_line(folder: Path, rescore: Rescore) -> None:
+def test_files_that_do_not_match_the_set_are_an_error_of_one_line(folder: Path, rescore: Rescore) -> None:
     (folder / "short.jsonl").write_text('{"id": "q0", "pred_sql": "SELECT 1"}', encoding="utf-8")
     done = rescore("first.jsonl", "short.jsonl")
     assert (done.returncode, done.stdout) == (2, "")

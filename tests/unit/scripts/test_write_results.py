@@ -110,7 +110,7 @@ def test_cell_holds_interval_deviation_or_text(write_results: ModuleType) -> Non
     assert lines(write_results, *rows)[-1] == "| a | 44.9 (31.1–59.5) | +2.6 (-1.1 to +6.2) | 52.0 ± 1.5 | 0.4 → 0.5 |"
 
 
-def test_two_figures_of_one_name_and_column_are_refused(write_results: ModuleType) -> None:
+def test_duplicate_name_and_column_is_rejected(write_results: ModuleType) -> None:
     with pytest.raises(ValueError, match="same name and column"):
         lines(write_results, {"name": "a", "median": 1}, {"name": "a", "median": 2})
 
@@ -138,7 +138,7 @@ def test_commands_of_rows_are_wrapped_between_options(write_results: ModuleType,
     assert block == f"# (1)\nrun --a {'b' * 90} \\\n    --long-option value\n"
 
 
-def test_result_without_a_table_is_refused(write_results: ModuleType, tmp_path: Path) -> None:
+def test_result_without_a_table_is_rejected(write_results: ModuleType, tmp_path: Path) -> None:
     store(tmp_path, "x")
     store(tmp_path, "y")
     with pytest.raises(ValueError, match="no page has a table for y"):

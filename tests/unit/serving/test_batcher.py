@@ -1,4 +1,4 @@
-"""The batcher: what a request samples depends on nothing beside it, and who has gone takes no place in the queue."""
+"""The batcher: samples of a request are independent of other requests, and cancelled jobs leave the queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDS = tuple(range(10))
 
 
 class Letters:
-    """A tokenizer of 24 letters; the token that ends an answer is none of the model's."""
+    """A tokenizer of 24 letters; the model cannot sample its end token."""
 
     eos_token = "end"  # noqa: S105 (a token's name)
 
@@ -46,7 +46,7 @@ def make_batcher(capacity: int) -> Batcher:
 
 
 def texts(*requests: tuple[int, int]) -> list[dict[tuple[int, int], str]]:
-    """Return the texts of jobs that share a call, (equal prompts, seed) each, by prompt and sample."""
+    """Return the texts of jobs in one call, each (number of equal prompts, seed), by prompt and sample."""
     batcher, events = make_batcher(len(requests)), queue.Queue[tuple[int, Sample | Exception]]()
     result: list[dict[tuple[int, int], str]] = [{} for _ in requests]
     for at, (count, seed) in enumerate(requests):
@@ -61,14 +61,14 @@ def texts(*requests: tuple[int, int]) -> list[dict[tuple[int, int], str]]:
     return result
 
 
-def test_equal_prompts_of_a_request_have_samples_of_their_own_whatever_stands_beside_them() -> None:
+def test_equal_prompts_have_independent_and_reproducible_samples() -> None:
     ((single,), (several,)) = texts((1, 7)), texts((3, 7))
     assert len({*several.values()}) == 6
     assert {key: several[key] for key in single} == single
     assert texts((1, 5), (3, 7), (1, 7))[1:] == [several, single]
 
 
-def test_who_has_gone_takes_no_place_in_the_queue() -> None:
+def test_cancelled_job_leaves_the_queue() -> None:
     batcher = make_batcher(2)
     first, second, third, fourth = (Job("m", [Prompt("p", IDS, "")], SamplingParams(), print) for _ in range(4))
     batcher.submit(first)
@@ -83,7 +83,7 @@ def test_who_has_gone_takes_no_place_in_the_queue() -> None:
         batcher.submit(fourth)
 
 
-def test_logprobs_that_json_lacks_are_null() -> None:
+def test_non_finite_logprobs_are_null() -> None:
     request = CompletionRequest(model="m", prompt="a", logprobs=0)
     writer = Writer(request, [], SimpleNamespace(tokenizer=Letters()))  # type: ignore[arg-type] # its tokenizer is asked alone
     written = writer._logprobs([0, 1, 2], [-0.5, -math.inf, math.nan])
@@ -98,8 +98,8 @@ def test_logprobs_that_json_lacks_are_null() -> None:
         {"logprobs": 0, "stream": True},
     ],
 )
-def test_numbers_that_are_no_probabilities_are_an_error_that_names_the_weights(more: dict[str, Any]) -> None:
-    """Weights that are finite, and whose products are not."""
+def test_non_finite_model_output_is_a_server_error(more: dict[str, Any]) -> None:
+    """The weights are finite, their products are not."""
     params = init_params(CONFIG, jax.random.key(3))
     params = {**params, "final_norm": params["final_norm"] * 1e38, "embed": params["embed"] * 1e9}
     batcher = Batcher({"m": Engine(CONFIG, params, Letters(), EngineConfig(2))}, 4)

@@ -1,4 +1,4 @@
-"""Parameters of requests: each is read, ignored as no answer depends on it, or refused by name."""
+"""Request parameters: read, ignored, or rejected by name."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def refusal(kind: type[Request], **more: Any) -> RefusedError:
     return caught.value
 
 
-def say(**message: Any) -> dict[str, Any]:
+def message_field(**message: Any) -> dict[str, Any]:
     """Return the field of a chat with one message."""
     return {"messages": [{"role": "user", "content": "a"} | message]}
 
 
 @KINDS
-def test_refused_parameters_are_named_and_their_neutral_values_pass(kind: type[Request]) -> None:
+def test_unsupported_parameters_are_rejected_unless_neutral(kind: type[Request]) -> None:
     for name in REFUSED.keys() - kind.model_fields.keys():
         for value in (None, *REFUSED[name]):
             ask(kind, **{name: value})
@@ -68,7 +68,7 @@ def test_refused_parameters_are_named_and_their_neutral_values_pass(kind: type[R
 
 
 @KINDS
-def test_ignored_parameters_pass_with_any_value(kind: type[Request]) -> None:
+def test_ignored_parameters_accept_any_value(kind: type[Request]) -> None:
     for value in ("a", 7, False):
         ask(kind, **dict.fromkeys(IGNORED, value))
     ask(kind, metadata={"a": "b"}, prediction={"type": "content", "content": "a"})
@@ -79,7 +79,7 @@ def test_ignored_parameters_pass_with_any_value(kind: type[Request]) -> None:
     ("name", "near"),
     [("temprature", "temperature"), ("max_new_tokens", "max_tokens"), ("Stop", "stop"), ("zzzzzz", "")],
 )
-def test_an_unknown_parameter_is_refused_with_the_nearest(kind: type[Request], name: str, near: str) -> None:
+def test_unknown_parameter_is_rejected_with_the_nearest(kind: type[Request], name: str, near: str) -> None:
     for value in (None, 0, 0.5):
         error = refusal(kind, **{name: value})
         assert str(error) == f"unknown parameter {name}" + (f"; the nearest is {near}" if near else "")
@@ -104,23 +104,23 @@ def test_null_is_an_absent_value(kind: type[Request]) -> None:
         ("stream_options", {"include_usage": "yes"}),
     ],
 )  # fmt: skip
-def test_a_value_of_another_type_is_refused(kind: type[Request], name: str, value: Any) -> None:
+def test_value_of_another_type_is_rejected(kind: type[Request], name: str, value: Any) -> None:
     assert str(refusal(kind, **{name: value})).startswith(name)
 
 
 @KINDS
-def test_limits_that_contradict_each_other_are_refused(kind: type[Request]) -> None:
+def test_contradictory_limits_are_rejected(kind: type[Request]) -> None:
     assert "send one" in str(refusal(kind, max_tokens=3, max_completion_tokens=4))
     ask(kind, max_tokens=3, max_completion_tokens=3)
 
 
-def test_best_of_is_neutral_where_it_leaves_no_choice() -> None:
+def test_best_of_equal_to_n_is_neutral() -> None:
     ask(CompletionRequest, best_of=3, n=3)
     for best_of in (1, 4):
         assert refusal(CompletionRequest, best_of=best_of, n=3).param == "best_of"
 
 
-def test_log_probabilities_of_further_tokens_are_refused() -> None:
+def test_top_log_probabilities_are_rejected() -> None:
     ask(CompletionRequest, logprobs=0)
     assert str(refusal(CompletionRequest, logprobs=1)).startswith("logprobs: ")
     assert refusal(ChatRequest, logprobs=True, top_logprobs=1).param == "top_logprobs"
@@ -136,31 +136,37 @@ def test_log_probabilities_of_further_tokens_are_refused() -> None:
         ({"stream_options": {"include_usages": True}}, "the nearest is stream_options.include_usage"),
         ({"chat_template_kwargs": {"thinking": False}}, "unknown parameter chat_template_kwargs.thinking"),
         ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs.enable_thinking: "),
-        (say(name="Ann"), "messages.0.name is not supported"),
-        (say(tool_calls=[{"id": "1"}]), "messages.0.tool_calls is not supported"),
-        (say(role="tool", tool_call_id="1"), "messages.0.tool_call_id is not supported"),
-        (say(reasoning_content="so"), "messages.0.reasoning_content is not supported"),
-        (say(contents="b"), "unknown parameter messages.0.contents; the nearest is messages.0.content"),
-        (say(content=None), "messages.0.content: "),
-        (say(content=7), "messages.0.content"),
-        (say(role=None), "messages.0.role: "),
+        (message_field(name="Ann"), "messages.0.name is not supported"),
+        (message_field(tool_calls=[{"id": "1"}]), "messages.0.tool_calls is not supported"),
+        (message_field(role="tool", tool_call_id="1"), "messages.0.tool_call_id is not supported"),
+        (message_field(reasoning_content="so"), "messages.0.reasoning_content is not supported"),
+        (message_field(contents="b"), "unknown parameter messages.0.contents; the nearest is messages.0.content"),
+        (message_field(content=None), "messages.0.content: "),
+        (message_field(content=7), "messages.0.content"),
+        (message_field(role=None), "messages.0.role: "),
         (
-            say(content=[{"type": "image_url", "image_url": {"url": "x"}}]),
+            message_field(content=[{"type": "image_url", "image_url": {"url": "x"}}]),
             "messages.0.content.0 is of type 'image_url'",
         ),
-        (say(content=[{"type": "input_audio", "input_audio": {}}]), "messages.0.content.0 is of type 'input_audio'"),
-        (say(content=[{"type": "text"}]), "messages.0.content.0.text is missing"),
-        (say(content=[{"type": "text", "text": "a", "cache": 1}]), "unknown parameter messages.0.content.0.cache"),
+        (
+            message_field(content=[{"type": "input_audio", "input_audio": {}}]),
+            "messages.0.content.0 is of type 'input_audio'",
+        ),
+        (message_field(content=[{"type": "text"}]), "messages.0.content.0.text is missing"),
+        (
+            message_field(content=[{"type": "text", "text": "a", "cache": 1}]),
+            "unknown parameter messages.0.content.0.cache",
+        ),
         ({"messages": []}, "messages: "),
     ],
 )
-def test_members_that_are_not_read_are_refused(more: dict[str, Any], reason: str) -> None:
+def test_unsupported_members_are_rejected(more: dict[str, Any], reason: str) -> None:
     assert reason in str(refusal(ChatRequest, **more))
 
 
-def test_a_message_as_the_server_wrote_it_is_read_again() -> None:
+def test_messages_of_server_replies_are_accepted() -> None:
     empty = dict.fromkeys(("audio", "function_call", "refusal"))
-    ask(ChatRequest, **say(role="assistant", tool_calls=[], annotations=[], reasoning_content="", **empty))
+    ask(ChatRequest, **message_field(role="assistant", tool_calls=[], annotations=[], reasoning_content="", **empty))
 
 
 @pytest.mark.parametrize(
@@ -170,18 +176,18 @@ def test_a_message_as_the_server_wrote_it_is_read_again() -> None:
         (b'{"model": "m", "prompt": "a", "metadata": {"b": {"c": 1, "c": 1}}}', "c"),
     ],
 )
-def test_a_name_that_is_there_twice_is_refused(body: bytes, name: str) -> None:
+def test_duplicate_name_is_rejected(body: bytes, name: str) -> None:
     with pytest.raises(RefusedError, match=f"{name} is in an object twice"):
         read(CompletionRequest, body)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b'{"model": "m", "prompt": "a", "x": \xff}'])
-def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+def test_invalid_body_is_rejected(body: bytes) -> None:
     with pytest.raises(RefusedError, match=r"^the body: "):
         read(CompletionRequest, body)
 
 
-def test_a_message_that_the_template_leaves_out_is_refused() -> None:
+def test_message_omitted_by_the_template_is_rejected() -> None:
     tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role in ['system', 'user'] %}{{ m.role }}: {{ m.content | trim }}\n"
@@ -197,7 +203,7 @@ def test_a_message_that_the_template_leaves_out_is_refused() -> None:
         request.prompts(engine)
 
 
-def test_a_message_whose_text_the_template_changes_is_answered() -> None:
+def test_message_changed_by_the_template_is_answered() -> None:
     tokenizer = load_tokenizer(ROOT / "configs/quickstart_start")
     tokenizer.chat_template = "{% for m in messages %}{{ m.content.replace('/no_think', '').rstrip() }}{% endfor %}"
     engine: Any = SimpleNamespace(tokenizer=tokenizer, vocabulary=Vocabulary(tokenizer))
@@ -215,17 +221,17 @@ def test_a_message_whose_text_the_template_changes_is_answered() -> None:
     ],
     ids=["type", "name", "cache_control", "no content"],
 )
-def test_members_that_clients_send_by_default_are_read(message: dict[str, Any]) -> None:
+def test_default_members_of_clients_are_accepted(message: dict[str, Any]) -> None:
     assert ask(ChatRequest, messages=[message]).messages[0].plain()["content"] in ("hi", "")
 
 
-def test_whole_numbers_may_have_a_point() -> None:
+def test_integers_may_have_a_decimal_point() -> None:
     request = ask(CompletionRequest, max_tokens=100.0, n=1.0, top_k=50.0, seed=1.0)
     assert (request.max_tokens, request.n, request.top_k, request.seed) == (100, 1, 50, 1)
     assert str(refusal(CompletionRequest, n=1.5)).startswith("n: ")
 
 
-def test_requests_of_our_own_client_are_read() -> None:
+def test_requests_of_our_client_are_accepted() -> None:
     sampling = SamplingConfig(top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.1)
     changed = EvaluateSettings(sampling=sampling, token_limit="max_completion_tokens")  # noqa: S106 - a name
     for settings in (EvaluateSettings(), changed, EvaluateSettings(send_temperature=False)):
@@ -233,7 +239,7 @@ def test_requests_of_our_own_client_are_read() -> None:
         ask(ChatRequest, **_Client._options(client))
 
 
-def test_every_parameter_of_openai_s_package_is_known() -> None:
+def test_every_parameter_of_the_openai_package_is_known() -> None:
     import openai.types.chat as openai_chat
     from openai.types import completion_create_params
     from openai.types.chat import completion_create_params as chat_create_params
@@ -246,8 +252,8 @@ def test_every_parameter_of_openai_s_package_is_known() -> None:
         assert set(typing.get_type_hints(getattr(openai_chat, f"ChatCompletion{role}MessageParam"))) <= known
 
 
-def test_the_page_lists_the_parameters() -> None:
-    """Lines of the page begin with what they list, and names are in backticks, with a neutral value behind `=`."""
+def test_reference_page_lists_the_parameters() -> None:
+    """Each line of the page starts with a title; names are in backticks, with the neutral value after `=`."""
     page = (ROOT / "docs/reference/server.md").read_text(encoding="utf-8")
     section = page.split("## Parameters\n")[1].split("\n#")[0]
 

@@ -1,4 +1,4 @@
-"""The dense product and its hand-laid gradient against automatic differentiation."""
+"""The dense product and its explicit gradient, compared with automatic differentiation."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_values_and_gradients(x_shape: tuple[int, ...], w_shape: tuple[int, ...]
 
 
 @pytest.mark.parametrize(("n_out", "dtype"), [(9, None), (3, None), (9, "float32")])
-def test_wide_weights_under_narrow_activations(n_out: int, dtype: str | None) -> None:
-    """The operands are bfloat16, the sums are float32, and rounded only where the result or the input's gradient is."""
+def test_float32_weights_with_bfloat16_activations(n_out: int, dtype: str | None) -> None:
+    """Operands are bfloat16 and sums float32; only the result and the gradient of the input may be rounded."""
     a, b, c = jax.random.split(jax.random.key(0), 3)
     x = jax.random.normal(a, (50, 4), jnp.bfloat16)
     w = jax.random.normal(b, (4, n_out))
@@ -57,7 +57,7 @@ def test_wide_weights_under_narrow_activations(n_out: int, dtype: str | None) ->
     np.testing.assert_allclose(dw, x.astype(jnp.float32).T @ g.astype(jnp.float32), rtol=1e-5, atol=1e-5)
 
 
-def test_a_matrix_that_lies_turned() -> None:
+def test_transposed_matrix() -> None:
     a, b, c = jax.random.split(jax.random.key(0), 3)
     for d, v in ((4, 9), (9, 4)):
         x, w = jax.random.normal(a, (2, 3, d)), jax.random.normal(b, (v, d))
@@ -74,11 +74,11 @@ def test_a_matrix_that_lies_turned() -> None:
 )
 @pytest.mark.parametrize("is_transposed", [False, True])
 @pytest.mark.parametrize(("t", "d", "v"), [(1, 64, 96), (7, 1, 3), (130, 33, 257), (64, 640, 1), (256, 256, 640)])
-def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
+def test_bfloat16_products_use_bfloat16_instructions(
     t: int, d: int, v: int, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result, its input's gradient and its weight's are one product each, of operands that stay bfloat16."""
-    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slow ones compute the same
+    """Result, input gradient and weight gradient are one product each, with bfloat16 operands."""
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)  # slower instructions compute the same
     r = np.random.default_rng(0)
     shapes = (2, t, d), (v, d) if is_transposed else (d, v), (2, t, v)
     x, w, g = (jnp.asarray(r.normal(size=shape).astype(np.float32)) for shape in shapes)
@@ -86,7 +86,7 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
 
     @jax.jit
     def both(x: jax.Array, w: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
-        # What reads the gradient turns it, which must not be taken into the product again.
+        # The transpose of the gradient must not be fused into the product.
         out, pull = jax.vjp(lambda x, w: linear(x, Transposed(w) if is_transposed else w), x, w)
         dx, dw = pull(g)
         return out, dx, dw.T
@@ -109,7 +109,7 @@ def test_every_product_of_bfloat16_has_a_kernel_of_the_unit(
 
 
 @pytest.mark.parametrize("shape", [(64, 96), (2, 3, 40, 16), (5, 32), (33, 64), (1, 1)])
-def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
+def test_transpose_by_tiles_equals_whole_transpose(shape: tuple[int, ...]) -> None:
     x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
     np.testing.assert_array_equal(jax.jit(cpu.transposed)(x), np.swapaxes(x, -1, -2))
 
@@ -124,7 +124,7 @@ def test_matrices_are_turned_by_tiles_or_whole(shape: tuple[int, ...]) -> None:
         ("", False),
     ],
 )
-def test_bfloat16_is_multiplied_where_that_is_faster(
+def test_bfloat16_products_are_used_only_on_faster_cpus(
     flags: str, is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Intel's AVX512_BF16 without AMX has two thirds of float32's rate (docs/results/training.md)."""

@@ -1,4 +1,4 @@
-"""Masked reductions: values by hand, and no NaN from what is masked."""
+"""Masked reductions: values computed by hand, and no NaN from masked elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_sql.models.ops.masked import masked_max, masked_mean, masked_sum
 from jaxrl_sql.models.ops.rng import Purpose, base_key, fold
 
 
-def test_values_by_hand() -> None:
+def test_masked_reductions_by_hand() -> None:
     x, mask = jnp.array([1.0, 2.0, jnp.nan, -8.0]), jnp.array([True, True, False, False])
     assert float(masked_sum(x, mask)) == 3.0
     assert float(masked_mean(x, mask)) == 1.5
@@ -19,7 +19,7 @@ def test_values_by_hand() -> None:
     assert float(masked_max(-jnp.abs(x), mask)) == -1.0
 
 
-def test_an_empty_mask_gives_zero_and_no_gradient() -> None:
+def test_empty_mask_gives_zero_and_no_gradient() -> None:
     x, mask = jnp.array([jnp.nan, jnp.inf]), jnp.zeros(2, bool)
     for reduction in (masked_sum, masked_mean, masked_max):
         assert float(reduction(x, mask)) == 0.0

@@ -1,4 +1,4 @@
-"""Numbers kept in bfloat16 that move by less than their last bit."""
+"""Stochastic rounding of bfloat16 numbers for updates smaller than the last bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_small_updates_of_weights_in_bfloat16_add_up() -> None:
     np.testing.assert_allclose(moved.mean(), -5e-5, rtol=0.1)
 
 
-def test_wide_weights_are_added_to_as_they_are() -> None:
+def test_float32_weights_are_not_rounded() -> None:
     params = {"w": jnp.array([1.0, 2.0]), "b": jnp.zeros(())}
     moved = apply_updates(params, {"w": jnp.array([0.5, -1.0]), "b": jnp.ones(())}, jnp.asarray(3))
     np.testing.assert_array_equal(moved["w"], [1.5, 1.0])

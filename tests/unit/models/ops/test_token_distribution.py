@@ -1,4 +1,4 @@
-"""The next-token distribution against NumPy, and sampled tokens against their own probabilities."""
+"""The next-token distribution compared with NumPy, and sampled tokens with their probabilities."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from jaxrl_sql.models.ops.token_distribution import (
 )
 
 LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.07, 0.03]))
-# One program per shape: operation by operation each would be a program of its own.
+# One compiled program per shape; without jit each operation would be compiled separately.
 truncate, penalize = jax.jit(token_distribution.truncate), jax.jit(token_distribution.penalize)
 sample_tokens = jax.jit(token_distribution.sample_tokens, static_argnames=("truncates", "samples"))
 sample_by_mass = jax.jit(token_distribution.sample_by_mass)
 
 
 def sampling(rows: int = 1, **arguments: float) -> SamplingMetadata:
-    """The same sampling parameters for all rows: the whole distribution, but for what is given."""
+    """Return the same sampling parameters for all rows; the default is the whole distribution."""
     plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     return SamplingMetadata(
         **{
@@ -55,31 +55,29 @@ def test_temperature_divides_the_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "top_p", "remaining"),
+    ("top_k", "top_p", "count"),
     [(0, 1.0, 5), (2, 1.0, 2), (0, 0.5, 1), (0, 0.51, 2), (0, 0.9, 3), (3, 0.6, 2), (9, 1.0, 5), (1, 0.01, 1)],
 )
-def test_truncation_keeps_the_likeliest_and_renormalises(top_k: int, top_p: float, remaining: int) -> None:
+def test_truncation_keeps_the_most_likely_tokens_and_renormalizes(top_k: int, top_p: float, count: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, top_k, top_p))
-    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
+    expected = np.where(np.arange(5) < count, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("min_p", "remaining"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)]
-)
-def test_min_p_keeps_what_is_likely_beside_the_likeliest(min_p: float, remaining: int) -> None:
+@pytest.mark.parametrize(("min_p", "count"), [(0.0, 5), (0.05, 5), (0.1, 4), (0.25, 3), (0.5, 2), (0.51, 1), (1.0, 1)])
+def test_min_p_is_relative_to_the_most_likely_token(min_p: float, count: int) -> None:
     full = jax.nn.log_softmax(LOGITS)
     got = np.exp(truncated(full, min_p=min_p - 1e-6 if min_p else 0.0))
-    expected = np.where(np.arange(5) < remaining, np.exp(full), 0)
+    expected = np.where(np.arange(5) < count, np.exp(full), 0)
     np.testing.assert_allclose(got, expected / expected.sum(), rtol=1e-5)
 
 
-def test_truncation_follows_the_order_of_the_ids_of_any_row() -> None:
+def test_truncation_breaks_ties_by_token_id() -> None:
     rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (6, 40)))
-    remaining = np.isfinite(truncated(rows, 7))
-    assert (remaining.sum(axis=-1) == 7).all()
-    for row, keep in zip(np.asarray(rows), remaining, strict=True):
+    is_kept = np.isfinite(truncated(rows, 7))
+    assert (is_kept.sum(axis=-1) == 7).all()
+    for row, keep in zip(np.asarray(rows), is_kept, strict=True):
         assert set(np.flatnonzero(keep)) == set(np.argsort(-row)[:7])
 
 
@@ -87,18 +85,18 @@ def sorted_out(logprobs: np.ndarray, top_k: int, top_p: float, min_p: float) -> 
     """Return which tokens of a row are kept, by sorting them."""
     order = np.argsort(-logprobs, kind="stable")
     mass = np.exp(logprobs[order].astype(np.float64))
-    remaining = np.arange(len(order)) < (top_k or len(order))
-    mass = np.where(remaining, mass, 0) / mass[remaining].sum()
-    remaining &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
-    remaining &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
+    is_kept = np.arange(len(order)) < (top_k or len(order))
+    mass = np.where(is_kept, mass, 0) / mass[is_kept].sum()
+    is_kept &= (np.cumsum(mass) - mass < top_p) | (top_p >= 1)
+    is_kept &= logprobs[order] >= logprobs[order[0]] + np.log(min_p, where=min_p > 0, out=np.array(-np.inf))
     result = np.zeros(len(order), bool)
-    result[order[remaining]] = True
+    result[order[is_kept]] = True
     return result
 
 
 @pytest.mark.parametrize("digits", [8, 1, 0])
-def test_what_is_kept_is_what_a_sort_keeps(digits: int) -> None:
-    """Rounded to no digit many tokens are alike: those of lower ids stay."""
+def test_truncation_equals_a_sort(digits: int) -> None:
+    """Rounded logits have ties: tokens of lower ids are kept."""
     r = np.random.default_rng(digits)
     for vocab in (1, 2, 37, 64, 1000):
         logits = np.round(r.normal(0, 2, (40, vocab)), digits).astype(np.float32)
@@ -112,12 +110,12 @@ def test_what_is_kept_is_what_a_sort_keeps(digits: int) -> None:
             np.testing.assert_array_equal(got[i], wanted & np.isfinite(row))
 
 
-def test_no_vocabulary_is_sorted() -> None:
+def test_truncation_sorts_no_vocabulary() -> None:
     rows = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 100), (4,), (4,), (4,))]
     assert " sort(" not in truncate.lower(*rows).compile().as_text()
 
 
-def test_rows_are_cut_each_in_their_own_way() -> None:
+def test_rows_are_truncated_independently() -> None:
     rows = jnp.tile(jax.nn.log_softmax(LOGITS), (4, 1))
     got = truncate(rows, jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.9, 1.0, 1.0]), jnp.array([0, 0, 0.49, 0]))
     assert np.isfinite(got).sum(axis=-1).tolist() == [2, 3, 2, 5]
@@ -134,15 +132,15 @@ def test_sampled_tokens_follow_the_distribution_and_carry_both_logprobs() -> Non
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 7, 63, 64, 65, 1038])
-def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int) -> None:
+def test_inverse_cdf_sampling_by_hand(vocab: int) -> None:
     r = np.random.default_rng(vocab)
     mass = r.random(vocab) * (r.random(vocab) < 0.5)
     mass[r.integers(vocab)] += 1.0
     mass /= mass.sum()
     until = np.cumsum(mass)
-    inside = [until[i] - mass[i] / 2 for i in np.flatnonzero(mass)]  # the middle of each share
+    inside = [until[i] - mass[i] / 2 for i in np.flatnonzero(mass)]  # the middle of each interval
     u = np.array([*inside, 0.0, np.float32(1) - np.float32(2**-24)], np.float32)
-    with np.errstate(divide="ignore"):  # the logarithm of no mass
+    with np.errstate(divide="ignore"):  # log(0)
         logprobs = np.broadcast_to(np.log(mass.astype(np.float32)), (len(u), vocab))
     result = np.asarray(sample_by_mass(u, logprobs)).tolist()
     wanted = np.flatnonzero(mass).tolist()
@@ -151,7 +149,7 @@ def test_a_token_is_the_one_in_whose_share_of_the_mass_a_number_falls(vocab: int
 
 
 @pytest.mark.parametrize("samples", [True, False])
-def test_greedy_takes_the_likeliest(samples: bool) -> None:
+def test_greedy_takes_the_most_likely_token(samples: bool) -> None:
     got = sample_tokens(
         jax.random.split(jax.random.key(0), 1), LOGITS[None], sampling(temperature=0.0), samples=samples
     )
@@ -160,7 +158,7 @@ def test_greedy_takes_the_likeliest(samples: bool) -> None:
     assert float(got.logprob[0]) == pytest.approx(np.log(0.5), rel=1e-5)
 
 
-def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
+def test_repetition_penalty_lowers_seen_tokens_for_either_sign() -> None:
     logits = jnp.array([[2.0, -1.0, 1.5, -0.5]])
     seen = jnp.array([[True, True, False, False]])
     np.testing.assert_allclose(penalize(logits, seen, jnp.array([2.0])), [[1.0, -2.0, 1.5, -0.5]])
@@ -168,13 +166,13 @@ def test_a_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
         jax.random.split(jax.random.key(0), 1), logits, sampling(temperature=0.0, repetition_penalty=2.0), seen
     )
     assert int(got.token[0]) == 2
-    # The trainer knows no penalty: the full distribution is the one without.
+    # The trainer has no penalty: `logprob` is that of the unpenalized distribution.
     assert float(got.logprob[0]) == pytest.approx(float(jax.nn.log_softmax(logits)[0, 2]), rel=1e-5)
 
 
 def some(always: set[tuple[Any, ...]], cases: list[tuple[Any, ...]]) -> list[Any]:
-    """Return the cases with logits of a token at a time, of three and of all kept; those not always run are slow."""
-    every = [(*case, remaining) for case in cases for remaining in (0, 900, 1 << 20)]
+    """Return the cases with logits of one token, of three and of all kept; cases not in `always` are nightly."""
+    every = [(*case, kept_bytes) for case in cases for kept_bytes in (0, 900, 1 << 20)]
     return [pytest.param(*case, marks=() if case in always else pytest.mark.nightly) for case in every]
 
 
@@ -215,7 +213,9 @@ def test_token_logprobs_equal_full_logits_in_value_and_gradient(steps: int, cap:
         [(None, 0.0), (1.5, 0.0), (1.5, 0.3)],
     ),
 )
-def test_a_frozen_table_scores_and_moves_states_alike(cap: float | None, bonus: float, kept_bytes: int) -> None:
+def test_frozen_table_gives_the_same_scores_and_state_gradients(
+    cap: float | None, bonus: float, kept_bytes: int
+) -> None:
     r = np.random.default_rng(2)
     hidden, matrix, factor = (r.normal(size=shape).astype(np.float32) for shape in ((2, 3, 16, 8), (8, 11), (2, 3, 16)))
     targets = r.integers(0, 11, (2, 3, 16), np.int32)
@@ -231,7 +231,7 @@ def test_a_frozen_table_scores_and_moves_states_alike(cap: float | None, bonus: 
     np.testing.assert_allclose(got_slope, want_slope, rtol=1e-5, atol=1e-6)
 
 
-def test_a_table_that_is_called_frozen_is_not_differentiated_by() -> None:
+def test_frozen_table_has_no_gradient() -> None:
     hidden, matrix = jnp.ones((1, 1, 2, 3)), jnp.ones((3, 5))
     with pytest.raises(ValueError, match="frozen"):
         jax.grad(lambda w: token_logprobs(hidden, w, jnp.zeros((1, 1, 2), int), 1.0, is_frozen=True).logprob.sum())(
@@ -241,7 +241,7 @@ def test_a_table_that_is_called_frozen_is_not_differentiated_by() -> None:
 
 @pytest.mark.parametrize(
     ("is_frozen", "bonus", "count"),
-    # The logits, their gradient by states and by the table, the logits again where they are not kept.
+    # The logits, their gradients by states and by the table, and the recomputed logits if they are not kept.
     [(False, 0.0, 4), (True, 0.0, 2), (True, 0.1, 4)],
 )
 def test_logits_of_a_frozen_table_are_computed_once(is_frozen: bool, bonus: float, count: int) -> None:
@@ -258,7 +258,7 @@ def test_logits_of_a_frozen_table_are_computed_once(is_frozen: bool, bonus: floa
 
 
 def largest(jaxpr: Any) -> int:
-    """Return the number of elements of the largest array that a program computes, in its loops too."""
+    """Return the number of elements of the largest array that a program computes, including loops."""
     sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
     inner = [largest(part) for equation in jaxpr.eqns for part in jaxprs_in_params(equation.params)]
     return max([*sizes, *inner], default=0)
@@ -266,7 +266,7 @@ def largest(jaxpr: Any) -> int:
 
 @pytest.mark.parametrize("steps", [1024, 1023, 997])
 def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
-    """A vocabulary of 150k, and lengths that nothing divides: both passes hold at most `kept_bytes` at once."""
+    """A vocabulary of 150k and indivisible lengths: both passes hold at most `kept_bytes` at once."""
     b, g, width, vocab = 2, 8, 64, 150_000
     hidden = jax.ShapeDtypeStruct((b, g, steps, width), jnp.bfloat16)
     matrix = jax.ShapeDtypeStruct((width, vocab), jnp.float32)
@@ -282,14 +282,14 @@ def test_trap_no_array_of_all_logits_whatever_the_length(steps: int) -> None:
     assert bound // 2 < largest(program.jaxpr) <= bound
 
 
-def test_of_equals_the_first_is_the_largest() -> None:
+def test_argmax_breaks_ties_by_the_lowest_id() -> None:
     r = np.random.default_rng(0)
     x = r.integers(-3, 4, (50, 33)).astype(np.float32)
     x[0], x[1], x[2, 5:] = -np.inf, 7.0, np.nan
     got = jax.jit(first_of_largest)(x)
     assert got.dtype == jnp.int32
     np.testing.assert_array_equal(np.delete(got, 2), np.delete(x, 2, axis=0).argmax(axis=-1))
-    assert 0 <= got[2] < 33  # a row that is no distribution still gives a token
+    assert 0 <= got[2] < 33  # an invalid distribution still yields a token
 
 
 MISSING: IdRanges = ((2, 4), (9, 11))
@@ -297,7 +297,7 @@ PRESENT = [0, 1, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 9}, {"top_p": 0.99}, {"min_p": 1e-6}])
-def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass(options: dict[str, Any]) -> None:
+def test_ids_without_a_token_have_no_mass(options: dict[str, Any]) -> None:
     logits = jax.random.normal(jax.random.key(0), (500, 11)).at[:, 3].set(9.0).at[:, 10].set(50.0)
     seen, penalty = jnp.ones(logits.shape, bool), 0.5
     plan = sampling(500, repetition_penalty=penalty, **options)
@@ -310,7 +310,7 @@ def test_ids_without_a_token_are_not_sampled_and_the_others_share_the_whole_mass
     assert np.isfinite(got.behavior_logprob).all()
 
 
-def test_a_vocabulary_without_gaps_is_left_as_it_is() -> None:
+def test_vocabulary_without_gaps_is_unchanged() -> None:
     assert without_ids(LOGITS, ()) is LOGITS
 
 
@@ -318,8 +318,8 @@ def test_a_vocabulary_without_gaps_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("is_frozen", "kept_bytes"), [pytest.param(False, 1 << 20, marks=pytest.mark.slow), (False, 900), (True, 900)]
 )
-def test_scores_are_those_of_the_tokens_that_there_are(is_frozen: bool, kept_bytes: int, temperature: float) -> None:
-    """Value and gradient equal those of a table without the columns, in bfloat16 too, and no column of theirs moves."""
+def test_scores_ignore_ids_without_a_token(is_frozen: bool, kept_bytes: int, temperature: float) -> None:
+    """Value and gradient equal those of a table without the columns, also in bfloat16, and the columns do not move."""
     keys = jax.random.split(jax.random.key(2), 4)
     hidden = jax.random.normal(keys[0], (2, 3, 32, 8)).astype(jnp.bfloat16)
     matrix = jax.random.normal(keys[1], (8, 11)).astype(jnp.bfloat16).at[:, 10].mul(9.0)
@@ -343,8 +343,8 @@ def test_scores_are_those_of_the_tokens_that_there_are(is_frozen: bool, kept_byt
         assert not np.asarray(slopes[1]).astype(np.float32)[:, [2, 3, 9, 10]].any()
 
 
-def test_a_target_without_a_token_leaves_numbers_finite() -> None:
-    """A batch of an earlier version may hold one: its ratio to itself is 1, and nothing becomes NaN."""
+def test_target_without_a_token_has_finite_scores() -> None:
+    """A batch of an earlier version may contain one: its ratio to itself is 1, and nothing becomes NaN."""
     hidden, matrix = np.ones((1, 1, 3, 4), np.float32), np.random.default_rng(0).normal(size=(4, 11)).astype(np.float32)
     targets = np.array([[[3, 0, 10]]], np.int32)
 
@@ -359,7 +359,7 @@ def test_a_target_without_a_token_leaves_numbers_finite() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1.0, 1e6])
-def test_scores_at_the_bounds_of_the_temperature_are_the_sampler_s(temperature: float) -> None:
+def test_scores_at_temperature_limits_equal_those_of_the_sampler(temperature: float) -> None:
     r = np.random.default_rng(0)
     hidden, matrix = (jnp.asarray(r.normal(0, 9, shape), jnp.float32) for shape in ((1, 1, 200, 16), (16, 500)))
     logits = hidden[0, 0] @ matrix

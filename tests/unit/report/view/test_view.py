@@ -1,4 +1,4 @@
-"""The folder that `jaxrl-sql view` writes, read back as the page reads it, and its refusals."""
+"""The folder that `jaxrl-sql view` writes, read like the page reads it, and its errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(view_runs: ModuleType, tmp_path: Path) -> Path:
     return view_runs.write_run(tmp_path / "run")
 
 
-def test_every_answer_is_there_with_its_verdict_and_rows(
+def test_page_has_every_answer_with_verdict_and_rows(
     view_runs: ModuleType, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(run)]) == 0
@@ -77,7 +77,7 @@ def test_every_answer_is_there_with_its_verdict_and_rows(
     assert data(out, "tokens") == {"0": "SELECT", "1": " 1", "2": "<b>", "3": "\n"}
 
 
-def test_the_index_marks_what_is_looked_for(view_runs: ModuleType, run: Path) -> None:
+def test_index_flags_answers_for_filters(view_runs: ModuleType, run: Path) -> None:
     main([str(run)])
     index, texts = data(run / "view", "index"), data(run / "view", "texts")
     uids = [index["uids"][at] for at in index["columns"]["question"]]
@@ -94,7 +94,7 @@ def test_the_index_marks_what_is_looked_for(view_runs: ModuleType, run: Path) ->
     assert (changed["better"], changed["worse"], changed["steps"]) == (1, 1, [0, 9])
 
 
-def test_alike_rewards_are_no_signal_and_a_single_answer_is_no_group(view_runs: ModuleType) -> None:
+def test_equal_rewards_have_no_signal_and_one_answer_is_no_group(view_runs: ModuleType) -> None:
     from jaxrl_sql.report.folder import row_of
 
     shown = {"db": "d", "hardness": ""}
@@ -114,18 +114,18 @@ def test_alike_rewards_are_no_signal_and_a_single_answer_is_no_group(view_runs: 
         ({}, False),
     ],
 )
-def test_suspicious_is_right_by_bird_and_wrong_by_a_stricter_rule(scores: dict[str, float], is_so: bool) -> None:
+def test_suspicious_answers_pass_bird_and_fail_a_stricter_rule(scores: dict[str, float], is_so: bool) -> None:
     assert is_suspicious({"scores": scores}) == is_so
 
 
-def test_a_query_that_reads_no_table_is_known() -> None:
+def test_query_without_a_table_is_flagged_constant() -> None:
     assert reads_no_table("SELECT 3")
     assert reads_no_table("SELECT 'a' UNION SELECT 'b'")
     assert not reads_no_table("SELECT (SELECT max(x) FROM t)")
     assert not reads_no_table("no SQL at all (")
 
 
-def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+def test_two_runs_are_compared(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
     other = view_runs.write_run(tmp_path / "other", steps=(1,))
     out = tmp_path / "out"
     assert main([str(run), str(other), "--out", str(out)]) == 0
@@ -137,7 +137,7 @@ def test_two_runs_stand_side_by_side(view_runs: ModuleType, run: Path, tmp_path:
     assert len({item["name"] for item in data(out, "head")["runs"]}) == 2
 
 
-def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Path) -> None:
+def test_evaluation_and_comparison_files_are_shown(view_runs: ModuleType, tmp_path: Path) -> None:
     first = view_runs.write_evaluation(tmp_path / "first", {"a": 1.0, "b": 0.0})
     cut = (first / "records.jsonl").read_text().replace('"finish_reason": "stop"', '"finish_reason": "length"', 1)
     (first / "records.jsonl").write_text(cut)
@@ -168,13 +168,13 @@ def test_an_evaluation_and_a_comparison_open(view_runs: ModuleType, tmp_path: Pa
     (changed,) = groups(out)
     assert [answer["from"] for answer in changed["answers"]] == ["first: first", "second: second"]
     assert [element["reward"] for element in changed["answers"]] == [1.0, 0.0]
-    assert [one["finish_reason"] for one in changed["answers"]] == ["length", "stop"]
+    assert [answer["finish_reason"] for answer in changed["answers"]] == ["length", "stop"]
     whole = json.loads((tmp_path / "compared" / "compare.json").read_text())
     assert f"50.0% of the answers in {first} are truncated at the token limit" in whole["notes"]
     assert "ok (length) → ok" in (tmp_path / "compared" / "compare.md").read_text()
 
 
-def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> None:
+def test_answers_of_deleted_databases_are_shown_unjudged(run: Path) -> None:
     (run / "shop.sqlite").unlink()
     assert main([str(run)]) == 0
     head = data(run / "view", "head")
@@ -183,7 +183,7 @@ def test_answers_of_databases_that_are_gone_are_shown_unjudged(run: Path) -> Non
     assert result[0]["answers"][0]["verdict"] == {"fault": f"not judged: {run / 'shop.sqlite'} is not there"}
 
 
-# SQL that no SQLite runs, and its rows.
+# SQL that SQLite cannot run, and its rows.
 ON_ENGINES = {
     "postgresql": ("SELECT name FROM item WHERE price::int > 3 ORDER BY id", [["pot"]]),
     "mysql": ("SELECT LEFT(name, 2) FROM item ORDER BY id LIMIT 0, 2", [["cu"], ["po"]]),
@@ -195,7 +195,7 @@ ON_ENGINES = {
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, server_database: Callable[[str, str], Any], monkeypatch: Any
 ) -> tuple[str, str]:
-    """Return an engine's dialect and where its database is; the password is in the environment alone."""
+    """Return an engine's dialect and the database URL; the password is in the environment only."""
     dialect: str = request.param
     script = "CREATE TABLE item(id integer PRIMARY KEY, name text, price double precision);"
     script += "INSERT INTO item VALUES (1, 'cup', 2.5), (2, 'pot', 9.0);"
@@ -213,21 +213,21 @@ def place(
     ["duckdb", *(pytest.param(name, marks=pytest.mark.servers) for name in ("postgresql", "mysql"))],
     indirect=True,
 )
-def test_answers_that_a_server_ran_have_verdicts_and_rows(
+def test_answers_of_server_databases_have_verdicts_and_rows(
     view_runs: ModuleType, run: Path, place: tuple[str, str], tmp_path: Path
 ) -> None:
     dialect, url = place
     gold, rows = ON_ENGINES[dialect]
     wrong = "SELECT name FROM item WHERE id = 1"
-    requests = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
+    example = Example("s1", "shop", str(run / "shop.sqlite"), "Which?", gold, dialect=dialect, engine_url=url)
     record = view_runs.group(3, "s1", [view_runs.answer(gold, 1.0), view_runs.answer(wrong, 0.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
     right, other = (answer["verdict"] for answer in result["answers"])
     assert (right["scores"]["bird"], other["scores"]["bird"]) == (1.0, 0.0)
     assert [mine for mine, _, _ in right["results"]["pairs"]] == rows
-    assert other["results"]["pairs"][0][2], "a cell that differs is marked"
+    assert other["results"]["pairs"][0][2], "a different cell is marked"
     assert "item" in data(tmp_path / "out", "schemas")["shop"]
     password = parse_address(url).password if dialect != "duckdb" else url.rpartition("/")[0]
     for path in tmp_path.joinpath("out/data").iterdir():
@@ -237,20 +237,20 @@ def test_answers_that_a_server_ran_have_verdicts_and_rows(
 
 
 def pieces_text(run: Path) -> Iterator[Path]:
-    """Unpack the pieces of a run beside them."""
+    """Write unpacked pieces next to the pieces of a run."""
     for piece in sorted((run / FOLDER).glob("train-*")):
         plain = run / f"{piece.name}.txt"
         plain.write_bytes(gzip.decompress(piece.read_bytes()))
         yield plain
 
 
-def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+def test_unreachable_server_is_reported_without_its_address(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
     url = "postgresql://someone@127.0.0.1:1/shop"
-    requests = Example(
+    example = Example(
         "s1", "shop", str(run / "shop.sqlite"), "Which?", "SELECT 1", dialect="postgresql", engine_url=url
     )
     record = view_runs.group(3, "s1", [view_runs.answer("SELECT 1", 1.0)])
-    RolloutWriter(run, 1000).write("train", [record | question_of(requests)])
+    RolloutWriter(run, 1000).write("train", [record | question_of(example)])
     assert main([str(run), "--out", str(tmp_path / "out")]) == 0
     (result,) = (group for group in groups(tmp_path / "out") if group["uid"] == "s1")
     assert result["answers"][0]["verdict"] == {"fault": "not judged: shop of PostgreSQL cannot be reached"}
@@ -259,29 +259,29 @@ def test_a_server_that_is_gone_is_told_without_where_it_was(view_runs: ModuleTyp
 
 
 @pytest.mark.servers
-def test_a_server_that_goes_away_meanwhile_is_no_verdict(start_server: Callable[[str, str], Any]) -> None:
+def test_server_stopped_during_judging_gives_no_verdict(start_server: Callable[[str, str], Any]) -> None:
     server = start_server("postgresql", "CREATE TABLE item(id int); INSERT INTO item VALUES (1);")
     gold = "SELECT id FROM item"
-    requests = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
+    example = Example("s1", "shop", "", "Which?", gold, dialect="postgresql", engine_url=server.reader)
     with make_executor(ExecutorConfig()) as executor:
         judge = Judge(executor, 100, 60.0)
-        judge.judge([Asked(requests, gold)])
+        judge.judge([Asked(example, gold)])
         server.stop()
-        judge.judge([Asked(requests, gold), Asked(requests, "SELECT 1")])
+        judge.judge([Asked(example, gold), Asked(example, "SELECT 1")])
     assert judge.judged == 1
     assert judge.missing == ["shop of PostgreSQL cannot be reached"]
 
 
-def test_judging_is_bounded_and_that_is_told(run: Path) -> None:
+def test_limit_on_judged_answers_is_reported(run: Path) -> None:
     assert main([str(run), "--judge", "1"]) == 0
-    (output,) = data(run / "view", "head")["notes"]
-    assert output.startswith("1 of 10 distinct answers were judged")
+    (note,) = data(run / "view", "head")["notes"]
+    assert note.startswith("1 of 10 distinct answers were judged")
     assert main([str(run), "--judge", "0"]) == 0
     assert data(run / "view", "head")["notes"] == []
     assert not any("verdict" in answer for group in groups(run / "view") for answer in group["answers"])
 
 
-def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
+def test_running_run_is_updated(view_runs: ModuleType, run: Path, tmp_path: Path) -> None:
     shown = View([open_result_folder(run)], tmp_path / "out", None)
     assert shown.update(is_live=True)
     assert not shown.update(is_live=True)
@@ -295,7 +295,7 @@ def test_a_run_that_goes_on_is_written_on(view_runs: ModuleType, run: Path, tmp_
     assert (tmp_path / "out" / "data" / "stamp.js").read_text() == "jxStamp(3, false);\n"
 
 
-def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleType, tmp_path: Path) -> None:
+def test_evicted_pieces_keep_their_positions(view_runs: ModuleType, tmp_path: Path) -> None:
     run = view_runs.write_run(tmp_path / "run", steps=range(1, 4), keep=20)
     shown = View([open_result_folder(run)], tmp_path / "out", None)
     shown.update(is_live=True)
@@ -309,7 +309,7 @@ def test_pieces_that_are_dropped_meanwhile_leave_their_place(view_runs: ModuleTy
     assert any("keep_rollouts" in note for note in data(tmp_path / "out", "head")["notes"])
 
 
-def test_a_cut_piece_is_told_and_the_rest_is_shown(run: Path) -> None:
+def test_truncated_piece_is_reported_and_the_rest_is_shown(run: Path) -> None:
     piece = pieces_of(run / FOLDER, "train")[0].path
     piece.write_bytes(piece.read_bytes()[:-40])
     assert main([str(run)]) == 0
@@ -324,7 +324,7 @@ def line_of(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_what_cannot_be_looked_at_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_folder_is_an_error_of_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nowhere")]) == 2
     assert "neither a run (metrics.jsonl)" in line_of(capsys)
     older = tmp_path / "older"
@@ -343,7 +343,7 @@ def test_what_cannot_be_looked_at_is_one_line(run: Path, tmp_path: Path, capsys:
     assert "cannot be written" in line_of(capsys)
 
 
-def test_broken_evaluations_are_one_line(
+def test_broken_evaluation_is_an_error_of_one_line(
     view_runs: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = view_runs.write_evaluation(tmp_path / "one", {"a": 1.0})
@@ -365,7 +365,7 @@ def test_broken_evaluations_are_one_line(
     assert "no question has different results" in line_of(capsys)
 
 
-def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_an_error_of_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -376,7 +376,7 @@ def test_a_port_in_use_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]
     assert "--serve 99999" in line_of(capsys)
 
 
-def test_only_who_knows_the_address_is_served(run: Path) -> None:
+def test_server_rejects_foreign_hosts_and_other_files(run: Path) -> None:
     main([str(run)])
     (run / "view/notes.txt").write_text("somebody's own")
     with serving(run / "view", 0) as address:
@@ -385,17 +385,17 @@ def test_only_who_knows_the_address_is_served(run: Path) -> None:
             assert result.headers["Cache-Control"] == "no-store"
         other = urllib.request.Request(f"{address}index.html", headers={"Host": "evil.example"})  # noqa: S310
         others = ("../config.yaml", "notes.txt", "page/../notes.txt", "%00", "page/%00")
-        beside = [(f"{address}{item}", 404) for item in others]
-        for requests, code in ((other, 403), (f"{address}data/", 404), *beside):
+        missing = [(f"{address}{item}", 404) for item in others]
+        for request, code in ((other, 403), (f"{address}data/", 404), *missing):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(requests)  # noqa: S310
+                urllib.request.urlopen(request)  # noqa: S310
             assert refused.value.code == code
             refused.value.close()
     with pytest.raises(InputError, match="neither a run"):
         open_result_folder(run / "view")
 
 
-def test_a_folder_that_holds_something_else_is_never_served(
+def test_foreign_output_folder_is_never_served(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -407,7 +407,7 @@ def test_a_folder_that_holds_something_else_is_never_served(
     assert served == []
 
 
-def test_the_command_needs_no_jax(run: Path) -> None:
+def test_view_command_needs_no_jax(run: Path) -> None:
     program = (
         "import sys; from jaxrl_sql.commands.view import main; code = main(sys.argv[1:]); "
         "assert 'jax' not in sys.modules; sys.exit(code)"
@@ -416,8 +416,8 @@ def test_the_command_needs_no_jax(run: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_browser_rounds_no_number(tmp_path: Path) -> None:
-    """Its numbers are doubles: whole ones beyond 2^53 are text in a page's data."""
+def test_large_integers_are_not_rounded(tmp_path: Path) -> None:
+    """JavaScript numbers are doubles: integers over 2^53 are text in a page's data."""
     large, exact = 9007199254740993, 9007199254740991
     cells = [large, -large, exact, 0.1234567890123456789, 1e300, True, None, "9007199254740993"]
     shown = [str(large), str(-large), *cells[2:]]

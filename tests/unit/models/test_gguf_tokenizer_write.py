@@ -1,4 +1,4 @@
-"""A tokenizer that goes out as GGUF cuts every text as before: in llama.cpp's terms where they do, and else whole."""
+"""Exported tokenizers split texts as before: in llama.cpp's terms if possible, else as the whole tokenizer."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def bytes_(
 
 
 def blank_params(config: ModelConfig) -> Any:
-    """Return parameters of zeros, of which no shape is compiled: tokenizers alone are looked at here."""
+    """Return parameters of zeros, for which nothing is compiled: these tests compare tokenizers only."""
     shapes = jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
-    """Write a file with a tokenizer, require that it cuts texts as before, and return the file's metadata."""
+def written_metadata(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
+    """Write a file with a tokenizer, check that it splits texts as before, and return the file's metadata."""
     config = dataclasses.replace(LLAMA, vocab_size=len(tokenizer) + 3)
     params = blank_params(config)
     save_gguf(tmp_path / "m.gguf", config, hf_tensors(config, params, np.float32), tokenizer)
@@ -90,10 +90,10 @@ def written(tmp_path: Path, tokenizer: Any) -> dict[str, Any]:
     ],
     ids=["prepend", "replace", "metaspace-never"],
 )
-def test_pieces_are_said_in_llama_cpps_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE not in output
+def test_sentencepiece_tokenizer_is_written_in_llama_cpp_terms(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
+    metadata = written_metadata(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE not in metadata
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,22 @@ def test_pieces_are_said_in_llama_cpps_terms(tmp_path: Path, tokenizer: Any, pre
     ],
     ids=["metaspace-always", "metaspace-first", "LlamaTokenizer", "lower-case", "other-order", "composed"],
 )
-def test_pieces_that_llama_cpp_cuts_otherwise_go_along_whole(tmp_path: Path, tokenizer: Any, prepends: bool) -> None:
-    """A Metaspace puts no space before one that is there, and llama.cpp does."""
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.add_space_prefix"] is prepends
-    assert WHOLE in output
+def test_sentencepiece_tokenizer_unlike_llama_cpp_is_embedded_whole(
+    tmp_path: Path, tokenizer: Any, prepends: bool
+) -> None:
+    """Metaspace adds no space before an existing one; llama.cpp does."""
+    metadata = written_metadata(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.add_space_prefix"] is prepends
+    assert WHOLE in metadata
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama-bpe"])
-def test_a_published_way_of_cutting_has_its_name(tmp_path: Path, name: str) -> None:
+def test_published_split_is_written_by_name(tmp_path: Path, name: str) -> None:
     split = SPLITS[name]
     tokenizer = bytes_(name, normalizers.NFC() if split.composes else None, ignores=split.ignores_merges)
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.pre"] == name
-    assert WHOLE not in output
+    metadata = written_metadata(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.pre"] == name
+    assert WHOLE not in metadata
 
 
 @pytest.mark.parametrize(
@@ -138,20 +140,20 @@ def test_a_published_way_of_cutting_has_its_name(tmp_path: Path, name: str) -> N
     ],
     ids=["merges", "composed", "prefix", "not-composed", "no-merges", "prefix-qwen2", "lower-case", "strips"],
 )
-def test_another_way_of_cutting_bytes_goes_along_whole(tmp_path: Path, tokenizer: Any) -> None:
-    output = written(tmp_path, tokenizer)
-    assert output["tokenizer.ggml.pre"] == "default"
-    assert WHOLE in output
+def test_other_byte_level_split_is_embedded_whole(tmp_path: Path, tokenizer: Any) -> None:
+    metadata = written_metadata(tmp_path, tokenizer)
+    assert metadata["tokenizer.ggml.pre"] == "default"
+    assert WHOLE in metadata
 
 
-def test_what_even_the_whole_does_not_say_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_that_gguf_cannot_express_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"GGUF cannot express how the tokenizer splits .*without --gguf") as caught:
-        written(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
+        written_metadata(tmp_path, bytes_("qwen2", normalizers.NFC(), split_special_tokens=True))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_export_of_such_pieces_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_warns_if_llama_cpp_splits_differently(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, pre, warns in (("plain", metaspace("never"), False), ("other", metaspace("first"), True)):
         tokenizer = pieces(pre=pre)
         config = dataclasses.replace(LLAMA, vocab_size=len(tokenizer))

@@ -1,4 +1,4 @@
-"""Batches cut into parts: each prompt, answer and row is in one part, and comes back to its place."""
+"""Micro-batches: each prompt, answer and row is in exactly one, and is restored to its position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B, G, P, T = 4, 5, 6, 8
 
 
 def make_batch() -> GroupBatch:
-    """Return a batch whose prompts begin alike two by two."""
+    """Return a batch in which pairs of prompts share a prefix."""
     r = np.random.default_rng(0)
     prompts = np.arange(B * P, dtype=np.int32).reshape(B, P)
     prompts[1, :3], prompts[3, :2] = prompts[0, :3], prompts[2, :2]
@@ -31,8 +31,8 @@ def make_batch() -> GroupBatch:
     return GroupBatch(shared=(Segment(prompts, np.array([6, 4, 6, 5], np.int32)),), **arrays)  # type: ignore[arg-type]
 
 
-def cut_and_rejoined(cut: Any, batch: GroupBatch, *sizes: int) -> tuple[GroupBatch, np.ndarray]:
-    """Return the parts, and the rewards [B,G] that are rejoined from them."""
+def split_and_join(cut: Any, batch: GroupBatch, *sizes: int) -> tuple[GroupBatch, np.ndarray]:
+    """Return the micro-batches, and the rewards [B,G] that are joined from them."""
 
     def both(batch: GroupBatch) -> tuple[GroupBatch, jax.Array]:
         parts, rejoin = cut(batch, *sizes)
@@ -42,18 +42,18 @@ def cut_and_rejoined(cut: Any, batch: GroupBatch, *sizes: int) -> tuple[GroupBat
     return jax.tree.map(np.asarray, parts), np.asarray(rewards)
 
 
-def test_a_part_takes_every_prompt_of_its_number_modulo_the_parts() -> None:
+def test_prompts_are_assigned_to_micro_batches_round_robin() -> None:
     batch = make_batch()
-    parts, rewards = cut_and_rejoined(cut_prompts, batch, 2)
+    parts, rewards = split_and_join(cut_prompts, batch, 2)
     for number in range(2):
         np.testing.assert_array_equal(parts.completion[number], batch.completion[number::2])
         np.testing.assert_array_equal(parts.shared[0].tokens[number], batch.shared[0].tokens[number::2])
     np.testing.assert_array_equal(rewards, batch.reward)
 
 
-def test_prompts_with_a_schema_in_common_stay_together() -> None:
+def test_prompts_with_a_shared_schema_stay_together() -> None:
     batch = with_schemas_once(make_batch(), 2)
-    parts, rewards = cut_and_rejoined(cut_prompts, batch, 2)
+    parts, rewards = split_and_join(cut_prompts, batch, 2)
     for number in range(2):
         ours = slice(2 * number, 2 * number + 2)
         np.testing.assert_array_equal(parts.completion[number], batch.completion[ours])
@@ -63,7 +63,7 @@ def test_prompts_with_a_schema_in_common_stay_together() -> None:
     np.testing.assert_array_equal(rewards, batch.reward)
 
 
-def test_prompts_that_parts_do_not_divide_are_refused() -> None:
+def test_indivisible_number_of_prompts_is_rejected() -> None:
     with pytest.raises(ValueError, match="4 prompts are not divided by 3 parts"):
         cut_prompts(make_batch(), 3)
     with pytest.raises(ValueError, match="2 times 2 questions are not divided by 3 parts"):
@@ -71,9 +71,9 @@ def test_prompts_that_parts_do_not_divide_are_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_answers_are_cut_in_order_and_the_last_part_is_filled_with_nothing(size: int) -> None:
+def test_answers_are_split_in_order_and_the_last_part_is_padded(size: int) -> None:
     batch, count = make_batch(), -(-G // size)
-    parts, rewards = cut_and_rejoined(cut_answers, batch, count, size)
+    parts, rewards = split_and_join(cut_answers, batch, count, size)
     for number in range(count):
         here = batch.completion[:, number * size : (number + 1) * size]
         np.testing.assert_array_equal(parts.completion[number, :, : here.shape[1]], here)
@@ -83,12 +83,12 @@ def test_answers_are_cut_in_order_and_the_last_part_is_filled_with_nothing(size:
     np.testing.assert_array_equal(rewards, batch.reward)
 
 
-def test_packed_rows_are_cut_in_order_and_each_answer_is_in_one_part() -> None:
+def test_packed_rows_are_split_in_order_and_each_answer_is_in_one_part() -> None:
     batch = with_packed_rows(make_batch())
     assert batch.packed_length is not None
     assert batch.packed_start is not None
     rows = batch.packed_length.shape[1]
-    parts, _ = cut_and_rejoined(cut_rows, batch, -(-rows // 2), 2)
+    parts, _ = split_and_join(cut_rows, batch, -(-rows // 2), 2)
     assert parts.packed_length is not None
     assert parts.packed_start is not None
     joined = np.moveaxis(parts.packed_length, 0, 1).reshape(B, -1)

@@ -1,4 +1,4 @@
-"""Where answers end: the union of what a model's files declare, the token that is taught, and what is written out."""
+"""End tokens: the union over a model's files, the token to train on, and the saved files."""
 
 from __future__ import annotations
 
@@ -60,19 +60,21 @@ def make_tokenizer(special: Sequence[str], eos: str, template: str) -> Any:
         ("data.prompt=compact", QWEN, "", "", ["<|im_end|>"]),
     ],
 )  # fmt: skip
-def test_the_last_end_is_taught(values: str, special: Sequence[str], eos: str, template: str, names: list[str]) -> None:
+def test_last_end_token_is_the_training_target(
+    values: str, special: Sequence[str], eos: str, template: str, names: list[str]
+) -> None:
     tokenizer = make_tokenizer(special, eos, template)
     ends = ends_of_generation(load_config(EvaluateConfig, None, values.split()).data, "", tokenizer)
     assert tokenizer.convert_ids_to_tokens(ends) == names
 
 
-def test_an_end_that_is_no_token_is_refused() -> None:
+def test_end_outside_the_vocabulary_is_rejected() -> None:
     tokenizer = make_tokenizer(QWEN, "<|im_end|>", CHATML)
     with pytest.raises(InputError, match=r"data\.tokenizer\.eos_token='<end>' is not a token of the tokenizer"):
         ends_of_generation(load_config(EvaluateConfig, None, ["data.tokenizer.eos_token=<end>"]).data, "", tokenizer)
 
 
-def test_a_tokenizer_without_an_end_takes_the_ends_of_the_model(tmp_path: Path) -> None:
+def test_tokenizer_without_an_end_uses_the_ends_of_the_model(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(("<stop>",), "", "")
     (tmp_path / "config.json").write_text('{"eos_token_id": 0}')
     assert ends_of_generation(DataConfig(), str(tmp_path), tokenizer) == (tokenizer.convert_tokens_to_ids("<stop>"),)
@@ -80,8 +82,8 @@ def test_a_tokenizer_without_an_end_takes_the_ends_of_the_model(tmp_path: Path) 
         ends_of_generation(DataConfig(), "", tokenizer)
 
 
-def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> None:
-    """All tokens end an answer here, half of them by one file: each answer is one token, of which no text is shown."""
+def test_each_declared_end_token_ends_an_answer(tmp_path: Path) -> None:
+    """Each token ends an answer here, half of them declared by one file: each answer is one token without text."""
     model = shutil.copytree(START, tmp_path / "model")
     size = json.loads((model / "config.json").read_text())["vocab_size"]
     for name, ends in (("config.json", range(0, size, 2)), ("generation_config.json", range(1, size, 2))):
@@ -94,5 +96,5 @@ def test_answers_end_with_each_token_that_the_model_declares(tmp_path: Path) -> 
     ):
         samples = list(client.engine.generate([[5, 9, 7], [8, 3]], SamplingParams(max_new_tokens=12, n=4)))
     assert [(len(sample.token_ids), sample.text, sample.finish_reason) for sample in samples] == [(1, "", "stop")] * 8
-    assert all(item.written == (True,) for item in samples), "the end is the policy's own token, which is learned"
+    assert all(item.written == (True,) for item in samples), "the end token counts as the policy's"
     assert load_tokenizer(model).eos_token_id is not None

@@ -1,4 +1,4 @@
-"""What a supervised example becomes: one answer, or a dialogue of which the assistant's side is learned."""
+"""Supervised examples: one answer, or a dialogue with a loss on the assistant's turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = 0
 
 
 class Letters:
-    """Every character is a token, so that ids can be read."""
+    """Each character is a token, so that ids are readable."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         assert not add_special_tokens
@@ -48,14 +48,14 @@ def read(answer: Answer, learned: bool) -> str:
     return "".join("$" if token == END else chr(token) for token in kept)
 
 
-def test_of_a_text_everything_and_the_end_is_learned(example: Example) -> None:
+def test_whole_text_and_its_end_token_are_learned(example: Example) -> None:
     answer = taught(example, " SELECT x FROM t")
     assert read(answer, learned=True) == " SELECT x FROM t$"
     assert read(answer, learned=False) == "Q: what\nSQL:"
     assert answer.names == {ord(character) for character in " SELECT x FROM t"}
 
 
-def test_trap_masks_of_a_dialogue_the_environment_is_read_and_not_learned(example: Example) -> None:
+def test_trap_masks_dialogue_observations_are_not_learned(example: Example) -> None:
     dialogue = (
         ("assistant", "<sql>SELECT 1</sql>"),
         ("environment", "<observation>1</observation>"),
@@ -68,7 +68,7 @@ def test_trap_masks_of_a_dialogue_the_environment_is_read_and_not_learned(exampl
     assert answer.token_ids.count(END) == 1
 
 
-def test_what_does_not_fit_is_left_out_with_a_reason(example: Example) -> None:
+def test_oversized_examples_are_skipped_with_a_reason(example: Example) -> None:
     form = answering(lambda one: " " + one.gold_sql)
     long = Example("2", "a", example.db_path, "what", "SELECT x FROM t WHERE x = 'long'")
     made = supervise([example, long], [form], Letters(), END, 400, 40)
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason(example: Example) -> None:
         supervise([example], [form], Letters(), END, 5, 400)
 
 
-def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Example) -> None:
+def test_each_form_has_its_epoch_and_every_example_one_form_per_epoch(example: Example) -> None:
     examples = [dataclasses.replace(example, uid=str(i)) for i in range(40)]
     words = ("one", "two", "three")
     forms = [answering(lambda _, word=word: word) for word in words]
@@ -93,10 +93,10 @@ def test_each_form_has_its_epoch_and_every_example_one_form_an_epoch(example: Ex
     for one in examples:
         assert {shown[epoch][one.uid] for epoch in range(3)} == set(words)
     assert shown[:3] == shown[3:]
-    assert len(set(shown[0].values())) == 3, "forms are taught side by side"
+    assert len(set(shown[0].values())) == 3, "forms are mixed within an epoch"
 
 
-def test_traces_take_the_place_of_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
+def test_traces_replace_golds_and_may_be_several(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     told = [{"id": "1", "reasoning": " a thought ", "sql": "SELECT 1"}, {"id": 1, "reasoning": "b", "sql": "SELECT 2"}]
     path.write_text("\n".join(map(json.dumps, told)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Spider and the sets on its databases, in the layouts in which they are published, written here in small."""
+"""Spider and the sets on its databases in their published layouts, as small files."""
 
 import json
 import sqlite3
@@ -70,10 +70,10 @@ def test_spider_is_read_by_split(spider: Path) -> None:
         load_benchmark(spider, "test")
 
 
-# As `exec_eval.py` and `parse.py` of the test suite's repository run them.
+# The SQL as run by `exec_eval.py` and `parse.py` of the test suite's repository.
 RUN_BY_SPIDER = [
     ("SELECT 1 WHERE 1 > = 1", "SELECT 1 WHERE 1 >= 1"), ("SELECT 1 < = 2, 1 ! = 2", "SELECT 1 <= 2, 1 != 2"),
-    ("SELECT '> ='", "SELECT '>='"),  # in texts as well
+    ("SELECT '> ='", "SELECT '>='"),  # in literals, too
     ("SELECT a FROM t; SELECT b FROM t", "SELECT a FROM t"), ("SELECT 1;", "SELECT 1;"),
     ("SELECT ';' ; SELECT 2", "SELECT ';'"), ("SELECT 1 -- a; b\n + 2; SELECT 3", "SELECT 1 -- a; b\n + 2"),
     ("SELECT /* ; */ 1; DROP TABLE t", "SELECT /* ; */ 1"), ("", ""), (";", ";"),
@@ -82,11 +82,11 @@ RUN_BY_SPIDER = [
 
 
 @pytest.mark.parametrize(("sql", "run"), RUN_BY_SPIDER)
-def test_a_prediction_is_run_as_spiders_scorer_runs_it(sql: str, run: str) -> None:
+def test_prediction_is_prepared_like_in_spiders_scorer(sql: str, run: str) -> None:
     assert prepare_spider(sql) == run
 
 
-def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Path, tmp_path: Path) -> None:
+def test_sets_on_spiders_databases_prepare_predictions_and_repair_golds(spider: Path, tmp_path: Path) -> None:
     write(spider / "dev.json", [asked(0, query="SELECT a FROM t WHERE a < = 1")])
     write(tmp_path / "dk/Spider-DK.json", [asked(0, query="SELECT a FROM t WHERE a ! = 1")])
     write(tmp_path / "en_data/dev.json", [asked(0, query="SELECT a FROM t WHERE a > = 1", commonsense_knowledge="")])
@@ -96,7 +96,7 @@ def test_sets_on_spiders_databases_prepare_predictions_and_mend_golds(spider: Pa
         assert found.prepare is prepare_spider
 
 
-def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
+def test_missing_spider_files_are_reported(spider: Path) -> None:
     (spider / "train_others.json").unlink()
     (note,) = load_benchmark(spider, "train").notes
     assert note.startswith("train_others.json is missing")
@@ -105,7 +105,7 @@ def test_what_of_spider_is_missing_is_told(spider: Path) -> None:
         load_benchmark(spider, "train_spider")
 
 
-def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> None:
+def test_golds_of_spider_that_differ_from_its_list_are_reported(spider: Path) -> None:
     (spider / "dev_gold.sql").write_text("SELECT  0 ;\td\nSELECT 1\tgone\nSELECT 7\td\n\n")
     (note,) = load_benchmark(spider).notes
     assert note.startswith(
@@ -115,7 +115,7 @@ def test_golds_of_spider_that_differ_from_its_list_are_told(spider: Path) -> Non
     assert "has 1 golds for the 3 questions" in load_benchmark(spider).notes[0]
 
 
-def test_the_test_set_of_spider_has_databases_of_its_own_and_may_have_golds_apart(spider: Path) -> None:
+def test_spiders_test_set_has_its_own_databases_and_separate_golds(spider: Path) -> None:
     test = [{key: value for key, value in asked(i).items() if key != "query"} for i in range(2)]
     write(spider / "test.json", test)
     (spider / "test_gold.sql").write_text("SELECT 8\td\nSELECT 9\td\n")
@@ -139,13 +139,13 @@ def test_variants_of_a_database_make_a_suite(spider: Path, tmp_path: Path, place
     assert found.notes[-1] == "test suite: 1 of 1 databases have variants, 3 in all"
 
 
-def test_databases_that_came_with_their_variants_are_a_suite(spider: Path) -> None:
+def test_databases_packed_with_variants_are_a_suite(spider: Path) -> None:
     variant = database(spider / "database/d/dv1.sqlite")
     (first, _) = load_benchmark(spider).examples
     assert first.suite == (str(spider / "database/d/d.sqlite"), str(variant))
 
 
-def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path) -> None:
+def test_sets_on_spiders_databases_find_the_spider_folder(spider: Path, tmp_path: Path) -> None:
     dk, syn, realistic = (tmp_path / name for name in ("Spider-DK", "Spider-Syn", "spider-realistic"))
     database(dk / "database/new_d/new_d.sqlite")
     write(dk / "Spider-DK.json", [asked(0, "new_d", type="3"), asked(1, type="34"), asked(2, type="0")])
@@ -165,8 +165,8 @@ def test_sets_on_spiders_databases_find_them_beside(spider: Path, tmp_path: Path
     assert (found.name, found.examples[0].db_path) == ("spider_realistic", str(spider / "database/d/d.sqlite"))
 
 
-def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> None:
-    """Folders of other sets hold databases too, and Spider's may be in several: none of these has the questions."""
+def test_each_database_comes_from_the_sibling_folder_that_has_it(tmp_path: Path) -> None:
+    """Folders of other sets also have databases, and several may have Spider's: none of these has the questions."""
     realistic, dk = tmp_path / "spider-realistic", tmp_path / "Spider-DK"
     write(realistic / "spider-realistic.json", [asked(0, "a"), asked(1, "b"), asked(2, "b"), asked(3, "gone")])
     write(dk / "Spider-DK.json", [asked(0, "new_a"), asked(1, "a")])
@@ -186,13 +186,13 @@ def test_each_database_is_taken_from_the_sibling_that_has_it(tmp_path: Path) -> 
     assert load_benchmark(dk).examples[1].db_path == str(tmp_path / "spider/database/a/a.sqlite")
 
 
-def test_without_spiders_folder_that_is_told(tmp_path: Path) -> None:
+def test_missing_spider_folder_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "sets/spider-realistic/spider-realistic.json", [asked(5)])
     with pytest.raises(InputError, match=r"no database d: 1"):
         load_benchmark(tmp_path / "sets/spider-realistic")
 
 
-def test_odd_bytes_are_read_and_told(spider: Path) -> None:
+def test_invalid_bytes_are_read_and_reported(spider: Path) -> None:
     text = json.dumps([asked(0, question="é naïve?"), asked(2)], ensure_ascii=False, indent=0)
     (spider / "dev.json").write_bytes(b"\xef\xbb\xbf" + text.replace("naïve", "na@ve").encode().replace(b"@", b"\xef"))
     found = load_benchmark(spider)
@@ -204,7 +204,7 @@ def test_odd_bytes_are_read_and_told(spider: Path) -> None:
     assert load_benchmark(spider).notes == ()
 
 
-def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Path) -> None:
+def test_mistaken_files_are_named(spider: Path, tmp_path: Path) -> None:
     (spider / "dev.json").write_text('[{"db_id": "d", "question": "Q", "query": "S"},\n{]')
     with pytest.raises(InputError, match=r"dev\.json:2: not JSON"):
         load_benchmark(spider)
@@ -221,7 +221,7 @@ def test_files_that_are_not_what_they_seem_are_named(spider: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_set_is_found_in_folders_round_it(spider: Path, tmp_path: Path, depth: int) -> None:
+def test_set_is_found_in_nested_folders(spider: Path, tmp_path: Path, depth: int) -> None:
     root = spider
     for level in range(depth):
         (tmp_path / f"round{level}").mkdir()

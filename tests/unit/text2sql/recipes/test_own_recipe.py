@@ -1,4 +1,4 @@
-"""The documented recipe of one's own does what its text says."""
+"""The documented example of a user's recipe matches its text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mine() -> Recipe:
     return recipe
 
 
-def test_it_reads_what_it_teaches_and_pays_what_it_says(mine: Recipe, tmp_path: Path) -> None:
+def test_documented_recipe_parses_its_demonstrations_and_pays_as_documented(mine: Recipe, tmp_path: Path) -> None:
     path = tmp_path / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("CREATE TABLE t(a, b); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
@@ -53,6 +53,6 @@ def test_it_reads_what_it_teaches_and_pays_what_it_says(mine: Recipe, tmp_path: 
         assert scored.reward.total == 1.0
 
 
-def test_it_is_as_short_as_it_says() -> None:
+def test_documented_recipe_has_the_documented_length() -> None:
     code = FILE.read_text(encoding="utf-8").partition("def respond")[2].partition("if __name__")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 30

@@ -1,4 +1,4 @@
-"""PaVeRL-SQL from text to number: 0 / 0.5 / ten times the share of the gold that was found."""
+"""PaVeRL-SQL from text to number: 0 / 0.5 / ten times the share of the gold's cells in the answer."""
 
 from collections.abc import Callable
 
@@ -75,24 +75,24 @@ def test_text_to_reward(name: str, score: Score) -> None:
     }
 
 
-def test_a_failing_gold_is_not_learned_from(score: Score) -> None:
+def test_failing_gold_is_not_learned_from(score: Score) -> None:
     scored = score("paverl", "SELECT lost FROM emp", block(NAMES))
     assert (scored.reward.total, scored.gold_status, scored.trusted) == (0.5, "schema_error", False)
 
 
-def test_the_best_of_several_golds_counts(score: Score) -> None:
+def test_best_of_several_golds_counts(score: Score) -> None:
     assert score("paverl", ("SELECT id FROM emp WHERE 0", BOTH, NAMES), block(NAMES)).reward.total == 10.0
     assert score("paverl", ("SELECT id FROM emp WHERE 0", BOTH), block(NAMES)).reward.total == 5.0
 
 
-def test_a_small_share_pays_less_than_running_alone() -> None:
-    """The paper's scale: a twentieth of the gold is rewarded as much as none of it."""
+def test_small_share_earns_less_than_running_alone() -> None:
+    """On the paper's scale, a twentieth of the gold earns as much as none of it."""
     reading = ParsedResponse("SELECT", True)
     paid = [paverl_reward(reading, ScoreRow("ok", "ok", {"paverl": acc})).total for acc in (0.0, 0.04, 0.05, 0.5)]
     assert paid == pytest.approx([0.5, 0.4, 0.5, 5.0])
 
 
-def test_one_of_25_columns_is_paid_less_than_none_but_not_by_the_monotone_variant(score: Score) -> None:
+def test_one_of_25_columns_earns_less_than_none_except_in_the_monotone_variant(score: Score) -> None:
     gold = "SELECT " + ", ".join(["name", *(f"id + {i}" for i in range(24))]) + " FROM emp"
     answers = ("SELEC name FROM emp", "SELECT pay / 7 FROM emp", NAMES, BOTH, gold)
     paid = {
@@ -103,6 +103,6 @@ def test_one_of_25_columns_is_paid_less_than_none_but_not_by_the_monotone_varian
     assert paid["paverl_monotone"] == pytest.approx([0, 0.5, 0.5, 0.8, 10])
 
 
-def test_the_thought_is_what_stands_before_the_block() -> None:
+def test_thought_is_the_text_before_the_block() -> None:
     reading = read_paverl(block(NAMES, "One.\n\nTwo.\n"))
     assert reading == ParsedResponse(NAMES, True, "One.\n\nTwo.", block(NAMES, "One.\n\nTwo.\n"))

@@ -32,7 +32,7 @@ def form(sql: str, think: str = "abc") -> str:
 
 
 def match(think: int, answer: int, sql: int) -> float:
-    """Return what a match is rewarded whose texts have so many characters."""
+    """Return the reward of a match whose texts have this number of characters."""
     return 6 + 0.5 * min(1.0, (think + answer) / 2048) + sql / answer
 
 
@@ -100,7 +100,7 @@ def test_text_to_reward(name: str, score: Score) -> None:
         assert (total, parts["length"]) == (-1.0, 0.0)
 
 
-def test_the_example_of_the_paper_s_formula(score: Score) -> None:
+def test_example_of_the_papers_formula(score: Score) -> None:
     scored = score("sql_r1", "select name from emp", form("select id from emp"))
     assert scored.reward.total == 0.0
     answer = "```sql\nselect a from t\n```"
@@ -111,14 +111,14 @@ def test_the_example_of_the_paper_s_formula(score: Score) -> None:
     assert sql_r1_reward(reading, row).total == pytest.approx(6.584003, abs=5e-7)
 
 
-def test_the_tag_that_ends_the_prompt_is_the_response_s_own(score: Score) -> None:
+def test_open_tag_of_the_prompt_belongs_to_the_response(score: Score) -> None:
     text = form(NAMES).removeprefix("<think>")
     assert score("sql_r1", NAMES, text).reward.total == -1.0
     assert score("sql_r1", NAMES, text, begun="<think>").reward.total == pytest.approx(RIGHT)
-    assert score("sql_r1", NAMES, form(NAMES), begun="<think>").reward.total == -1.0  # it is there twice
+    assert score("sql_r1", NAMES, form(NAMES), begun="<think>").reward.total == -1.0  # the tag occurs twice
 
 
-def test_a_failing_gold_pays_no_match_and_is_not_learned_from(score: Score) -> None:
+def test_failing_gold_gives_no_match_and_is_not_learned_from(score: Score) -> None:
     scored = score("sql_r1", "SELECT lost FROM emp", form("SELECT lost FROM emp"))
     assert (scored.reward.total, scored.gold_status, scored.trusted) == (-1.0, "schema_error", False)
     assert score("sql_r1", "SELECT lost FROM emp", form(NAMES)).reward.total == 0.0
@@ -132,11 +132,11 @@ def test_a_failing_gold_pays_no_match_and_is_not_learned_from(score: Score) -> N
         (ScoreRow("cancelled", "ok", {}), -1.0),
     ],
 )
-def test_what_did_not_run_is_no_match(row: ScoreRow, total: float) -> None:
+def test_failed_query_is_no_match(row: ScoreRow, total: float) -> None:
     assert sql_r1_reward(read_sql_r1(form(NAMES)), row).total == total
 
 
-def test_the_length_part_is_at_most_one_and_a_half() -> None:
+def test_length_part_is_at_most_one_and_a_half() -> None:
     assert length_part(ParsedResponse("x" * 26, True, "t" * 5000, "x" * 26)) == 1.5
     assert length_part(ParsedResponse(None, True, "", "")) == 0.0
 
@@ -155,7 +155,7 @@ def correct(executor: Executor, name: str, example: Example, sqls: list[str]) ->
     return [one.parts["correct"] for one in rewards]
 
 
-def test_every_database_of_the_suite_has_to_agree(executor: Executor, tmp_path: Path) -> None:
+def test_all_databases_of_the_suite_must_agree(executor: Executor, tmp_path: Path) -> None:
     own, variant = rows(tmp_path / "a.sqlite", "(1), (2)"), rows(tmp_path / "suite" / "a_0.sqlite", "(1), (2), (3)")
     gold = "SELECT x FROM t"
     sqls = [gold, "SELECT x FROM t WHERE x < 3", "SELECT 1 UNION ALL SELECT 2"]
@@ -164,8 +164,8 @@ def test_every_database_of_the_suite_has_to_agree(executor: Executor, tmp_path: 
     assert correct(executor, "arctic", example, sqls) == [1.0, 1.0, 1.0]  # by the question's own database alone
 
 
-def test_a_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
-    """All databases may lie in one folder: those of other questions have other tables, and no answer runs there."""
+def test_neighbouring_database_is_no_variant(executor: Executor, tmp_path: Path) -> None:
+    """All databases may be in one folder: those of other questions have other tables, and no answer runs there."""
     own = rows(tmp_path / "dev" / "database" / "a.sqlite", "(1), (2)")
     with closing(sqlite3.connect(tmp_path / "dev" / "database" / "b.sqlite")) as connection:
         connection.execute("CREATE TABLE other(y)")

@@ -1,4 +1,4 @@
-"""Think2SQL's three rewards of one reading: GATE, EXFM and QAFM, from text to numbers."""
+"""Think2SQL's three rewards of one parsed answer: GATE, EXFM and QAFM, from text to numbers."""
 
 from collections.abc import Callable
 
@@ -90,24 +90,24 @@ def test_text_to_reward(name: str, score: Score) -> None:
         }
 
 
-def test_a_failing_gold_pays_nothing_and_is_dropped(score: Score) -> None:
+def test_failing_gold_earns_nothing_and_is_dropped(score: Score) -> None:
     lost = "SELECT lost FROM emp"
     for name, paid in (("think2sql", 0.0), ("think2sql_exfm", 0.05), ("think2sql_qafm", 0.05)):
         scored = score(name, lost, form(lost))
         assert (scored.reward.total, scored.gold_status, scored.trusted) == (pytest.approx(paid), "schema_error", False)
 
 
-def test_the_best_of_several_golds_counts(score: Score) -> None:
+def test_best_of_several_golds_counts(score: Score) -> None:
     assert score("think2sql", (IDS, NAMES), form(NAMES)).reward.total == 1.0
 
 
-def test_the_tag_that_ends_the_prompt_is_the_response_s_own(score: Score) -> None:
+def test_open_tag_of_the_prompt_belongs_to_the_answer(score: Score) -> None:
     text = form(NAMES).removeprefix("<reasoning>")
     assert [score("think2sql", NAMES, text, begun=tag).well_formed for tag in ("", "<reasoning>")] == [False, True]
 
 
 @pytest.mark.parametrize(("qatch", "paid"), [(0.0, 0.1), (0.1, 0.1), (0.11, 0.11), (0.05, 0.1), (1.0, 1.0)])
-def test_the_gate(qatch: float, paid: float) -> None:
+def test_gate(qatch: float, paid: float) -> None:
     row = ScoreRow("ok", "ok", {"refined": 0.0, "qatch": qatch})
     assert gate_reward(read_think2sql(form(NAMES)), row).total == pytest.approx(paid)
     without = gate_reward(read_think2sql(NAMES), row).total
@@ -133,7 +133,7 @@ READINGS = {
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_where_the_sql_stands(name: str) -> None:
+def test_position_of_the_sql(name: str) -> None:
     text, sql, think = READINGS[name]
     reading = read_think2sql(text)
     assert (reading.sql, reading.think) == (sql, think)

@@ -45,7 +45,7 @@ def findings(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def look(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
+def run_audit(tmp_path: Path, *arguments: str | Path) -> dict[str, dict[str, dict[str, Any]]]:
     assert main([*map(str, arguments), "--out", str(tmp_path / "audit")]) == 0
     return findings(tmp_path / "audit")
 
@@ -75,7 +75,7 @@ def test_audit_finds_training_questions_and_sql_in_other_spellings(tmp_path: Pat
         "CREATE TABLE hero(id, name, age, other)",
         "others",
     )
-    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
     assert {kind: set(ids) for kind, ids in found.items()} == {
         "question: same": {"same"},
         "question: nearly the same": {"near"},
@@ -169,7 +169,7 @@ COLUMNS = "id INTEGER PRIMARY KEY, name TEXT, power TEXT, age INT, city TEXT"
 def test_audit_finds_training_databases(tmp_path: Path, script: str, db_id: str, kind: str) -> None:
     train = make_set(tmp_path / "train", [("t", "q", "SELECT 1")])
     target = make_set(tmp_path / "dev", [("e", "other", "SELECT 2, 3")], script, db_id)
-    found = look(tmp_path, "--train", train, "--eval", target, "--no-golds")
+    found = run_audit(tmp_path, "--train", train, "--eval", target, "--no-golds")
     kinds = [name for name in found if name.startswith("database")]
     assert [name.removeprefix("database: ") for name in kinds] == ([kind.removeprefix("database: ")] if kind else [])
     if kinds:
@@ -210,7 +210,7 @@ def test_golds_are_run_and_classified_by_result(tmp_path: Path) -> None:
             ),
         ],
     )
-    found = look(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
+    found = run_audit(tmp_path, "--eval", target, "--timeout-ms", "300", "--threads", "1")
     assert set(found) == {
         "gold: fails", "gold: empty", "gold: times out", "gold: one row of 0 or NULL", "gold: matched by a constant",
     }  # fmt: skip
@@ -251,7 +251,7 @@ def test_suite_separates_golds_that_one_database_cannot(tmp_path: Path) -> None:
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("INSERT INTO hero(name, age) VALUES ('young', ?)", (age,))
             connection.commit()
-    found = look(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
+    found = run_audit(tmp_path, "--eval", target, "--suite", tmp_path / "suite")
     chance = found["suite: equal to another gold on one database"]
     assert set(chance) == {"old", "all", "all again"}
     assert set(chance["old"]["with"]) == {"all", "all again"}
@@ -282,7 +282,7 @@ def test_skipped_lines_are_findings_and_the_table_counts_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1 WHERE 0"), ("mute", "", "SELECT 1")])
-    found = look(tmp_path, "--eval", target)
+    found = run_audit(tmp_path, "--eval", target)
     assert set(found["cannot be read"]) == {"mute"}
     table = capsys.readouterr().out
     assert "gold: empty" in table
@@ -293,5 +293,5 @@ def test_replaced_bytes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     target = make_set(tmp_path / "dev", [("e", "q", "SELECT 1")])
     (target / "questions.jsonl").unlink()
     (target / "dev.csv").write_bytes(b"question,sql\nWho\x92s?,SELECT 1\n")
-    look(tmp_path, "--eval", target / "dev.csv", "--no-golds")
+    run_audit(tmp_path, "--eval", target / "dev.csv", "--no-golds")
     assert "dev.csv: dev.csv: 1 bytes are not UTF-8 and were read as Windows-1252" in capsys.readouterr().err

@@ -28,7 +28,7 @@ SPEC = SynthSpec(seed=3, train_dbs=10, dev_dbs=3, unseen_dbs=3, train_questions=
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("synth") / "data"
     report = generate(out, SPEC)
     assert report.questions == {"train": 400, "dev": 60, "dev_unseen": 60}
@@ -71,26 +71,26 @@ def test_same_seed_generates_the_same_data_in_another_process(tmp_path: Path) ->
     assert (there / "tokenizer/tokenizer.json").read_bytes() == (here / "tokenizer/tokenizer.json").read_bytes()
 
 
-def test_generated_bytes_of_a_spec_do_not_change(made: Path) -> None:
+def test_generated_bytes_of_a_spec_do_not_change(generated: Path) -> None:
     """Check digests without the difficulty label: runs on generated sets must stay comparable."""
     files = {}
     for split in SPLITS:
-        lines = [{**line, "difficulty": ""} for line in questions(made, split)]
+        lines = [{**line, "difficulty": ""} for line in questions(generated, split)]
         files[split] = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode()
-    files["rows"] = "\n".join(f"{name}\n{text}" for name, text in dumps(made).items()).encode()
+    files["rows"] = "\n".join(f"{name}\n{text}" for name, text in dumps(generated).items()).encode()
     assert {name: hashlib.sha256(text).hexdigest()[:16] for name, text in files.items()} == {
         "train": "28b1d370de3b43f0",
         "dev": "042adfe0d75882e5",
         "dev_unseen": "0a33c3a265841152",
         "rows": "ecf9c0853967d7e6",
     }
-    spec = json.loads((made / "synth.json").read_text())["spec"]
+    spec = json.loads((generated / "synth.json").read_text())["spec"]
     assert list(spec) == [field.name for field in dataclasses.fields(SynthSpec)]
 
 
-def test_another_seed_generates_other_questions(made: Path, tmp_path: Path) -> None:
+def test_another_seed_generates_other_questions(generated: Path, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(seed=4, train_dbs=1, dev_dbs=1, unseen_dbs=1, train_questions=40, dev_questions=20))
-    first = {line["question"] for line in questions(made, "train")[:40]}
+    first = {line["question"] for line in questions(generated, "train")[:40]}
     assert len(first & {line["question"] for line in questions(tmp_path, "train")}) < 5
 
 
@@ -149,14 +149,14 @@ def test_unusable_numbers_are_named(tmp_path: Path, name: str) -> None:
         generate(tmp_path, SynthSpec(**{name: 0}))
 
 
-def test_splits_share_no_database_and_unseen_domains_are_unseen(made: Path) -> None:
-    ids = {split: {line["db_id"] for line in questions(made, split)} for split in SPLITS}
+def test_splits_share_no_database_and_unseen_domains_are_unseen(generated: Path) -> None:
+    ids = {split: {line["db_id"] for line in questions(generated, split)} for split in SPLITS}
     assert {split: len(found) for split, found in ids.items()} == {"train": 10, "dev": 3, "dev_unseen": 3}
     assert not ids["train"] & ids["dev"]
     assert not (ids["train"] | ids["dev"]) & ids["dev_unseen"]
     domains = {split: {re.sub(r"_(train|dev|dev_unseen)_\d+$", "", name) for name in ids[split]} for split in SPLITS}
     assert not domains["dev_unseen"] & (domains["train"] | domains["dev"])
-    schemas = {name: text.split("INSERT")[0] for name, text in dumps(made).items()}
+    schemas = {name: text.split("INSERT")[0] for name, text in dumps(generated).items()}
     assert len(set(schemas.values())) == len(schemas)
 
 
@@ -173,19 +173,19 @@ def test_domains_tables_and_templates_are_numerous() -> None:
     assert all(len(TEMPLATES[grade]) >= 8 for grade in GRADES)
 
 
-def test_every_gold_returns_rows(made: Path) -> None:
+def test_every_gold_returns_rows(generated: Path) -> None:
     for split in SPLITS:
-        for line in questions(made, split):
-            connection = connect(made, line)
+        for line in questions(generated, split):
+            connection = connect(generated, line)
             rows = connection.execute(line["sql"]).fetchall()
             connection.close()
             assert rows, line
             assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
 
 
-def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
+def test_every_split_has_every_grade_and_no_question_twice(generated: Path) -> None:
     for split in SPLITS:
-        lines = questions(made, split)
+        lines = questions(generated, split)
         assert {line["difficulty"] for line in lines} == set(GRADES) - {"advanced"}
         assert [line["difficulty"] for line in lines] == [spider_level(line["sql"]) for line in lines]
         assert len({(line["db_id"], line["question"]) for line in lines}) == len(lines)
@@ -196,9 +196,9 @@ def test_every_split_has_every_grade_and_no_question_twice(made: Path) -> None:
         assert all(line["reasoning"] for line in lines if split == "train")
 
 
-def test_literals_of_the_sql_occur_in_the_question(made: Path) -> None:
+def test_literals_of_the_sql_occur_in_the_question(generated: Path) -> None:
     seen = 0
-    for line in questions(made, "train"):
+    for line in questions(generated, "train"):
         for value in re.findall(r"'([^']*)'", line["sql"]):
             assert value.strip("%") in line["question"], line
             seen += 1
@@ -209,12 +209,12 @@ def test_literals_of_the_sql_occur_in_the_question(made: Path) -> None:
     assert seen > 200
 
 
-def test_limited_gold_has_no_tie_at_its_limit(made: Path) -> None:
+def test_limited_gold_has_no_tie_at_its_limit(generated: Path) -> None:
     seen = 0
-    for line in questions(made, "train"):
+    for line in questions(generated, "train"):
         found = re.fullmatch(r"SELECT \w+ (FROM .* ORDER BY (\w+) (?:DESC|ASC) LIMIT) (\d+)", line["sql"])
         if found:
-            connection = connect(made, line)
+            connection = connect(generated, line)
             keys = connection.execute(f"SELECT {found[2]} {found[1]} {int(found[3]) + 1}").fetchall()
             connection.close()
             assert len(set(keys)) == int(found[3]) + 1, line
@@ -223,9 +223,9 @@ def test_limited_gold_has_no_tie_at_its_limit(made: Path) -> None:
     assert seen > 10
 
 
-def test_databases_have_keys_types_nulls_and_hundreds_of_rows(made: Path) -> None:
+def test_databases_have_keys_types_nulls_and_hundreds_of_rows(generated: Path) -> None:
     nulls = 0
-    for path in sorted(made.glob("*/databases/*/*.sqlite")):
+    for path in sorted(generated.glob("*/databases/*/*.sqlite")):
         connection = sqlite3.connect(path)
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
@@ -252,11 +252,11 @@ def test_only_the_training_split_is_decorated(tmp_path: Path) -> None:
     assert all((left[name] == right[name]) == (not name.startswith("train/")) for name in left)
 
 
-def test_demonstrations_occur_in_training_only_and_change_nothing_else(made: Path, tmp_path: Path) -> None:
+def test_demonstrations_occur_in_training_only_and_change_nothing_else(generated: Path, tmp_path: Path) -> None:
     out = tmp_path / "demonstrated"
     generate(out, dataclasses.replace(SPEC, extra_columns_share=0.6))
     for split in SPLITS:
-        plain, taught = questions(made, split), questions(out, split)
+        plain, taught = questions(generated, split), questions(out, split)
         wordy = [line.pop("demonstration") for line in taught if "demonstration" in line]
         for line in (*plain, *taught):  # the reasoning belongs to the demonstrated query
             line.pop("reasoning", None)

@@ -50,7 +50,7 @@ def lines(out: Path, split: str) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("grammar") / "data"
     generate(out, SynthSpec(**SMALL, style="grammar"))
     return out
@@ -80,22 +80,22 @@ def test_form_asks_in_a_sentence_and_its_queries_run(form: Form, connections: di
     assert found >= 20
 
 
-def test_same_seed_generates_the_same_questions_and_levels_are_spiders(made: Path, tmp_path: Path) -> None:
+def test_same_seed_generates_the_same_questions_and_levels_are_spiders(generated: Path, tmp_path: Path) -> None:
     generate(tmp_path, SynthSpec(**SMALL, style="grammar"))
     for split in ("train", "dev", "dev_unseen"):
-        assert lines(tmp_path, split) == lines(made, split)
-    train = lines(made, "train")
+        assert lines(tmp_path, split) == lines(generated, split)
+    train = lines(generated, "train")
     assert len(train) >= 110
     assert all(line["difficulty"] == spider_level(line["sql"]) for line in train)
     assert {line["difficulty"] for line in train} == {"easy", "medium", "hard", "extra"}
 
 
-def test_set_records_its_style(made: Path) -> None:
-    assert json.loads((made / "synth.json").read_text())["spec"]["style"] == "grammar"
-    report = generate(made, SynthSpec(**SMALL, style="grammar"))
+def test_set_records_its_style(generated: Path) -> None:
+    assert json.loads((generated / "synth.json").read_text())["spec"]["style"] == "grammar"
+    report = generate(generated, SynthSpec(**SMALL, style="grammar"))
     assert report.was_present
     with pytest.raises(InputError, match="style=grammar, not templates"):
-        generate(made, SynthSpec(**SMALL))
+        generate(generated, SynthSpec(**SMALL))
 
 
 @pytest.mark.parametrize("style", ["templates", "grammar"])
@@ -242,9 +242,9 @@ def test_comparison_counts_skeletons_joins_and_names(compare: ModuleType) -> Non
 
 
 def test_comparison_prints_one_column_per_set(
-    compare: ModuleType, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    compare: ModuleType, generated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare.main([f"{made}:train", f"{made}:dev_unseen", "--first", "20"]) == 0
+    assert compare.main([f"{generated}:train", f"{generated}:dev_unseen", "--first", "20"]) == 0
     rows = [row.split(" | ") for row in capsys.readouterr().out.splitlines()]
     assert {len(row) for row in rows} == {3}
     assert rows[0][1:] == ["data:train", "data:dev_unseen |"]

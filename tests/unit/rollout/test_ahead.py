@@ -48,14 +48,14 @@ def engine(params: Any = PARAMS, **sizes: Any) -> Engine:
     return Engine(CONFIG, params, Letters(), EngineConfig(SLOTS, **sizes))
 
 
-def by_place(samples: list[Sample]) -> Samples:
+def by_index(samples: list[Sample]) -> Samples:
     found = {(s.prompt_index, s.index): s for s in samples}
     assert len(found) == len(samples)
     return found
 
 
-def alone(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
-    return by_place(list(engine(params).generate(prompts, SAMPLING, step)))
+def separate_call(prompts: list[Prompt], step: int, params: Any = PARAMS) -> Samples:
+    return by_index(list(engine(params).generate(prompts, SAMPLING, step)))
 
 
 def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Samples]:
@@ -71,7 +71,7 @@ def two_calls(made: Engine, then: Any = None) -> tuple[Samples, list[Sample], Sa
         if one.prompt_index >= len(FIRST)
     ]
     made.params = made.params if then is None else then
-    return by_place(first), left, by_place(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
+    return by_index(first), left, by_index(list(made.generate(SECOND, SAMPLING, 6, begun=left)))
 
 
 def assert_same(ours: Samples, theirs: Samples) -> None:
@@ -90,17 +90,17 @@ def test_early_start_gives_the_samples_of_separate_calls(budget: KVBudget | None
     """Use equal parameters, with a full and with a minimal KV budget."""
     sizes = {} if budget is None else {"budget": budget, "block_size": 32, "completion_block_size": 16}
     first, left, second = two_calls(engine(**sizes))
-    assert_same(first, alone(FIRST, 5))
-    assert_same(second, alone(SECOND, 6))
+    assert_same(first, separate_call(FIRST, 5))
+    assert_same(second, separate_call(SECOND, 6))
     assert budget or {one.finish_reason for one in left} > {UNFINISHED}
 
 
 def test_early_tokens_keep_their_logprobs_under_new_parameters(logprobs_of: Callable[..., Any]) -> None:
-    """The remaining tokens are drawn with the second call's parameters: a forward pass gives their logprobs."""
+    """The second call's parameters sample the remaining tokens: a forward pass gives their logprobs."""
     _, left, second = two_calls(engine(), OTHERS)
     begun = [one for one in left if one.finish_reason == UNFINISHED]
     assert begun
-    whole = alone(SECOND, 6, OTHERS)
+    whole = separate_call(SECOND, 6, OTHERS)
     for one in left:
         now, have = second[one.prompt_index, one.index], len(one.token_ids)
         assert now.token_ids[:have] == one.token_ids
@@ -133,13 +133,13 @@ def test_early_samples_survive_serialization() -> None:
     _, left, second = two_calls(engine())
     again = unpack_samples(pack_samples(left))
     assert again == left
-    assert by_place(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
+    assert by_index(list(engine().generate(SECOND, SAMPLING, 6, begun=again))) == second
 
 
 def test_call_with_only_finished_samples_decodes_nothing() -> None:
-    finished = list(alone(SECOND, 6).values())
+    finished = list(separate_call(SECOND, 6).values())
     made = engine()
-    assert by_place(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_place(finished)
+    assert by_index(list(made.generate(SECOND, SAMPLING, 6, begun=finished))) == by_index(finished)
     assert made.stats.steps == 0
 
 

@@ -248,17 +248,17 @@ def test_sql_gets_observations_until_the_solution(shop: str) -> None:
     with Executor(limits=Limits(vm_steps=10_000_000)) as executor:
         turns = SqlTurns(executor, shop, 5)
 
-        def told(text: str) -> str:
+        def observe(text: str) -> str:
             observation = turns.next(Action(text, "stop"))
             assert observation is not None
             return observation.result()
 
-        first = told("<think>look</think> <sql>SELECT id, name FROM item WHERE id < 2</sql>")
+        first = observe("<think>look</think> <sql>SELECT id, name FROM item WHERE id < 2</sql>")
         assert "id | name\n0 | thing 0\n1 | thing 1" in first
         assert "4 turns left" in first
-        assert "table_info" not in told("<sql>PRAGMA table_info(item)</sql>")
-        assert "syntax_error" in told("<sql>SELEC 1</sql>")
-        last = told("I have no idea")
+        assert "table_info" not in observe("<sql>PRAGMA table_info(item)</sql>")
+        assert "syntax_error" in observe("<sql>SELEC 1</sql>")
+        last = observe("I have no idea")
         assert "<solution>" in last
         assert "last turn" in last
         assert not turns.is_out_of_turns

@@ -29,15 +29,15 @@ T = "<think>so</think>\n"
 # The policy's turns, and their reward.
 TRANSCRIPTS = {
     "right at once": ([f"{T}<solution>{GOLD}</solution>"], 1.0),
-    "right after a look": ([f"{T}<sql>SELECT age FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "right after a query": ([f"{T}<sql>SELECT age FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "wrong rows": ([f"{T}<solution>SELECT name FROM singer</solution>"], 0.0),
-    "an error seen and mended": ([f"{T}<sql>SELECT nme FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "an error and its correction": ([f"{T}<sql>SELECT nme FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "does not run": ([f"{T}<solution>SELEC name</solution>"], 0.0),
-    "would change": ([f"{T}<sql>DELETE FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
+    "a write": ([f"{T}<sql>DELETE FROM singer</sql>", f"{T}<solution>{GOLD}</solution>"], 1.0),
     "no solution": ([f"{T}<sql>SELECT 1</sql>"] * 3, -1.0),
     "no thought": ([f"<solution>{GOLD}</solution>"], -1.0),
     "two solutions": ([f"{T}<solution>{GOLD}</solution><solution>{GOLD}</solution>"], -1.0),
-    "nothing asked": (["Hm.", f"{T}<solution>{GOLD}</solution>"], -1.0),
+    "no query": (["Hm.", f"{T}<solution>{GOLD}</solution>"], -1.0),
 }
 ALL = pytest.mark.parametrize(("turns", "wanted"), TRANSCRIPTS.values(), ids=TRANSCRIPTS)
 
@@ -119,7 +119,7 @@ PROMPT = [{"role": "user", "content": "Who is over 30?"}]
 # Messages of a completion, the prompt, and the reward.
 MESSAGES: dict[str, tuple[Any, Any, float]] = {
     "a text": (RIGHT, "", 1.0),
-    "a text behind a begun thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
+    "a text after an opened thought": (RIGHT.removeprefix("<think>"), "Answer. <think>\n", 1.0),
     "content as text": ([SOLVED], PROMPT, 1.0),
     "content in parts": ([{**SOLVED, "content": [{"type": "text", "text": RIGHT}]}], PROMPT, 1.0),
     "two parts and an image": (
@@ -128,28 +128,28 @@ MESSAGES: dict[str, tuple[Any, Any, float]] = {
         1.0,
     ),
     "parts that are texts": ([{**SOLVED, "content": [T, RIGHT.removeprefix(T)]}], PROMPT, 1.0),
-    "one part alone": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
+    "a single part": ([{**SOLVED, "content": {"type": "text", "text": RIGHT}}], PROMPT, 1.0),
     "no content": ([{**SOLVED, "content": None}], PROMPT, -1.0),
     "no content key": ([{"role": "assistant"}], PROMPT, -1.0),
     "no messages": ([], PROMPT, -1.0),
     "a call, then a text": ([call("query", "SELECT 1"), TOOL, SOLVED], PROMPT, 1.0),
     "two calls at once": ([call("query", "SELECT 1"), TOOL, TOOL, SOLVED], PROMPT, 1.0),
-    "a call alone": ([call("query", GOLD), TOOL], PROMPT, -1.0),
+    "only a call": ([call("query", GOLD), TOOL], PROMPT, -1.0),
     "a call that solves": ([call("query", "SELECT 1"), TOOL, call("solution", GOLD)], PROMPT, 1.0),
     "a call that solves, as a mapping": ([call("solution", GOLD, is_text=False)], PROMPT, 1.0),
     "a call that solves wrongly": ([call("solution", "SELECT 1"), TOOL], PROMPT, 0.0),
     "a call without arguments": ([{**SOLVED, "tool_calls": [{"function": {}}]}, TOOL, SOLVED], PROMPT, 1.0),
     "a call by text without its thought": ([{**SOLVED, "content": RIGHT.removeprefix(T)}], PROMPT, -1.0),
-    "a thought apart": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
-    "a thought apart, named otherwise": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
+    "a separate thought": ([{**SOLVED, "content": RIGHT.removeprefix(T), "reasoning_content": "so"}], PROMPT, 1.0),
+    "a separate thought, other key": ([{**SOLVED, "content": RIGHT.removeprefix(T), "thinking": "so"}], PROMPT, 1.0),
     "a thought that the template opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], PROMPT, 1.0),
-    "a thought that nobody opened": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
-    "a turn that the prompt began": (
+    "a thought without an opening tag": ([{**SOLVED, "content": RIGHT.removeprefix("<think>")}], "", -1.0),
+    "a turn prefilled by the prompt": (
         [{**SOLVED, "content": RIGHT.removeprefix("<think>")}],
         [*PROMPT, {"role": "assistant", "content": [{"type": "text", "text": "<think>"}]}],
         1.0,
     ),
-    "a turn that the prompt began and the completion repeats": (
+    "a prefilled turn repeated by the completion": (
         [SOLVED], [*PROMPT, {"role": "assistant", "content": "<think>"}], 1.0
     ),
 }  # fmt: skip

@@ -39,7 +39,7 @@ def lines(path: Path, *records: Any) -> Path:
     return path
 
 
-def asked(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
+def question_record(number: int, db_id: str = "d", **more: Any) -> dict[str, Any]:
     return {"db_id": db_id, "question": f"How many {number}?", "query": f"SELECT {number}", **more}
 
 
@@ -175,7 +175,7 @@ def test_spider2_in_one_folder_and_an_invalid_gold_table(tmp_path: Path) -> None
     assert found.notes[0].startswith("no evaluation standard")
 
 
-@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["as many as golds", "more than golds"])
+@pytest.mark.parametrize("lists", [[[0], [1]], [[0], [1], [0]]], ids=["one per gold", "more than golds"])
 def test_spider2_columns_that_count_belong_to_each_gold(tmp_path: Path, lists: list[list[int]]) -> None:
     database(tmp_path / "databases/shop/shop.sqlite")
     lines(tmp_path / "spider2-lite.jsonl", {"instance_id": "local1", "db": "shop", "question": "Q?"})
@@ -202,7 +202,7 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     kaggle = tmp_path / "kaggle"
     database(kaggle / "databases/Soccer/Soccer.sqlite")
     for name in ("Soccer", "Soccer_test", "Soccer_fewshot"):
-        write(kaggle / f"examples/{name}.json", [asked(len(name), "Soccer")])
+        write(kaggle / f"examples/{name}.json", [question_record(len(name), "Soccer")])
     found = load_benchmark(kaggle)
     assert (found.name, found.rule, uids(found)) == ("kaggledbqa", "test_suite", ["Soccer_test_0"])
     assert uids(load_benchmark(kaggle, "fewshot")) == ["Soccer_fewshot_0"]
@@ -210,8 +210,8 @@ def test_kaggledbqa_and_sciencebenchmark(tmp_path: Path) -> None:
     science = tmp_path / "science"
     database(science / "databases/sdss/sdss.sqlite")
     (science / "cordis").mkdir(parents=True)
-    write(science / "cordis/seed.json", [asked(1, "cordis")])
-    write(science / "sdss/dev.json", [asked(2, "sdss_v2")])
+    write(science / "cordis/seed.json", [question_record(1, "cordis")])
+    write(science / "sdss/dev.json", [question_record(2, "sdss_v2")])
     found = load_benchmark(science)
     assert (found.name, uids(found)) == ("sciencebenchmark", ["sdss_dev_0"])
     assert found.notes[0] == "missing: cordis/dev.json"
@@ -390,8 +390,8 @@ def test_error_for_large_folders_fits_half_a_screen(tmp_path: Path) -> None:
         (tmp_path / "odd" / f"some folder that holds no questions {i}").mkdir(parents=True)
         lines(tmp_path / "sets" / f"a set of questions {i}" / "questions.jsonl", {})
         database(tmp_path / "around" / f"other {i}" / "database/other/other.sqlite")
-        write(tmp_path / "own" / f"file of questions {i}.json", [asked(i, sql="SELECT 1")])
-    write(tmp_path / "around/dk/Spider-DK.json", [asked(0)])
+        write(tmp_path / "own" / f"file of questions {i}.json", [question_record(i, sql="SELECT 1")])
+    write(tmp_path / "around/dk/Spider-DK.json", [question_record(0)])
     told = {}
     for name, split in (("odd", ""), ("odd", "dev"), ("sets", ""), ("around/dk", ""), ("own", "dev")):
         with pytest.raises(InputError) as caught:
@@ -408,7 +408,7 @@ def test_splits_folder_is_found_one_level_deeper(tmp_path: Path) -> None:
     for split in ("dev", "train"):
         folder = tmp_path / "bird" / f"{split}_20240627"
         database(folder / f"{split}_databases/d/d.sqlite")
-        write(folder / f"{split}.json", [asked(0, SQL="SELECT 1", evidence="e")])
+        write(folder / f"{split}.json", [question_record(0, SQL="SELECT 1", evidence="e")])
     assert uids(load_benchmark(tmp_path, "train")) == ["bird_train_0"]
     assert uids(load_benchmark(tmp_path, "dev")) == ["bird_dev_0"]
     with pytest.raises(InputError, match=r"sets are in the folders bird/dev_20240627, bird/train_20240627"):

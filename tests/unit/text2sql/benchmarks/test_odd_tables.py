@@ -29,7 +29,7 @@ def make_database(path: Path) -> None:
         connection.execute("CREATE TABLE t(a INTEGER, b TEXT)")
 
 
-def asked(folder: Path, split: str = "train") -> list[tuple[str, str]]:
+def question_pairs(folder: Path, split: str = "train") -> list[tuple[str, str]]:
     return [(one.question, one.gold_sql) for one in load_benchmark(folder, split).examples]
 
 
@@ -43,14 +43,14 @@ def plain(folder: Path, question: str) -> None:
 @pytest.mark.parametrize("name", ["train.csv", "data/train.csv", "train.jsonl", "train-00000-of-00001.json"])
 def test_splits_file_has_priority_over_a_folder_with_its_prefix(shop: Path, name: str) -> None:
     plain(shop / "train_more", "Other?")
-    assert asked(shop) == [("Other?", "SELECT 0")]
+    assert question_pairs(shop) == [("Other?", "SELECT 0")]
     (shop / "data").mkdir()
     own = "question,sql\nOwn?,SELECT 1\n" if name.endswith("csv") else '{"question": "Own?", "sql": "SELECT 1"}'
     (shop / name).write_text(own)
-    assert asked(shop) == [("Own?", "SELECT 1")]
+    assert question_pairs(shop) == [("Own?", "SELECT 1")]
     assert [one.question for one in load_split(shop, "train").examples] == ["Own?"]
     plain(shop / "train", "Named?")
-    assert asked(shop) == [("Named?", "SELECT 0")]
+    assert question_pairs(shop) == [("Named?", "SELECT 0")]
 
 
 def test_empty_split_file_is_not_replaced_silently(shop: Path) -> None:
@@ -70,7 +70,7 @@ def test_excel_files_keep_their_special_characters(shop: Path, ending: str) -> N
         else json.dumps({"question": question, "sql": sql}, ensure_ascii=False)
     )
     (shop / f"train.{ending}").write_bytes(text.encode("cp1252"))
-    assert asked(shop) == [(question, sql)]
+    assert question_pairs(shop) == [(question, sql)]
     (note,) = load_benchmark(shop, "train").notes
     assert note.startswith(f"train.{ending}: 11 bytes are not UTF-8 and were read as Windows-1252, the first in line ")
     assert "Who’s" in note
@@ -79,7 +79,7 @@ def test_excel_files_keep_their_special_characters(shop: Path, ending: str) -> N
 def test_every_byte_is_read(shop: Path) -> None:
     every = bytes(range(0x80, 0x100))
     (shop / "train.csv").write_bytes(b"question,sql\n" + every + b",SELECT 1\n")
-    ((question, _),) = asked(shop)
+    ((question, _),) = question_pairs(shop)
     assert [question[n - 0x80] for n in (0x80, 0x81, 0x8D, 0x8F, 0x90, 0x9D, 0x9F, 0xA9, 0xFF)] == [
         "€", "\x81", "\x8d", "\x8f", "\x90", "\x9d", "Ÿ", "©", "ÿ",
     ]  # fmt: skip
@@ -94,9 +94,9 @@ def test_spreadsheet_encodings_and_line_ends_are_read(shop: Path, encoding: str,
     text = end.join(("question\tsql", "Q?\tSELECT 'é'", ""))
     mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
     (shop / "train.csv").write_bytes(mark + text.encode(encoding))
-    assert asked(shop) == ROW
+    assert question_pairs(shop) == ROW
     (shop / "train.csv").rename(shop / "mine.csv")
-    assert asked(shop, "") == ROW, "recognized by its columns"
+    assert question_pairs(shop, "") == ROW, "recognized by its columns"
 
 
 def test_invalid_bytes_line_is_reported_for_any_line_end(shop: Path) -> None:
@@ -121,7 +121,7 @@ def test_unreadable_file_affects_only_its_own_load(shop: Path, other: bytes) -> 
     (shop / "mine.csv").write_text("question,sql\nQ?,SELECT 'é'\n", encoding="utf-8")
     (shop / "prices.csv").write_bytes(other)
     if not other.startswith(b"\xff\xfeq"):  # its header makes it a set of questions
-        assert asked(shop, "") == ROW
+        assert question_pairs(shop, "") == ROW
     (shop / "train.csv").write_bytes(other)
     for place, split in ((shop, "train"), (shop / "prices.csv", "")):
         with pytest.raises(InputError) as caught:
@@ -158,16 +158,16 @@ def test_unusual_headers_are_read(shop: Path, text: str) -> None:
     for name in ("train.csv", "train.CSV", "train.tsv", "train.Tsv"):
         path = shop / name
         path.write_text(text, encoding="utf-8", newline="")
-        assert asked(shop) == asked(path, "") == ROW
+        assert question_pairs(shop) == question_pairs(path, "") == ROW
         assert open_stream(path) is None, "only JSON is read by position"
         path = path.rename(shop / f"mine{path.suffix}")
-        assert asked(shop, "") == ROW, "recognized by its columns"
+        assert question_pairs(shop, "") == ROW, "recognized by its columns"
         path.unlink()
 
 
 def test_missing_cell_of_a_row_is_empty(shop: Path) -> None:
     (shop / "train.csv").write_text("question,sql\nShort?\nQ?,SELECT 'é'\n", encoding="utf-8")
-    assert asked(shop) == ROW
+    assert question_pairs(shop) == ROW
     assert load_benchmark(shop, "train").skipped == (("train_0", "no sql"),)
 
 

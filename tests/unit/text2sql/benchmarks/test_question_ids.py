@@ -27,7 +27,7 @@ def write_lines(path: Path, *records: dict[str, Any]) -> Path:
     return path
 
 
-def own(folder: Path, uids: list[Any]) -> Path:
+def write_user_file(folder: Path, uids: list[Any]) -> Path:
     """Write a user's file of questions."""
     database(folder / "shop.sqlite")
     records = [{"id": uid, "question": f"Q{i}?", "sql": f"SELECT {i}"} for i, uid in enumerate(uids)]
@@ -59,7 +59,7 @@ def plain(folder: Path, uids: list[Any]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("make", [own, spider, bird, plain])
+@pytest.mark.parametrize("make", [write_user_file, spider, bird, plain])
 def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path: Path) -> None:
     assert [example.uid for example in load_benchmark(make(tmp_path, [7, 2.0, " x "])).examples] == ["7", "2", "x"]
     for unusable in ([1], 2.5, True, {"a": 1}):
@@ -67,7 +67,7 @@ def test_whole_numbers_are_ids_and_other_values_are_refused(make: Any, tmp_path:
             load_benchmark(make(tmp_path, [7, unusable]))
 
 
-@pytest.mark.parametrize("make", [own, spider, bird, plain])
+@pytest.mark.parametrize("make", [write_user_file, spider, bird, plain])
 def test_question_with_an_empty_id_is_skipped_and_not_numbered(make: Any, tmp_path: Path) -> None:
     for empty in (None, "", " ", float("nan")):
         loaded = load_benchmark(make(tmp_path, [7, empty]))
@@ -75,7 +75,7 @@ def test_question_with_an_empty_id_is_skipped_and_not_numbered(make: Any, tmp_pa
         assert [reason for _, reason in loaded.skipped] == ["no id"]
 
 
-@pytest.mark.parametrize(("make", "name"), [(own, "dev"), (spider, "spider_dev"), (bird, "bird_dev")])
+@pytest.mark.parametrize(("make", "name"), [(write_user_file, "dev"), (spider, "spider_dev"), (bird, "bird_dev")])
 def test_questions_are_numbered_by_position_if_all_ids_are_empty(make: Any, name: str, tmp_path: Path) -> None:
     loaded = load_benchmark(make(tmp_path, [None, "", float("nan")]))
     assert [example.uid for example in loaded.examples] == [f"{name}_{i}" for i in range(3)]
@@ -83,7 +83,7 @@ def test_questions_are_numbered_by_position_if_all_ids_are_empty(make: Any, name
 
 
 def test_automatic_split_does_not_number_questions_of_a_file_with_ids(tmp_path: Path) -> None:
-    path = own(tmp_path, [None] * 39 + [7])
+    path = write_user_file(tmp_path, [None] * 39 + [7])
     usable = []
     for name in ("train", "dev"):
         try:
@@ -143,7 +143,7 @@ def test_float_ids_of_a_pandas_table_are_whole_numbers(ids: str, expected: str, 
 
 
 def test_repeated_id_does_not_move_a_gold_between_train_and_held_out(tmp_path: Path) -> None:
-    path = own(tmp_path, [i % 2 for i in range(40)])
+    path = write_user_file(tmp_path, [i % 2 for i in range(40)])
     parts = [load_split(path, name) for name in ("train", "dev")]
     assert [len(part.examples) + len(part.skipped) for part in parts] == [30, 10]
 

@@ -24,7 +24,9 @@ def question(db: str, gold: str, **more: Any) -> Example:
     return Example("q", "t", db, "?", gold, **more)
 
 
-def one(executor: Executor, example: Example, sql: str | None, rules: Sequence[str] = EXACT, **more: Any) -> Verdict:
+def verdict_of(
+    executor: Executor, example: Example, sql: str | None, rules: Sequence[str] = EXACT, **more: Any
+) -> Verdict:
     return score_predictions(executor, [example], [sql], rules, **more)[0]
 
 
@@ -33,29 +35,29 @@ NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHER
 
 # Gold and prediction; the exact rules that accept it; the reasons for differences.
 CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
-    "the same": ("SELECT a, b FROM t", "SELECT a, b FROM t", set(EXACT), ()),
+    "equal SQL": ("SELECT a, b FROM t", "SELECT a, b FROM t", set(EXACT), ()),
     "wrong": ("SELECT a FROM t", "SELECT b FROM t", set(), ()),
     "other order": (
         "SELECT a FROM t ORDER BY a", "SELECT a FROM t ORDER BY a DESC",
         {"bird", "refined", "spider2", "ex_b", "ehrsql"}, ("order",),
     ),
-    "no order was asked for": ("SELECT a FROM t", "SELECT a FROM t ORDER BY a DESC", set(EXACT), ()),
-    "duplicates are missing": ("SELECT b FROM t", "SELECT DISTINCT b FROM t", {"bird"}, ("duplicates",)),
-    "duplicates too many": (
+    "unordered gold": ("SELECT a FROM t", "SELECT a FROM t ORDER BY a DESC", set(EXACT), ()),
+    "missing duplicates": ("SELECT b FROM t", "SELECT DISTINCT b FROM t", {"bird"}, ("duplicates",)),
+    "surplus duplicates": (
         "SELECT DISTINCT b FROM t", "SELECT b FROM t", {"bird", "ex_b"}, ("duplicates",),
     ),
     "columns in another order": (
         "SELECT a, b FROM t", "SELECT b, a FROM t", {"refined", "test_suite", "spider2", "ex_b"}, ("column_order",),
     ),
-    "cells move row by row": (
+    "permuted cells per row": (
         "SELECT 1, 2 UNION ALL SELECT 3, 4", "SELECT 2, 1 UNION ALL SELECT 3, 4", {"refined"}, ("cells",),
     ),
-    "a column more": ("SELECT a FROM t", "SELECT a, b FROM t", {"spider2", "ex_b"}, ("more_columns",)),
-    "a row more, found by its key": (
+    "surplus column": ("SELECT a FROM t", "SELECT a, b FROM t", {"spider2", "ex_b"}, ("more_columns",)),
+    "surplus row found by its key": (
         "SELECT b, a FROM t WHERE b = 'y'", "SELECT b, a FROM t WHERE b IN ('x', 'y')", {"ex_b"}, ("more_rows",),
     ),
     "nearly equal": ("SELECT 0.5", "SELECT 0.503", {"spider2", "ex_b"}, ("values",)),
-    "text of a number": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b", "ehrsql"}, ("values",)),
+    "number as text": ("SELECT 7", "SELECT '7'", {"spider2", "ex_b", "ehrsql"}, ("values",)),
     "rounded to three digits": ("SELECT 7.25", "SELECT 7.2504", {"spider2", "ex_b", "ehrsql"}, ("values",)),
     "the hundredth row is the last that EHRSQL compares": (
         f"{NUMBERS} SELECT i FROM n", f"{NUMBERS} SELECT i + 100 * (i > 199) FROM n", {"ehrsql"}, ("first_rows",),
@@ -69,7 +71,7 @@ CASES: dict[str, tuple[str, str, set[str], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_exact_rules_and_reasons(executor: Executor, db: str, name: str) -> None:
     gold, sql, right, reasons = CASES[name]
-    verdict = one(executor, question(db, gold), sql)
+    verdict = verdict_of(executor, question(db, gold), sql)
     assert ({rule for rule in EXACT if verdict.is_right(rule)}, verdict.reasons) == (right, reasons)
 
 
@@ -89,39 +91,44 @@ GRADED = [
 
 @pytest.mark.parametrize(("rule", "gold", "sql", "expected"), GRADED)
 def test_graded_rules(executor: Executor, db: str, rule: str, gold: str, sql: str, expected: float) -> None:
-    assert one(executor, question(db, gold), sql, (rule,)).scores == {rule: pytest.approx(expected)}
+    assert verdict_of(executor, question(db, gold), sql, (rule,)).scores == {rule: pytest.approx(expected)}
 
 
 def test_surplus_columns_are_counted_up_to_k(executor: Executor, db: str) -> None:
     example = question(db, "SELECT a FROM t")
     for columns, right in ((None, True), (3, True), (2, False), (1, False)):
         how = {"surplus_columns": columns}
-        verdict = one(executor, example, "SELECT a, b, c FROM t", ("ex_b",), options=how)
+        verdict = verdict_of(executor, example, "SELECT a, b, c FROM t", ("ex_b",), options=how)
         assert verdict.is_right("ex_b") is right, columns
 
 
 def test_spider2_accepts_tables_and_their_columns(executor: Executor, db: str) -> None:
     table = (("a", "what"), ((1, "?"), (2, "?"), (3, "?"), (4, "?")))
     example = question(db, "", gold_tables=(table,), options={"condition_cols": [0]})
-    verdict = one(executor, example, "SELECT b, a FROM t", ("spider2", "bird"))
+    verdict = verdict_of(executor, example, "SELECT b, a FROM t", ("spider2", "bird"))
     assert verdict.scores == {"spider2": 1.0, "bird": 0.0}
-    assert one(executor, dataclasses.replace(example, options={}), "SELECT b, a FROM t", ("spider2",)).scores == {
-        "spider2": 0.0
-    }
+    assert verdict_of(
+        executor, dataclasses.replace(example, options={}), "SELECT b, a FROM t", ("spider2",)
+    ).scores == {"spider2": 0.0}
     in_order = dataclasses.replace(example, options={"condition_cols": [0], "ignore_order": False})
-    assert one(executor, in_order, "SELECT a FROM t ORDER BY a DESC", ("spider2",)).scores == {"spider2": 0.0}
+    assert verdict_of(executor, in_order, "SELECT a FROM t ORDER BY a DESC", ("spider2",)).scores == {"spider2": 0.0}
 
 
 def test_all_databases_of_a_suite_must_agree(executor: Executor, db: str, variant: str) -> None:
     example = question(db, "SELECT b FROM t WHERE a = 1", suite=(db, variant))
-    verdict = one(executor, example, "SELECT 'x'", ("test_suite", "bird", "suite"))
+    verdict = verdict_of(executor, example, "SELECT 'x'", ("test_suite", "bird", "suite"))
     assert verdict.scores == {"test_suite": 1.0, "bird": 1.0, "suite": 0.0}
     assert verdict.reasons == ("variants",)
-    assert one(executor, example, "SELECT 'x'", ("test_suite", "suite")).scores == {"test_suite": 1.0, "suite": 0.0}
-    assert one(executor, example, "SELECT b FROM t WHERE a < 2", ("suite",)).scores == {"suite": 1.0}
-    alone = one(executor, question(db, "SELECT 1"), "SELECT 1", ("test_suite", "suite"))
+    assert verdict_of(executor, example, "SELECT 'x'", ("test_suite", "suite")).scores == {
+        "test_suite": 1.0,
+        "suite": 0.0,
+    }
+    assert verdict_of(executor, example, "SELECT b FROM t WHERE a < 2", ("suite",)).scores == {"suite": 1.0}
+    alone = verdict_of(executor, question(db, "SELECT 1"), "SELECT 1", ("test_suite", "suite"))
     assert alone.scores == {"test_suite": 1.0}, "there is no suite"
-    broken = one(executor, dataclasses.replace(example, suite=(db, variant + "x")), "SELECT 'x'", ("bird", "suite"))
+    broken = verdict_of(
+        executor, dataclasses.replace(example, suite=(db, variant + "x")), "SELECT 'x'", ("bird", "suite")
+    )
     assert (broken.scores, broken.suite_gold_status) == ({"bird": 1.0}, "db_error")
 
 
@@ -151,7 +158,7 @@ def test_other_dialects_and_several_golds(executor: Executor, db: str) -> None:
     verdicts = score_predictions(executor, [mysql, mysql], ["SELECT CONCAT(b, '!') FROM t", "SELECT ) b"])
     assert [(v.status, v.scores) for v in verdicts] == [("ok", {"bird": 1.0}), ("syntax_error", {"bird": 0.0})]
     several = question(db, "SELECT 0", other_golds=("SELECT nope", "SELECT a FROM t"))
-    assert one(executor, several, "SELECT a FROM t").is_right("bird")
+    assert verdict_of(executor, several, "SELECT a FROM t").is_right("bird")
 
 
 def test_unanswerable_question_is_right_without_sql(executor: Executor, db: str) -> None:
@@ -167,11 +174,11 @@ def test_unanswerable_question_is_right_without_sql(executor: Executor, db: str)
 
 def test_options_apply_to_all_questions(executor: Executor, db: str) -> None:
     example = question(db, "SELECT count(DISTINCT b) FROM t")
-    assert not one(executor, example, "SELECT count(b) FROM t").is_right("test_suite")
-    stripped = one(executor, example, "SELECT count(b) FROM t", options={"strip_distinct": True})
+    assert not verdict_of(executor, example, "SELECT count(b) FROM t").is_right("test_suite")
+    stripped = verdict_of(executor, example, "SELECT count(b) FROM t", options={"strip_distinct": True})
     assert (stripped.is_right("test_suite"), stripped.reasons) == (True, ())
     with pytest.raises(InputError, match='no option is named "strip"'):
-        one(executor, example, "SELECT 1", options={"strip": True})
+        verdict_of(executor, example, "SELECT 1", options={"strip": True})
 
 
 def test_timed_out_query_is_retried_once_for_all_questions(db: str) -> None:
@@ -186,11 +193,11 @@ def test_timed_out_query_is_retried_once_for_all_questions(db: str) -> None:
 
 def test_rule_names_are_validated(executor: Executor, db: str) -> None:
     with pytest.raises(InputError, match=r"rules 'ex': there are bird"):
-        one(executor, question(db, "SELECT 1"), "SELECT 1", ("ex",))
+        verdict_of(executor, question(db, "SELECT 1"), "SELECT 1", ("ex",))
     with pytest.raises(InputError, match="are missing"):
-        one(executor, question(db, "SELECT 1"), "SELECT 1", ())
+        verdict_of(executor, question(db, "SELECT 1"), "SELECT 1", ())
     with pytest.raises(InputError, match="timing_executor"):
-        one(executor, question(db, "SELECT 1"), "SELECT 1", ("r_ves",))
+        verdict_of(executor, question(db, "SELECT 1"), "SELECT 1", ("r_ves",))
     assert score_predictions(executor, [], [], RULES[:-2]) == []
 
 

@@ -15,12 +15,12 @@ from jaxrl_sql.types import Example, InputError
 # Candidates; the index of the winner.
 BY_RESULT: dict[str, tuple[list[str | None], int]] = {
     "most votes": (["SELECT 1", "SELECT 2", "SELECT 3 - 1"], 1),
-    "the one seen first of equals": (["SELECT 1", "SELECT 2", "SELECT 2.0", "SELECT 1.0"], 0),
+    "first of equals": (["SELECT 1", "SELECT 2", "SELECT 2.0", "SELECT 1.0"], 0),
     "sets of rows": (["SELECT 9", "SELECT b FROM t", "SELECT DISTINCT b FROM t ORDER BY b DESC"], 1),
-    "failed ones do not vote": (["SELECT x", "SELECT y", None, "SELECT 1"], 3),
-    "empty results do": (["SELECT 1", "SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE 0"], 1),
+    "failed candidates do not vote": (["SELECT x", "SELECT y", None, "SELECT 1"], 3),
+    "empty results vote": (["SELECT 1", "SELECT a FROM t WHERE a > 9", "SELECT a, b FROM t WHERE 0"], 1),
     "nothing runs": (["SELECT x", None, "SELECT y"], 0),
-    "there is no SQL": ([None, None], 0),
+    "no SQL": ([None, None], 0),
 }  # fmt: skip
 
 
@@ -45,9 +45,9 @@ def test_votes_are_counted_in_descending_order(executor: Executor, db: str) -> N
 BY_LIKENESS: dict[str, tuple[list[str | None], int]] = {
     # 1 and 2 have half of their values in common, 3 has none.
     "the most similar": (["SELECT 7 AS a", "SELECT a FROM t", "SELECT a FROM t WHERE a < 3"], 1),
-    "columns go by name": (["SELECT 1 AS x", "SELECT 1 AS y", "SELECT 1 AS y, 2 AS z"], 1),
-    "empty ones are like nothing": (["SELECT a FROM t WHERE 0"] * 3 + ["SELECT 1 AS a", "SELECT 1 AS a"], 3),
-    "failed ones do not vote": ([None, "SELECT x", "SELECT 1 AS a"], 2),
+    "columns pair by name": (["SELECT 1 AS x", "SELECT 1 AS y", "SELECT 1 AS y, 2 AS z"], 1),
+    "empty results are similar to none": (["SELECT a FROM t WHERE 0"] * 3 + ["SELECT 1 AS a", "SELECT 1 AS a"], 3),
+    "failed candidates do not vote": ([None, "SELECT x", "SELECT 1 AS a"], 2),
     "nothing runs": (["SELECT x", None], 0),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ _VALUES = st.recursive(
 _RECORDS = st.lists(st.dictionaries(st.text('{}"\\b'), _VALUES, max_size=3), max_size=8)
 
 
-def found(path: Path) -> list[Any]:
+def scanned_records(path: Path) -> list[Any]:
     with path.open("rb") as file:
         raw = file.read()
     return [json.loads(raw[int(start) : int(start) + int(size)]) for start, size in scan(path)]
@@ -37,7 +37,7 @@ def test_records_of_a_list_are_indexed(
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        assert found(path) == records
+        assert scanned_records(path) == records
 
 
 @settings(deadline=None, max_examples=40)
@@ -52,7 +52,7 @@ def test_records_of_lines_are_indexed(
     path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        assert found(path) == records
+        assert scanned_records(path) == records
 
 
 def test_truncated_list_is_reported(tmp_path: Path) -> None:

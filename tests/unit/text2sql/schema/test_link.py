@@ -57,12 +57,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
-def asked(path: str, question: str, evidence: str = "") -> Example:
+def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
 def linked(path: str, question: str, most: int, evidence: str = "") -> Schema:
-    return link(asked(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
+    return link(make_example(path, question, evidence), read_schema(path), lambda part: len(compact(part)) <= most)
 
 
 def tables(schema: Schema) -> list[str]:
@@ -124,7 +124,7 @@ def test_larger_budget_shows_a_superset(path: str) -> None:
 def test_values_of_omitted_columns_are_omitted(path: str) -> None:
     matched = (("singer", "country", "Netherlands"), ("world.City", "cityName", "Rotterdam"))
     schema = replace(read_schema(path), matched=matched)
-    part = link(asked(path, "Which singers are Dutch?"), schema, lambda part: len(compact(part)) <= 110)
+    part = link(make_example(path, "Which singers are Dutch?"), schema, lambda part: len(compact(part)) <= 110)
     assert part.matched == matched[:1]
 
 
@@ -159,27 +159,27 @@ class Characters:
         return list(map(ord, text))
 
 
-def by_training(example: Example, data: DataConfig, folder: Path) -> str:
+def training_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     return make_prompts([example], RECIPES["sql_r1"].style_for(data), Characters(), 10_000).prompts[0].text
 
 
-def by_asking(example: Example, data: DataConfig, folder: Path) -> str:
+def inference_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     prompt = make_prompt(example, RECIPES["sql_r1"].style_for(data), Characters(), 10_000)
     assert prompt is not None
     return prompt.text
 
 
-def by_wrapping(example: Example, data: DataConfig, folder: Path) -> str:
+def joined_texts(example: Example, data: DataConfig, folder: Path) -> str:
     return "".join(prompt_texts(example, RECIPES["sql_r1"].style_for(data), Characters()))
 
 
-def by_demonstrating(example: Example, data: DataConfig, folder: Path) -> str:
+def supervised_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     taught = supervise([example], [RECIPES["sql_r1"].style_for(data)], Characters(), 0, 10_000, 10_000)
     asks = [token for token, is_learned in zip(*taught.answers[0][:2], strict=True) if not is_learned]
     return "".join(map(chr, (*taught.schemas[0], *asks)))
 
 
-def by_streaming(example: Example, data: DataConfig, folder: Path) -> str:
+def streamed_prompt(example: Example, data: DataConfig, folder: Path) -> str:
     lines = folder / "train.jsonl"
     database = folder / "databases" / "d" / "d.sqlite"
     database.parent.mkdir(parents=True)
@@ -190,11 +190,11 @@ def by_streaming(example: Example, data: DataConfig, folder: Path) -> str:
     return stream_prompts(streamed, RECIPES["sql_r1"].style_for(data), Characters(), 10_000).prompts[0].text
 
 
-@pytest.mark.parametrize("made", [by_training, by_asking, by_wrapping, by_demonstrating, by_streaming])
+@pytest.mark.parametrize("made", [training_prompt, inference_prompt, joined_texts, supervised_prompt, streamed_prompt])
 def test_every_command_shows_the_same_schema(
     path: str, tmp_path: Path, made: Callable[[Example, DataConfig, Path], str]
 ) -> None:
-    example = asked(path, "What are the capacities of all stadiums?")
+    example = make_example(path, "What are the capacities of all stadiums?")
     shown = made(example, DataConfig(prompt="compact", schema_budget=150), tmp_path)
     schema, _, question = shown.partition("\n\n")
     assert len(schema) <= 150
@@ -208,7 +208,7 @@ def test_every_command_shows_the_same_schema(
 def test_endpoint_tokens_are_estimated_as_three_characters(path: str) -> None:
     data = DataConfig(prompt="compact", schema="compact", schema_budget=50)
     style = RECIPES["sql_r1"].style_for(data)
-    schema, _ = message_texts(asked(path, "What are the capacities of all stadiums?"), style)
+    schema, _ = message_texts(make_example(path, "What are the capacities of all stadiums?"), style)
     assert 100 < len(schema.strip()) <= 150
 
 

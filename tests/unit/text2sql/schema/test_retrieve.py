@@ -42,7 +42,7 @@ def make(folder: Path, script: str = SCRIPT) -> str:
     return str(path)
 
 
-def asked(path: str, question: str, evidence: str = "") -> Example:
+def make_example(path: str, question: str, evidence: str = "") -> Example:
     return Example("q", "d", path, question, "SELECT 1", evidence)
 
 
@@ -71,7 +71,7 @@ CASES = [
 def test_values_named_by_the_question_are_found(
     tmp_path: Path, question: str, found: list[tuple[str, str, str]]
 ) -> None:
-    got = find_values(asked(make(tmp_path), question), 20)
+    got = find_values(make_example(make(tmp_path), question), 20)
     assert sorted(got) == sorted(found)
     assert [len(value) for *_, value in got] == sorted((len(value) for *_, value in got), reverse=True)
 
@@ -95,8 +95,8 @@ def test_value_in_another_unicode_form_is_found_and_shown_unchanged(tmp_path: Pa
         path = make(tmp_path / str(number), "CREATE TABLE t(v TEXT); INSERT INTO t VALUES ('another value')")
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("INSERT INTO t VALUES (?)", (cell,))
-        assert find_values(asked(path, f"How many sold at {question}?"), 5) == (("t", "v", cell),)
-        assert find_values(asked(path, "How many sold at 7?"), 5) == ()
+        assert find_values(make_example(path, f"How many sold at {question}?"), 5) == (("t", "v", cell),)
+        assert find_values(make_example(path, "How many sold at 7?"), 5) == ()
 
 
 def test_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
@@ -107,17 +107,20 @@ def test_longest_value_is_counted_without_its_marks(tmp_path: Path) -> None:
         connection.executemany(
             "INSERT INTO t VALUES (?)", [(unicodedata.normalize("NFD", cell),) for cell in (longest, longer)]
         )
-    assert find_values(asked(path, longer), 5) == (("t", "v", unicodedata.normalize("NFD", longest)),)
+    assert find_values(make_example(path, longer), 5) == (("t", "v", unicodedata.normalize("NFD", longest)),)
 
 
 def test_evidence_is_searched_too_and_the_best_matches_are_kept(tmp_path: Path) -> None:
     path = make(tmp_path)
-    assert find_values(asked(path, "How many?", "from Brazil"), 20) == (("city", "land", "Brazil"),)
-    assert find_values(asked(path, "Blue Beetle of Brazil"), 1) == (("hero", "name", "Blue Beetle"),)
+    assert find_values(make_example(path, "How many?", "from Brazil"), 20) == (("city", "land", "Brazil"),)
+    assert find_values(make_example(path, "Blue Beetle of Brazil"), 1) == (("hero", "name", "Blue Beetle"),)
 
 
 def test_database_without_texts_has_no_matches(tmp_path: Path) -> None:
-    assert find_values(asked(make(tmp_path, "CREATE TABLE t(a INT); INSERT INTO t VALUES (7)"), "What is 7?"), 20) == ()
+    assert (
+        find_values(make_example(make(tmp_path, "CREATE TABLE t(a INT); INSERT INTO t VALUES (7)"), "What is 7?"), 20)
+        == ()
+    )
 
 
 def test_matched_share_must_exceed_0_85() -> None:
@@ -204,7 +207,7 @@ def test_memory_is_limited_by_the_size_of_indices(tmp_path: Path, monkeypatch: p
 
 def test_faulty_database_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no database file"):
-        find_values(asked(str(tmp_path / "none.sqlite"), "x"), 5)
+        find_values(make_example(str(tmp_path / "none.sqlite"), "x"), 5)
 
 
 def test_retrieval_loads_no_jax(tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_missing_package_error_names_the_key(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(
         InputError, match=r"data\.retrieval\.top_k, data\.shots and data\.schema_budget need the package bm25s"
     ):
-        find_values(asked(make(tmp_path), "blue"), 5)
+        find_values(make_example(make(tmp_path), "blue"), 5)
 
 
 def test_matched_values_precede_other_examples_of_a_column(tmp_path: Path) -> None:
@@ -255,7 +258,10 @@ def shared(prompts: Sequence[Prompt]) -> int:
 
 def test_prompts_show_values_among_examples_or_before_the_question(tmp_path: Path) -> None:
     path = make(tmp_path)
-    examples = [asked(path, "Who has blue eyes and comes from Brazil?"), replace(asked(path, "How many?"), uid="r")]
+    examples = [
+        make_example(path, "Who has blue eyes and comes from Brazil?"),
+        replace(make_example(path, "How many?"), uid="r"),
+    ]
     lengths = {}
     for matched in ("examples", "question"):
         for schema in ("recipe", "ddl"):

@@ -44,7 +44,7 @@ def make_vectors(folder: Path, vectors: Mapping[str, Sequence[float]] = VECTORS,
     return str(folder)
 
 
-def asked(folder: Path, question: str, evidence: str = "") -> Example:
+def make_example(folder: Path, question: str, evidence: str = "") -> Example:
     path = folder / "d.sqlite"
     if not path.exists():
         with closing(sqlite3.connect(path)) as connection:
@@ -74,11 +74,11 @@ def test_synonyms_of_values_are_found(
     tmp_path: Path, question: str, evidence: str, found: list[tuple[str, str, str]]
 ) -> None:
     folder = make_vectors(tmp_path / "vectors")
-    assert list(find_alike(asked(tmp_path, question, evidence), 20, folder)) == found
+    assert list(find_alike(make_example(tmp_path, question, evidence), 20, folder)) == found
 
 
 def test_number_of_matches_is_limited_and_vectors_are_optional(tmp_path: Path) -> None:
-    one = asked(tmp_path, "Ann and French ones")
+    one = make_example(tmp_path, "Ann and French ones")
     folder = make_vectors(tmp_path / "vectors")
     assert find_alike(one, 2, folder) == (("singer", "name", "Ann"), MEANT[0])
     assert find_alike(one, 1, folder) == find_alike(one, 20, "") == (("singer", "name", "Ann"),)
@@ -124,7 +124,7 @@ def test_folder_without_vectors_is_reported_in_one_line(tmp_path: Path, make: ob
     assert callable(make)
     make(tmp_path)
     with pytest.raises(InputError, match=words) as found:
-        find_alike(asked(tmp_path, "French ones"), 20, str(tmp_path))
+        find_alike(make_example(tmp_path, "French ones"), 20, str(tmp_path))
     assert "\n" not in str(found.value)
 
 
@@ -138,7 +138,7 @@ def test_prompt_shows_synonym_matches(tmp_path: Path) -> None:
         prompt="compact", retrieval=RetrievalConfig(top_k=20, synonyms=make_vectors(tmp_path / "vectors"))
     )
     style = RECIPES["sql_r1"].style_for(data)
-    (prompt,) = make_prompts([asked(tmp_path, "French ones")], style, Characters(), 10_000).prompts
+    (prompt,) = make_prompts([make_example(tmp_path, "French ones")], style, Characters(), 10_000).prompts
     assert "Values in the database: singer.country = 'France'; singer.song = 'France'\nQ: French ones" in prompt.text
 
 

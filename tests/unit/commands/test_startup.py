@@ -124,11 +124,11 @@ def test_refused_arguments_are_reported_before_slow_imports(name: str, ends: dic
     assert end.output.count("\n") == 1
 
 
-def test_every_command_that_takes_settings_has_a_typo() -> None:
+def test_every_command_with_settings_has_a_listed_typo() -> None:
     assert set(TYPOS) | WITHOUT_SETTINGS == set(commands())
     assert not set(TYPOS) & WITHOUT_SETTINGS
 
 
-def test_choices_of_export_are_those_of_its_writers() -> None:
+def test_export_choices_equal_its_writers() -> None:
     assert tuple(KINDS) == GGUF_KINDS
     assert EXPORT_DTYPES == DTYPES

@@ -183,7 +183,7 @@ def test_every_gold_returns_rows(generated: Path) -> None:
             assert not (len(rows) == 1 and all(value in (None, 0) for value in rows[0])), line
 
 
-def test_every_split_has_every_grade_and_no_question_twice(generated: Path) -> None:
+def test_every_split_has_every_grade_and_no_repeated_question(generated: Path) -> None:
     for split in SPLITS:
         lines = questions(generated, split)
         assert {line["difficulty"] for line in lines} == set(GRADES) - {"advanced"}

@@ -107,11 +107,11 @@ def test_replica_samples_like_the_trainers_own_weights(lora: bool, dtype: str | 
             Engine(CONFIG, params, Letters(), config),
             ReplicatedEngine(CONFIG, params, Letters(), config, replica_grid(mesh, 1, 1)),
         ]
-        own, copy = (sorted(one.generate(make_prompts(5, 12), sampling), key=place) for one in engines)
+        own, copy = (sorted(one.generate(make_prompts(5, 12), sampling), key=sample_index) for one in engines)
     assert [dataclasses.astuple(one) for one in copy] == [dataclasses.astuple(one) for one in own]
 
 
-def place(sample: Sample) -> tuple[int, int]:
+def sample_index(sample: Sample) -> tuple[int, int]:
     return sample.prompt_index, sample.index
 
 

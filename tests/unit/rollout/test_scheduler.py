@@ -69,7 +69,7 @@ def make_state(
     return first_state(request, groups, limits, cache, table, 2 * slots)
 
 
-def begun_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
+def early_sample(prompt: int, tokens: int, reason: str = UNFINISHED) -> Sample:
     return Sample(prompt, 0, (1,) * tokens, (0.0,) * tokens, (0.0,) * tokens, "", reason)
 
 
@@ -225,7 +225,7 @@ def test_new_completions_wait_for_preempted_ones() -> None:
 
 
 def test_early_samples_come_first_and_resume_from_their_tokens() -> None:
-    begun = [begun_sample(2, 5), begun_sample(1, 3, "stop")]
+    begun = [early_sample(2, 5), early_sample(1, 3, "stop")]
     state = make_state([[i] * 9 for i in range(4)], begun=begun)
     assert [group.prompt for group in state.groups] == [2, 0, 3], "the finished sample is not drawn again"
     chunk = plan(state, ChunkLog())
@@ -237,7 +237,7 @@ def test_early_samples_come_first_and_resume_from_their_tokens() -> None:
 
 
 def test_early_sample_waits_for_the_chunk_in_flight() -> None:
-    state = make_state([[1] * 9], begun=[begun_sample(0, 5)])
+    state = make_state([[1] * 9], begun=[early_sample(0, 5)])
     chunk = plan(replace(state, num_chunks=1), ChunkLog())
     assert (chunk.begun, chunk.resumed, chunk.launches) == ([0], [], False)
     chunk = plan(chunk.after, ChunkLog(1, 0, np.zeros(2, int)))
@@ -303,7 +303,7 @@ def test_call_with_nothing_pending_launches_nothing() -> None:
 # --- pools
 
 
-def test_the_pool_grows_by_levels_with_the_lengths() -> None:
+def test_pool_grows_by_levels_with_the_lengths() -> None:
     state, device = make_state([[1] * 5, [2] * 5], longest=40, blocks=20, levels=[(5, 3), (10, 10)]), Slots({}, 40)
     sizes = []
     for chunk in device.serve(state):
@@ -448,7 +448,7 @@ def test_no_completion_waits_forever_in_any_call(n_examples: int) -> None:
         levels = [(max(blocks // 2, 1), need)] if data.draw(st.booleans()) and blocks > 1 else []
         kind = data.draw(st.sampled_from(["plain", "dialogues", "cancelled", "begun"]))
         begun = [
-            begun_sample(i, min(data.draw(st.integers(1, longest)), longest - 1)) for i in range(len(prompts)) if i % 2
+            early_sample(i, min(data.draw(st.integers(1, longest)), longest - 1)) for i in range(len(prompts)) if i % 2
         ]
         state = make_state(
             prompts, n, slots, longest, blocks, data.draw(st.integers(4, 20)), levels,

@@ -282,7 +282,7 @@ def save_two(folder: Path) -> TrainState:
 
 @pytest.mark.slow
 def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> None:
-    """Of 24 places of each file, in another bit each time."""
+    """Flip 24 bytes per file, each in another bit."""
     state = save_two(tmp_path)
     whole, read = tmp_path / "2", 0
     for path in files_of(whole):
@@ -301,7 +301,7 @@ def test_every_flipped_bit_of_every_file_is_refused_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
-def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused_by_every_reader(how: str, tmp_path: Path) -> None:
     state = save_two(tmp_path)
     path = max((tmp_path / "2" / "state").rglob("d/*"), key=lambda path: path.stat().st_size)
     if how == "flipped":
@@ -323,13 +323,13 @@ def test_a_damaged_checkpoint_is_refused_by_whoever_reads_it(how: str, tmp_path:
         checkpoints.host(2)
 
 
-def test_a_damaged_rating_chooses_no_best_checkpoint(tmp_path: Path) -> None:
+def test_damaged_rating_is_refused(tmp_path: Path) -> None:
     save_two(tmp_path)
     rating = tmp_path / "1" / "metrics" / "metrics"
     rating.write_text(rating.read_text().replace("0.1", "0.9"))
     with pytest.raises(InputError, match=r"/1: this checkpoint cannot be read: metrics/metrics does not match"):
         Checkpoints(tmp_path, keep=2, keep_best=1)
-    (tmp_path / "1" / SUMS).unlink()  # as a kill leaves a step that was being removed
+    (tmp_path / "1" / SUMS).unlink()  # like after a kill during the removal of a step
     with Checkpoints(tmp_path, keep=2, keep_best=1) as checkpoints:
         assert checkpoints.latest() == 2
 

@@ -58,7 +58,7 @@ def test_ddl_of_every_real_database_runs(tmp_path: Path) -> None:
         assert read_schema(copy) == schema, path
 
 
-def test_unusable_golds_of_spider_dev_are_the_49_empty_ones() -> None:
+def test_unusable_golds_of_spider_dev_are_its_49_empty_golds() -> None:
     kept, dropped = usable_golds(Executor(threads=2), load_split(ROOT, "spider_dev").examples)
     assert len(kept) == 923
     assert {reason for _, reason in dropped} == {"gold empty"}

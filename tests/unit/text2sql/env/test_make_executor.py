@@ -44,7 +44,7 @@ def test_configured_limits_apply(db: str, config: ExecutorConfig, sql: str, stat
     assert executor.execute_many([(db, sql)])[0].status == status
 
 
-def test_sql_runs_in_worker_processes_unless_threads_are_named(db: str) -> None:
+def test_sql_runs_in_worker_processes_unless_threads_are_configured(db: str) -> None:
     for config, isolation in ((ExecutorConfig(), "process"), (ExecutorConfig(isolation="thread"), "thread")):
         executor = make_executor(config)
         assert (executor.isolation, timing_executor(executor).isolation) == (isolation, isolation)

@@ -157,7 +157,7 @@ def test_mcnemar(better: int, worse: int, expected: float) -> None:
     assert mcnemar(better, worse) == pytest.approx(expected)
 
 
-def test_mcnemar_of_many() -> None:
+def test_mcnemar_of_many_pairs() -> None:
     # By the normal distribution: (6100 - 5900) / sqrt(12000) with the continuity correction.
     z = (200 - 1) / math.sqrt(12_000)
     assert mcnemar(6_100, 5_900) == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-3)

@@ -299,7 +299,7 @@ def test_faster_query_is_rated_faster_with_alternation() -> None:
     assert speed_score(timers[1], "d", "slow", ["quick"], alternates=True) == math.sqrt(0.5)
 
 
-def test_speed_is_measured_anew_each_time(executor: Executor, db: str) -> None:
+def test_speed_is_measured_again_each_time(executor: Executor, db: str) -> None:
     slow = "SELECT count(*) FROM t, json_each('[" + ",".join("0" * 2000) + "]') AS x, t AS u, t AS v"
     quick = f"SELECT {4 * 2000 * 16}"
     with timing_executor(executor) as timer:

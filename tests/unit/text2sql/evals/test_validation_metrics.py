@@ -35,7 +35,7 @@ def _example(db: str, uid: str, gold: str, difficulty: str = "") -> Example:
     return Example(uid, "t", db, "?", gold, difficulty=difficulty)
 
 
-def test_counts(executor: Executor, db: str) -> None:
+def test_counts_of_a_mixed_batch(executor: Executor, db: str) -> None:
     questions = [
         (_example(db, "q1", "SELECT a FROM t", "easy"), "SELECT a FROM t ORDER BY a DESC"),  # right
         (_example(db, "q2", "SELECT b FROM t", "hard"), "SELECT a FROM t"),  # wrong

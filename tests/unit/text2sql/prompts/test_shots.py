@@ -93,7 +93,7 @@ def test_examples_precede_the_schema_in_the_same_form(folder: Path) -> None:
     assert prompt.text == f"{shown}zoo(id, age)\n\nQ: How many cages are there?\nSQL:"
 
 
-def test_in_a_chat_examples_are_turns(folder: Path) -> None:
+def test_examples_are_turns_in_a_chat(folder: Path) -> None:
     style = RECIPES["arctic"].style("chat", begin="So: ")._replace(shots=choose_shots(data_of(folder, 2)))
     (prompt,) = make_prompts([example(folder, "How many cages are there?")], style, Letters(), 10_000).prompts
     turns = prompt.text.split("\n[")

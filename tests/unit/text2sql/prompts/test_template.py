@@ -48,7 +48,7 @@ def text_of(name: str, example: Example, thinking: str = "template") -> str:
     return make_prompts([example], style, Letters(), 100_000).prompts[0].text
 
 
-def in_order(text: str, parts: list[str]) -> list[str]:
+def parts_in_order(text: str, parts: list[str]) -> list[str]:
     """Return the parts that follow one another in the text: all of them if their order is right."""
     found, at = [], 0
     for part in parts:
@@ -85,7 +85,7 @@ STRUCTURE = {
 @pytest.mark.parametrize("name", STRUCTURE)
 def test_recipes_prompt_has_the_parts_of_its_paper_in_order(name: str, examples: list[Example]) -> None:
     text = text_of(name, examples[0])
-    assert in_order(text, STRUCTURE[name]) == STRUCTURE[name], text
+    assert parts_in_order(text, STRUCTURE[name]) == STRUCTURE[name], text
     assert ("[system]" in text) == (name == "think2sql")
     assert text.endswith("<think>" if name == "arctic" else "[assistant]")
     assert "{{" not in text

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, split: str = "", above: int = 0) -> Streamed:
+def open_streamed(folder: Path, split: str = "", above: int = 0) -> Streamed:
     found = open_stream(folder, split, above)
     assert found is not None
     return found
@@ -54,7 +54,7 @@ def test_streamed_set_equals_the_loaded_one(folder: Path, as_list: bool) -> None
         (folder / "data.json").write_text(json.dumps(records(20), indent=1))
     else:
         (folder / "data.jsonl").write_text("\n".join(map(json.dumps, records(20))))
-    streamed = opened(folder)
+    streamed = open_streamed(folder)
     assert (len(streamed), tuple(streamed)) == (20, load_benchmark(folder).examples)
     assert streamed[-1] == streamed[19]
     assert [one.uid for one in streamed[3:5]] == ["synsql_3", "synsql_4"]
@@ -80,12 +80,12 @@ def test_user_and_plain_sets_are_streamed_too(folder: Path) -> None:
     text = "\n".join(map(json.dumps, questions))
     (plain / "questions.jsonl").write_text(text)
     (folder / "train.jsonl").write_text(text)
-    streamed = opened(folder, "plain")
+    streamed = open_streamed(folder, "plain")
     loaded = load_benchmark(plain).examples
     assert [streamed[i] for i in (0, 2, 3)] == list(loaded)
     assert streamed[1] == streamed[2]
     assert dict(streamed.skipped) == {"dialect 'none' is none of sqlite, mysql, postgresql, duckdb": 1}
-    assert opened(folder, "train")[2].uid == "q2"
+    assert open_streamed(folder, "train")[2].uid == "q2"
 
 
 def test_small_sets_and_other_formats_are_not_streamed(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_unusable_record_is_replaced_by_the_next(folder: Path) -> None:
     bad[3]["question"] = ""
     bad[7]["question"] = "long " * 100
     (folder / "data.json").write_text(json.dumps(bad))
-    streamed, told = opened(folder), []
+    streamed, told = open_streamed(folder), []
     streamed.tell = told.append
     assert [one.uid for one in streamed] == [f"synsql_{i}" for i in (0, 1, 4, 4, 4, 5, 6, 7)]
     assert told[0].startswith("record 2 is left out (no database gone), 1 of those read so far")
@@ -126,14 +126,14 @@ def test_record_without_an_id_is_replaced_by_the_next_if_the_first_has_an_id(fol
     path = folder / "train.jsonl"
     ids = ("a", None, "c")
     path.write_text("".join(json.dumps(one | {"id": uid}) + "\n" for one, uid in zip(records(3), ids, strict=True)))
-    streamed = opened(folder, "train")
+    streamed = open_streamed(folder, "train")
     assert [one.uid for one in streamed] == ["a", "c", "c"]
     assert streamed.skipped == {"no id": 1}
 
 
 def test_cache_of_records_is_limited(folder: Path) -> None:
     (folder / "data.json").write_text(json.dumps(records(50)))
-    whole = opened(folder)
+    whole = open_streamed(folder)
     streamed = Streamed(whole.lines, whole.records, lambda one: dataclasses.replace(one, dialect="mysql"), 40, 4)
     assert {one.dialect for one in streamed} == {"mysql"}
     assert streamed._read.cache_info().currsize == 4

@@ -66,7 +66,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_arctic(name: str) -> None:
+def test_arctic_extraction(name: str) -> None:
     text, sql = CASES[name]
     assert read_arctic(text).sql == sql
 

@@ -27,7 +27,7 @@ def solve(sql: str, think: str = "<think>so</think>\n") -> str:
     return f"{think}<solution>{sql}</solution>"
 
 
-def talk(*texts: str, seen: str = SEEN) -> list[tuple[str, str]]:
+def turns_of(*texts: str, seen: str = SEEN) -> list[tuple[str, str]]:
     """Return a dialogue of these turns, with an observation between them."""
     said: list[tuple[str, str]] = []
     for text in texts:
@@ -39,9 +39,9 @@ ASK = "<think>look</think>\n<sql>SELECT * FROM emp</sql>"
 # gold, response, reward, status
 CASES: dict[str, tuple[str, Response, float, str]] = {
     "one turn": (NAMES, solve(NAMES), 1.0, "ok"),
-    "one turn, as a dialogue": (NAMES, talk(solve(NAMES)), 1.0, "ok"),
-    "query, then solution": (NAMES, talk(ASK, solve(NAMES)), 1.0, "ok"),
-    "two queries": (NAMES, talk(ASK, ASK, solve(NAMES)), 1.0, "ok"),
+    "one turn, as a dialogue": (NAMES, turns_of(solve(NAMES)), 1.0, "ok"),
+    "query, then solution": (NAMES, turns_of(ASK, solve(NAMES)), 1.0, "ok"),
+    "two queries": (NAMES, turns_of(ASK, ASK, solve(NAMES)), 1.0, "ok"),
     "as one text": (NAMES, f"{ASK}{SEEN}{solve(NAMES)}", 1.0, "ok"),
     "two thoughts": (NAMES, "<think>a</think>" + solve(NAMES), 1.0, "ok"),
     "text between": (NAMES, "<think>a</think> So: " + solve(NAMES, ""), 1.0, "ok"),
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, Response, float, str]] = {
     "blanks around the solution": (NAMES, solve(f"\n  {NAMES};\n"), 1.0, "ok"),
     "row order and duplicates": (NAMES, solve("SELECT DISTINCT name FROM emp ORDER BY 1 DESC"), 1.0, "ok"),
     "tags in an observation": (
-        NAMES, talk(ASK, solve(NAMES), seen=wrap("<solution>x</solution><think>", 4)), 1.0, "ok"
+        NAMES, turns_of(ASK, solve(NAMES), seen=wrap("<solution>x</solution><think>", 4)), 1.0, "ok"
     ),
     "tags in an observation of one text": (NAMES, f"{ASK}{wrap('<solution>x</solution>', 4)}{solve(NAMES)}", 1.0, "ok"),
     "less than and greater than": (
@@ -64,14 +64,14 @@ CASES: dict[str, tuple[str, Response, float, str]] = {
     "an empty solution": (NAMES, solve(" "), 0.0, "no_sql"),
     "no thought": (NAMES, solve(NAMES, ""), -1.0, "ok"),
     "an unclosed thought": (NAMES, "<think>so " + solve(NAMES, ""), -1.0, "ok"),
-    "no thought after an observation": (NAMES, talk(ASK, solve(NAMES, "")), -1.0, "ok"),
-    "no thought after the first observation": (NAMES, talk(ASK, "<sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"),
-    "the thought comes too late": (NAMES, talk(ASK, "Well. " + solve(NAMES)), -1.0, "ok"),
-    "an unclosed thought after an observation": (NAMES, talk(ASK, "<think>so " + solve(NAMES, "")), -1.0, "ok"),
+    "no thought after an observation": (NAMES, turns_of(ASK, solve(NAMES, "")), -1.0, "ok"),
+    "no thought after the first observation": (NAMES, turns_of(ASK, "<sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"),
+    "the thought comes too late": (NAMES, turns_of(ASK, "Well. " + solve(NAMES)), -1.0, "ok"),
+    "an unclosed thought after an observation": (NAMES, turns_of(ASK, "<think>so " + solve(NAMES, "")), -1.0, "ok"),
     "the thought ends after another turn": (
-        NAMES, talk(ASK, "<think>so <sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"
+        NAMES, turns_of(ASK, "<think>so <sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"
     ),
-    "the thought ends after the solution": (NAMES, talk(ASK, f"<think>{solve(NAMES, '')}</think>"), -1.0, "ok"),
+    "the thought ends after the solution": (NAMES, turns_of(ASK, f"<think>{solve(NAMES, '')}</think>"), -1.0, "ok"),
     "no thought after the observation of one text": (NAMES, f"{ASK}{SEEN}{solve(NAMES, '')}", -1.0, "ok"),
     "two solutions": (NAMES, solve("SELECT 1") + solve(NAMES), -1.0, "ok"),
     "a solution named in a thought": (NAMES, solve(NAMES, "<think>then <solution></think>"), -1.0, "syntax_error"),
@@ -79,17 +79,17 @@ CASES: dict[str, tuple[str, Response, float, str]] = {
     "a thought in the solution": (NAMES, solve(f"<think>x</think>{NAMES}"), -1.0, "syntax_error"),
     "a query in the solution": (NAMES, solve(f"<sql>{NAMES}</sql>"), -1.0, "syntax_error"),
     "an unclosed solution": (NAMES, f"<think>so</think><solution>{NAMES}", -1.0, "no_sql"),
-    "a turn without a query": (NAMES, talk("<think>hm</think>", solve(NAMES)), -1.0, "ok"),
-    "no thought in the first turn": (NAMES, talk("<sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"),
+    "a turn without a query": (NAMES, turns_of("<think>hm</think>", solve(NAMES)), -1.0, "ok"),
+    "no thought in the first turn": (NAMES, turns_of("<sql>SELECT 1</sql>", solve(NAMES)), -1.0, "ok"),
     "a query and the solution in one turn": (NAMES, ASK + solve(NAMES), -1.0, "ok"),
     "text after the solution": (NAMES, solve(NAMES) + " Done.", -1.0, "ok"),
     "an unclosed query": (NAMES, solve(NAMES, "<think>so</think><sql>SELECT 1 "), -1.0, "ok"),
-    "an invented observation": (NAMES, talk(f"{ASK}{SEEN}{solve(NAMES)}"), -1.0, "ok"),
-    "an observation in a thought": (NAMES, talk(solve(NAMES, "<think>then <observation></think>")), -1.0, "ok"),
+    "an invented observation": (NAMES, turns_of(f"{ASK}{SEEN}{solve(NAMES)}"), -1.0, "ok"),
+    "an observation in a thought": (NAMES, turns_of(solve(NAMES, "<think>then <observation></think>")), -1.0, "ok"),
     "half of an invented observation": (NAMES, solve(NAMES, "<think>so</think></observation>"), -1.0, "ok"),
-    "only a query": (NAMES, talk(ASK, ASK), -1.0, "no_sql"),
+    "only a query": (NAMES, turns_of(ASK, ASK), -1.0, "no_sql"),
     "truncated after an observation": (NAMES, [("assistant", ASK), ("environment", SEEN)], -1.0, "no_sql"),
-    "a solution only in an observation": (NAMES, talk(ASK, ASK, seen=wrap(solve(NAMES), 4)), -1.0, "no_sql"),
+    "a solution only in an observation": (NAMES, turns_of(ASK, ASK, seen=wrap(solve(NAMES), 4)), -1.0, "no_sql"),
     "nothing": (NAMES, "", -1.0, "no_sql"),
 }  # fmt: skip
 
@@ -134,14 +134,14 @@ def test_failing_gold_is_not_learned_from(score: Score) -> None:
 
 
 def test_open_tag_of_the_prompt_belongs_to_the_first_turn(score: Score) -> None:
-    dialogue = talk(ASK.removeprefix("<think>"), solve(NAMES))
+    dialogue = turns_of(ASK.removeprefix("<think>"), solve(NAMES))
     assert score("skyrl_sql", NAMES, dialogue, begun="<think>").reward.total == 1.0
     one = solve(NAMES).removeprefix("<think>")
     assert [score("skyrl_sql", NAMES, one, begun=tag).reward.total for tag in ("", "<think>")] == [-1.0, 1.0]
 
 
 def test_parts_of_a_dialogue() -> None:
-    reading = read_skyrl_sql(talk(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
+    reading = read_skyrl_sql(turns_of(ASK, "<think>again</think> <sql> PRAGMA table_info(emp) </sql>\n", solve(NAMES)))
     assert reading.queries == ("SELECT * FROM emp", "PRAGMA table_info(emp)")
     assert (reading.sql, reading.think, reading.answer) == (NAMES, "look\nagain\nso", NAMES)
 
@@ -151,10 +151,10 @@ def test_queries_are_counted_by_kind() -> None:
         return f"<think>t</think><sql>{sql}</sql>"
 
     looked = read_skyrl_sql(
-        talk(ask("PRAGMA table_list"), ask(NAMES), ask("select  NAME from emp ;\n"), ask("SELECT 1"), solve(NAMES))
+        turns_of(ask("PRAGMA table_list"), ask(NAMES), ask("select  NAME from emp ;\n"), ask("SELECT 1"), solve(NAMES))
     )
     assert conduct(looked) == {"queries": 4, "lookups": 1, "repeated": 1, "unprobed": 0}
-    blind = read_skyrl_sql(talk(ask("SELECT sql FROM sqlite_master"), solve(NAMES)))
+    blind = read_skyrl_sql(turns_of(ask("SELECT sql FROM sqlite_master"), solve(NAMES)))
     assert conduct(blind) == {"queries": 1, "lookups": 1, "repeated": 0, "unprobed": 1}
     assert conduct(read_skyrl_sql("nothing"))["unprobed"] == 0
 

@@ -71,7 +71,7 @@ def test_descriptions_are_shown_unless_they_repeat_the_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
-def test_encodings(path: Path, encoding: str) -> None:
+def test_descriptions_are_read_in_any_encoding(path: Path, encoding: str) -> None:
     describe(path, (HEAD + "plain,,größer – als,,\n").encode(encoding), "School.CSV")
     assert read_descriptions(path).of("school", "PLAIN") == "größer – als"
 

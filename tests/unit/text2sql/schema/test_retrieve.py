@@ -150,7 +150,7 @@ def test_value_inside_a_longer_word_is_no_match(text: str, asked: str, shown: bo
 WORDS = ("blue", "bluest", "sea", "a", "42", "north-sea", "Land", "é", "island")
 
 
-def by_reading_all(texts: Sequence[str], question: str) -> set[int]:
+def full_scan(texts: Sequence[str], question: str) -> set[int]:
     """Return the texts with a sufficient share in a question, by a full scan; short words match only as words."""
     asked = retrieve.fold(question)
     tokens = {token for word in retrieve._WORD.findall(asked) for token in retrieve.TOKEN.findall(word)}
@@ -172,7 +172,7 @@ def by_reading_all(texts: Sequence[str], question: str) -> set[int]:
 def test_index_finds_the_matches_of_a_full_scan(texts: list[str], question: str) -> None:
     index = retrieve.make_index([("t", "c")], [texts])
     found = {value for *_, value in index.search(question, 1000)}
-    wanted = {texts[i] for i in by_reading_all(texts, question)}
+    wanted = {texts[i] for i in full_scan(texts, question)}
     assert found <= wanted
     # Runs of words find ten values each, or all values if fewer can match. A short word at the end of a match may be
     # part of a longer word in the question, and then does not count.

@@ -99,48 +99,48 @@ def tables_of(path: Path) -> list[str]:
         return [name for (name,) in connection.execute("SELECT name FROM sqlite_master ORDER BY name")]
 
 
-def by_values(path: Path, _: Path) -> object:
+def frequent_values(path: Path, _: Path) -> object:
     return {name: values.frequent for (_, name), values in read_values(path).items() if name == "word"}
 
 
-def by_copy(path: Path, out: Path) -> object:
+def copied_tables(path: Path, out: Path) -> object:
     copy_database(path, out / "copy.sqlite")
     return tables_of(out / "copy.sqlite")
 
 
-def by_source(path: Path, _: Path) -> object:
+def source_rows(path: Path, _: Path) -> object:
     (file,) = find_files(path)
     with open_source(file) as source:
         return [[row for rows in source.rows(table) for row in rows] for table in source.schema().tables]
 
 
-def by_donor(path: Path, out: Path) -> object:
+def donated_tables(path: Path, out: Path) -> object:
     with closing(sqlite3.connect(out / "own.sqlite", uri=True)) as connection:
         schema = read_schema(path)
         changes = add_tables(connection, "own", schema, [Donor("shop", str(path))], 4, 9, random.Random(1))
         return sorted(change.details["table"] for change in changes)
 
 
-def by_link(path: Path, _: Path) -> object:
+def linked_tables(path: Path, _: Path) -> object:
     return sorted(
         table.name for table in link(Example("", "shop", str(path), "?", ""), read_schema(path), lambda _: True).tables
     )
 
 
-def by_connection(path: Path, _: Path) -> object:
+def late_rows(path: Path, _: Path) -> object:
     with closing(open_read_only(path)) as connection:
         return connection.execute("SELECT word FROM late").fetchall()
 
 
 READERS: dict[str, tuple[Callable[[Path, Path], object], object]] = {
     "read_schema": (lambda path, _: [table.name for table in read_schema(path).tables], ["item", "late"]),
-    "read_values": (by_values, {"word": ("new",)}),
+    "read_values": (frequent_values, {"word": ("new",)}),
     "read_texts": (lambda path, _: read_texts(str(path))[1], [["nail", "saw"], ["new"]]),
-    "link": (by_link, ["item", "late"]),
-    "copy_database": (by_copy, ["item", "late"]),
-    "open_source": (by_source, [[(1, "nail"), (2, "saw")], [("new",)]]),
-    "a donor of tables": (by_donor, ["item", "late"]),
-    "open_read_only": (by_connection, [("new",)]),
+    "link": (linked_tables, ["item", "late"]),
+    "copy_database": (copied_tables, ["item", "late"]),
+    "open_source": (source_rows, [[(1, "nail"), (2, "saw")], [("new",)]]),
+    "add_tables": (donated_tables, ["item", "late"]),
+    "open_read_only": (late_rows, [("new",)]),
 }
 
 

@@ -30,9 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
-    """Return the (table, column) pairs that SQLite reads, in lower case; "" for a table without a column that is
-    read.
-    """
+    """Return the (table, column) pairs that SQLite reads, in lower case; "" if it reads no column of the table."""
     found = set()
 
     def see(action: int, table: str | None, column: str | None, *_: object) -> int:
@@ -46,7 +44,7 @@ def read_by_sqlite(path: str | Path, sql: str) -> set[tuple[str, str]]:
     return found
 
 
-def missed(path: str | Path, sql: str) -> set[tuple[str, str]]:
+def missed_columns(path: str | Path, sql: str) -> set[tuple[str, str]]:
     """Return the pairs that SQLite reads and `used_by` misses; a row's number belongs to its table."""
     used = used_by(sql, read_schema(path))
     assert used is not None, sql
@@ -103,7 +101,7 @@ QUERIES = [
 
 @pytest.mark.parametrize(("sql", "columns"), QUERIES)
 def test_columns_of_a_query_are_found(path: Path, sql: str, columns: str) -> None:
-    assert missed(path, sql) == set()
+    assert missed_columns(path, sql) == set()
     used = used_by(sql, read_schema(path))
     assert used is not None
     wanted = {tuple(name.split(".")) for name in columns.replace("open since", "open_since").split()}
@@ -123,7 +121,7 @@ def test_columns_of_a_query_are_found(path: Path, sql: str, columns: str) -> Non
     ],
 )
 def test_ambiguous_names_never_miss_a_column(path: Path, sql: str) -> None:
-    assert missed(path, sql) == set()
+    assert missed_columns(path, sql) == set()
 
 
 @pytest.mark.parametrize(
@@ -153,14 +151,14 @@ def test_table_without_columns_counts_as_used(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["spider_dev", "bird_superhero", pytest.param("spider_train", marks=pytest.mark.nightly)]
 )
-def test_every_gold_of_the_real_sets(real_data: Path, name: str) -> None:
+def test_golds_of_the_real_sets_miss_no_column(real_data: Path, name: str) -> None:
     unknown = []
     for example in load_split(real_data, name).examples:
         if used_by(example.gold_sql, read_schema(example.db_path)) is None:
             unknown.append(example.gold_sql)
             continue
         try:
-            assert missed(example.db_path, example.gold_sql) == set(), example.gold_sql
+            assert missed_columns(example.db_path, example.gold_sql) == set(), example.gold_sql
         except sqlite3.Error:
             assert name == "spider_train"  # it has three failing golds
     # One of those three names a missing table.

@@ -60,7 +60,7 @@ def test_answer_longer_than_the_width_raises() -> None:
         pack_rows([Row((1, 2, 3), (ends_in((1,), 1),))], 1, 1, 2)
 
 
-def _taught() -> SftBatch:
+def _supervised() -> SftBatch:
     r = np.random.default_rng(0)
     schemas = tuple((d,) for d in r.integers(0, 5, 200).tolist())
     answers = tuple(ends_in(tuple(range(n)), 1) for n in r.integers(1, 90, 200).tolist())
@@ -68,7 +68,7 @@ def _taught() -> SftBatch:
 
 
 def test_every_example_comes_once_per_epoch_with_its_schema_and_width() -> None:
-    taught = _taught()
+    taught = _supervised()
     order = RowOrder(taught, questions=4, databases=3, seed=0, width=by_answer)
     for epoch in range(2):
         first = epoch * order.batches(1)
@@ -83,7 +83,7 @@ def test_every_example_comes_once_per_epoch_with_its_schema_and_width() -> None:
 
 
 def test_order_is_a_function_of_seed_and_number() -> None:
-    taught = _taught()
+    taught = _supervised()
     a, b = (RowOrder(taught, 4, 3, 7, by_answer) for _ in range(2))
     far = b.batch(999)
     assert [a.batch(i) for i in (0, 1, 999)] == [b.batch(0), b.batch(1), far]

@@ -117,7 +117,7 @@ def test_budget_sets_the_number_of_rows_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("parts", "rows"), [(4, (4, 4, 5, 8)), (2, (5, 8)), (1, (8,))])
-def test_supervised_positions_are_of_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
+def test_supervised_positions_count_the_rows_that_parts_run(parts: int, rows: tuple[int, ...]) -> None:
     """Prompts need 2, 3, 5 and 8 rows of the batch's 8; prompt i is in part i modulo `parts`."""
     batch = batch_of([[T] * need + [0] * (12 - need) for need in (2, 3, 5, 8)])
     assert positions(batch, parts) == 4 + 12 * T

@@ -140,7 +140,7 @@ def test_run_of_passed_examples_is_resumed_only_from_python(
     assert re.match(call, CallerInputs(examples=examples).resume_advice(Path("runs/mine")))
     advice = CallerInputs(examples=examples, reward=length).resume_advice(Path("runs/mine"))
     assert advice.endswith("{'run.resume': True}, examples=…, reward=…)")
-    assert CallerInputs().resume_advice(Path("runs/mine")) == "go on with --resume runs/mine"
+    assert CallerInputs().resume_advice(Path("runs/mine")) == "resume with --resume runs/mine"
 
 
 def test_another_process_computes_the_same_hash() -> None:
